@@ -24,7 +24,7 @@ use tokio::runtime::{Handle, Runtime};
 
 /// The embedded store beside plain files and the object_store crate
 #[derive(Parser)]
-struct Options {
+struct BenchOptions {
     /// Where to work; tmpfs shows the cost of the software alone
     #[arg(long, default_value = "/dev/shm")]
     root: PathBuf,
@@ -49,7 +49,7 @@ struct Options {
 }
 
 fn main() -> Result<()> {
-    let options = Options::parse();
+    let options = BenchOptions::parse();
     let place = tempfile::Builder::new().prefix("fordway-bench-").tempdir_in(&options.root)?;
     let s3 = place.path().join("s3");
     std::fs::create_dir(&s3)?;
@@ -66,7 +66,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn compare(options: &Options, place: &std::path::Path, s3: &std::path::Path) -> Result<String> {
+fn compare(options: &BenchOptions, place: &std::path::Path, s3: &std::path::Path) -> Result<String> {
     let targets: Vec<Box<dyn Target>> = vec![
         Box::new(PosixTarget::new(&place.join("posix"), Sync::Nothing)?),
         Box::new(embedded(s3, "embedded", true)?),
@@ -101,11 +101,11 @@ fn compare(options: &Options, place: &std::path::Path, s3: &std::path::Path) -> 
     Ok(table(&run))
 }
 
-fn plan(options: &Options) -> Plan {
+fn plan(options: &BenchOptions) -> Plan {
     Plan { rounds: options.rounds, warm_up: 2, seed: 1, threads: options.threads, range_bytes: 4096 }
 }
 
-fn tree(options: &Options) -> Result<Tree> {
+fn tree(options: &BenchOptions) -> Result<Tree> {
     let item = |i: usize| -> Result<Item> {
         Ok(Item { key: Key::new(format!("f{i:06}"))?, body: vec![i as u8; options.size] })
     };

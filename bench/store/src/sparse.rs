@@ -20,14 +20,14 @@ use rustix::fs::{
 const BLOCK: usize = 200;
 
 /// The directories that are compared: plain files, the same for bare calls, and a bucket.
-struct Ground<'p> {
+struct ComparedDirectories<'p> {
     plain: &'p Path,
     bare: &'p Path,
     store: PosixStore,
     bucket: Bucket,
 }
 
-impl Ground<'_> {
+impl ComparedDirectories<'_> {
     fn put(&self, key: &str) -> Result<()> {
         self.store.put(&self.bucket, &Key::new(key)?, b"content", &PutOptions::default())?;
         Ok(())
@@ -39,7 +39,7 @@ impl Ground<'_> {
 }
 
 /// What one call by each way does, of the `number`-th key.
-struct Calls<'c> {
+struct ComparedCalls<'c> {
     plain: &'c mut dyn FnMut(usize) -> Result<()>,
     bare: &'c mut dyn FnMut(usize) -> Result<()>,
     ours: &'c mut dyn FnMut(usize) -> Result<()>,
@@ -52,7 +52,7 @@ pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
     fs::create_dir(&bare)?;
     let (store, bucket) = (PosixStore::open(&s3, PosixConfig::default())?, Bucket::new("sparse")?);
     store.create_bucket(&bucket)?;
-    let ground = Ground { plain: &plain, bare: &bare, store, bucket };
+    let ground = ComparedDirectories { plain: &plain, bare: &bare, store, bucket };
     // A first put makes the bucket's private directory, as any bucket in use has it.
     ground.put("first")?;
     missing(&ground, rounds)?;
@@ -61,12 +61,12 @@ pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
 }
 
 /// A HEAD of keys that are not there.
-fn missing(ground: &Ground, rounds: usize) -> Result<()> {
+fn missing(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
     let root = File::open(ground.bare)?;
     measure(
         "head of a missing key",
         rounds,
-        Calls {
+        ComparedCalls {
             plain: &mut |number| match fs::metadata(ground.plain.join(format!("no{number:06}"))) {
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 other => anyhow::bail!("{other:?}"),
@@ -85,7 +85,7 @@ fn missing(ground: &Ground, rounds: usize) -> Result<()> {
 }
 
 /// A HEAD of objects that lie alone in their directories, each visited once a round.
-fn lonely(ground: &Ground, rounds: usize) -> Result<()> {
+fn lonely(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
     let keys = (rounds + 1) * BLOCK;
     let name = |number: usize| format!("d{number:06}/object");
     for number in 0..keys {
@@ -100,7 +100,7 @@ fn lonely(ground: &Ground, rounds: usize) -> Result<()> {
     measure(
         "head of an object alone in its directory",
         rounds,
-        Calls {
+        ComparedCalls {
             plain: &mut |number| Ok(ensure!(fs::metadata(ground.plain.join(name(number)))?.len() == 7)),
             bare: &mut |number| {
                 let (flags, beneath) =
@@ -115,12 +115,12 @@ fn lonely(ground: &Ground, rounds: usize) -> Result<()> {
 }
 
 /// A put of the first object in three directories that must be made.
-fn new_levels(ground: &Ground, rounds: usize) -> Result<()> {
+fn new_levels(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
     let root = File::open(ground.bare)?;
     measure(
         "put into three new directories",
         rounds,
-        Calls {
+        ComparedCalls {
             plain: &mut |number| {
                 let dir = ground.plain.join(format!("n{number:06}/b/c"));
                 fs::create_dir_all(&dir)?;
@@ -150,7 +150,7 @@ fn new_levels(ground: &Ground, rounds: usize) -> Result<()> {
 }
 
 /// Prints how many times as fast as plain files ours is, and the bare calls are.
-fn measure(what: &str, rounds: usize, calls: Calls) -> Result<()> {
+fn measure(what: &str, rounds: usize, calls: ComparedCalls) -> Result<()> {
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
         let numbers = round * BLOCK..(round + 1) * BLOCK;

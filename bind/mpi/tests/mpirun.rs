@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fordway_measure::Run;
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_workload::speedup::RankReport;
 use fordway_workload::transport::{Exchange, Order, Remote, Transport};
 
@@ -42,7 +42,7 @@ fn finished(mut command: Command) -> (Output, String) {
 /// A gateway on `root`, until the process ends.
 fn gateway(root: &Path) -> String {
     let store = PosixStore::open(root, PosixConfig::default()).unwrap();
-    let identity = Identity { access_key: "key".into(), secret_key: "secret".into() };
+    let identity = AccessKeyPair { access_key: "key".into(), secret_key: "secret".into() };
     let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let gateway = Gateway::bind(Users::one(identity, Arc::new(store)), GatewayConfig::new(listen)).unwrap();
     let address = gateway.local_addr();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use fordway_posix::{FsckEvent, FsckOptions, PosixConfig, PosixStore, Severity};
+use fordway_posix::{FindingSeverity, FsckEvent, FsckOptions, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, ChecksumAlgorithm, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, ExpectedContent,
     GetOptions, Key, MIN_PART_BYTES, Metadata, MultipartUploads, ObjectTags, ObjectVersions, Objects,
@@ -123,7 +123,7 @@ fn damage(store: &PosixStore) -> Vec<String> {
     let options = FsckOptions { buckets: Vec::new(), read: true };
     let checked = store.check(&options, &mut |event| {
         if let FsckEvent::Found(finding) = event
-            && finding.kind.severity() != Severity::Note
+            && finding.kind.severity() != FindingSeverity::Note
         {
             found.push(format!("{} {}", finding.kind.name(), finding.path));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
 use fordway_sys::fault::{self, FaultPlan};
 use fordway_sys::without_waiting;
@@ -16,7 +16,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
     // Not in the temporary directory, which may be in memory.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
@@ -24,7 +24,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
     let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
 
     // A gateway in front of the first one: what it sends is still arriving when it begins.
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let second =

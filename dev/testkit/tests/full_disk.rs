@@ -11,7 +11,7 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
 };
@@ -136,7 +136,7 @@ fn the_node_lane_empties_a_disk_without_inodes() {
 /// A gateway on the disk, and a client of it that tries once.
 fn serve(disk: &SmallDisk) -> (RunningGateway, S3Store) {
     let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     let gateway =
@@ -170,7 +170,7 @@ fn a_connection_survives_a_full_disk() {
     let Some(disk) = SmallDisk::mount(dir.path()) else { return };
     let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
     store.create_bucket(&Bucket::new("bucket").unwrap()).unwrap();
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     // With one connection allowed, a second would wait for ever.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fordway_client::s3::{S3Config, S3Credentials, S3Store, SignatureVersion};
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Tls, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, TlsCertificate, Users};
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, MultipartUploads, Objects, PutOptions};
 use fordway_testkit::conformance::StoreFixture;
 use fordway_testkit::model;
@@ -26,7 +26,7 @@ fn open_with(
     let dir = tempfile::tempdir().unwrap();
     let config = PosixConfig { etag_policy: ETagPolicy::Md5, ..PosixConfig::default() };
     let store = Arc::new(PosixStore::open(dir.path(), config).unwrap());
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     let signature_v2 = signature == SignatureVersion::V2;
@@ -59,8 +59,8 @@ impl Certificate {
         self.0.path().join(name)
     }
 
-    fn load(&self) -> Tls {
-        Tls::load(&self.path("cert"), &self.path("key")).unwrap()
+    fn load(&self) -> TlsCertificate {
+        TlsCertificate::load(&self.path("cert"), &self.path("key")).unwrap()
     }
 }
 
@@ -125,7 +125,7 @@ fn the_version_asked_for_is_spoken() {
 fn an_idle_http2_connection_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let mut config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     config.header_timeout = Duration::from_secs(1);

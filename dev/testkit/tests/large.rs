@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{
     Bucket, ByteRange, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, ContentHasher,
     CopyOptions, ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, MIN_PART_BYTES, PartOptions,
@@ -38,7 +38,7 @@ fn embedded() -> Place {
 fn http() -> Place {
     let dir = tempfile::tempdir().unwrap();
     let behind = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     let gateway =

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{
     Bucket, ExpectedContent, GetOptions, Key, MultipartUploads, Objects, PartOptions, PutOptions, UploadId,
 };
@@ -19,7 +19,7 @@ const UPLOADS: usize = 1_500;
 struct Served {
     _dir: tempfile::TempDir,
     gateway: RunningGateway,
-    identity: Identity,
+    identity: AccessKeyPair,
     client: S3Store,
     bucket: Bucket,
     key: Key,
@@ -41,7 +41,7 @@ fn serve() -> Served {
     for _ in 0..UPLOADS {
         store.create_upload(&bucket, &key, &PutOptions::default()).unwrap();
     }
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let mut config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     config.threads = 1;
     let users = Users::one(identity.clone(), Arc::new(store));

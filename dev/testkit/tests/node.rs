@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fordway_client::node::{NodeAddress, NodeSecret, NodeStore};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::Identity;
+use fordway_serve::AccessKeyPair;
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
 use fordway_store::Store;
 use fordway_testkit::conformance::StoreFixture;
@@ -18,7 +18,7 @@ fn open(by_tcp: bool) -> StoreFixture {
     let root = dir.path().join("root");
     std::fs::create_dir(&root).unwrap();
     let socket = dir.path().join("socket");
-    let keys = Identity::generate().unwrap();
+    let keys = AccessKeyPair::generate().unwrap();
     let secret = NodeSecret { access_key: keys.access_key.clone(), secret_key: keys.secret_key.clone() };
     let tcp = NodeTcp { listen: "127.0.0.1:0".parse().unwrap(), keys, may_be_root: true };
     let config = NodeConfig { tcp: by_tcp.then_some(tcp), ..NodeConfig::new(&socket) };

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fordway_posix::{Consistency, PosixConfig, PosixStore};
+use fordway_posix::{PosixConfig, PosixStore, ReadConsistency};
 use fordway_store::{
     Bucket, Conditions, DeleteOptions, ETag, ErrorKind, GetOptions, Key, ListQuery, ObjectVersions, Objects,
     PutOptions,
@@ -182,7 +182,7 @@ fn store(number: usize) -> PosixStore {
 
 /// One whose reads ask the server first.
 fn strong(number: usize) -> PosixStore {
-    let config = PosixConfig { consistency: Consistency::Strong, ..PosixConfig::default() };
+    let config = PosixConfig { consistency: ReadConsistency::Strong, ..PosixConfig::default() };
     PosixStore::open(Path::new(FileSystemCluster::MOUNTS[number % 2]), config).unwrap()
 }
 

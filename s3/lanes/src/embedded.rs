@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use fordway_posix::{Consistency, Durability, PosixConfig};
+use fordway_posix::{Durability, PosixConfig, ReadConsistency};
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 
 /// Where the store lies, and how it is to behave.
@@ -38,8 +38,8 @@ fn set(config: &mut PosixConfig, option: &str) -> Result<()> {
         "durability=full" => config.durability = Durability::Full,
         "etag=md5" => config.etag_policy = ETagPolicy::Md5,
         "etag=fast" => config.etag_policy = ETagPolicy::Fast,
-        "consistency=file-system" => config.consistency = Consistency::FileSystem,
-        "consistency=strong" => config.consistency = Consistency::Strong,
+        "consistency=file-system" => config.consistency = ReadConsistency::FileSystem,
+        "consistency=strong" => config.consistency = ReadConsistency::Strong,
         "conditions=all" => config.if_match = true,
         "conditions=none-match-only" => config.if_match = false,
         _ => {
@@ -67,7 +67,7 @@ mod tests {
         assert!(!found.config.if_match);
         assert_eq!(
             EmbeddedEndpoint::parse("/a?consistency=strong").unwrap().config.consistency,
-            Consistency::Strong
+            ReadConsistency::Strong
         );
         let plain = EmbeddedEndpoint::parse("/a").unwrap().config;
         assert!(plain.if_match && plain.durability == Durability::None);

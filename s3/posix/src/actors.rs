@@ -12,19 +12,19 @@ use fordway_sys::{
     Errno, Mode, OFlags, UserRole, file_user, may_act_as_others, open_in, peer_of_user, stat, stat_in,
 };
 
-use crate::Inner;
+use crate::SharedStore;
 use crate::errors::from_errno;
 
 /// The users that were acted as so far.
-pub(crate) struct Actors {
+pub(crate) struct RoleCache {
     /// Whether the process may act as others at all; if not, it is itself.
     may: bool,
     roles: RefCell<HashMap<u32, Rc<UserRole>>>,
 }
 
-impl Actors {
+impl RoleCache {
     pub(crate) fn new() -> Self {
-        Actors { may: may_act_as_others(), roles: RefCell::default() }
+        RoleCache { may: may_act_as_others(), roles: RefCell::default() }
     }
 
     /// Does `work` as the user `uid`, without any capability; as the process itself where that is all it can.
@@ -40,7 +40,7 @@ impl Actors {
     /// Does `work` in `bucket` as its owner. Errors: `NoSuchBucket`.
     pub(crate) fn in_bucket<T>(
         &self,
-        inner: &Inner,
+        inner: &SharedStore,
         bucket: &Bucket,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {

@@ -19,23 +19,23 @@ use std::time::Duration;
 use fordway_store::{Bucket, ErrorKind, Key, Result, VersioningState};
 use fordway_sys::{Errno, FileSystemSharing, Mode, OFlags, inode_in, look_again, open_in, stat_now};
 
-use crate::Consistency;
+use crate::ReadConsistency;
 use crate::errors::from_errno;
-use crate::layout::{Place, odd, plain, private_dir, versions_of};
-use crate::private::Contents;
+use crate::layout::{ObjectPath, odd, plain, private_dir, versions_of};
+use crate::private::AreaContents;
 use crate::stage::{MAX_RACES, give_way};
-use crate::volume::Volume;
+use crate::volume::RootVolume;
 
 /// How long a name that is remembered wrongly is waited for at a time.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often an operation starts again because the server no longer knows a file.
 pub(crate) const MAX_STALE: usize = 20;
 
-impl Volume {
+impl RootVolume {
     /// Has this node find `key` as the server has it now, whatever it remembers of its names. The key's lock is held,
     /// so it stays as it is found. Cost: none on a local file system; else some round trips, and in buckets that
     /// keep versions, except on NFS, a directory that is read.
-    pub(crate) fn refresh(&self, bucket: &Bucket, key: &Key, contents: Contents) -> Result<()> {
+    pub(crate) fn refresh(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.sharing.is_shared() {
             return Ok(());
         }
@@ -50,10 +50,10 @@ impl Volume {
 
     /// Whether reads ask the server first.
     pub(crate) fn is_strong(&self) -> bool {
-        self.config.consistency == Consistency::Strong
+        self.config.consistency == ReadConsistency::Strong
     }
 
-    /// Before a read: as [`Volume::refresh`], where reads ask the server first.
+    /// Before a read: as [`RootVolume::refresh`], where reads ask the server first.
     pub(crate) fn freshen(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         if !self.is_strong() {
             return Ok(());
@@ -77,7 +77,7 @@ impl Volume {
         }
     }
 
-    fn refresh_place(&self, place: &Place, is_checked: bool) -> Result<()> {
+    fn refresh_place(&self, place: &ObjectPath, is_checked: bool) -> Result<()> {
         for race in 0..MAX_RACES {
             give_way(race);
             match self.try_refresh(place, is_checked) {
@@ -97,7 +97,7 @@ impl Volume {
     }
 
     /// Says whether what is remembered of the name agrees with the directory, where that is to be checked.
-    fn try_refresh(&self, place: &Place, is_checked: bool) -> Result<bool, Errno> {
+    fn try_refresh(&self, place: &ObjectPath, is_checked: bool) -> Result<bool, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let dir = self.root.open_beneath(&place.dir, flags, Mode::empty())?;
         if stat_now(&dir)?.links == 0 {

@@ -18,7 +18,7 @@ use fordway_store::{
 use fordway_sys::ProcessIdentity;
 use rayon::prelude::*;
 
-use crate::multipart::Uploads;
+use crate::multipart::StoreUploads;
 use crate::{LinkRule, PosixConfig, PosixStore};
 
 /// The lane's name in messages and tables.
@@ -29,8 +29,8 @@ fn at<'e>(operation: &'static str, bucket: &'e Bucket, key: &'e str) -> impl FnO
 }
 
 impl PosixStore {
-    fn uploads(&self) -> Uploads<'_> {
-        Uploads::of(&self.inner)
+    fn uploads(&self) -> StoreUploads<'_> {
+        StoreUploads::of(&self.inner)
     }
 }
 

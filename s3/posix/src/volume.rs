@@ -14,40 +14,40 @@ use fordway_sys::{
 };
 
 use crate::area::not_ours;
-use crate::dirs::{Dir, Dirs};
+use crate::dirs::{DirectoryCache, WorkDirectory};
 use crate::errors::{from_errno, on_root};
 use crate::layout::{OUR_DIR, is_private, join};
-use crate::private::{Contents, Private};
+use crate::private::{AreaContents, PrivateAreas};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixConfig, format};
 
 /// The root as this process sees it: its directories, held open, and what is known of the private area of each bucket.
 /// What finds, opens and describes files, and makes directories, is its business; what takes a lock or gives a file its
 /// name is the store's.
-pub(crate) struct Volume {
+pub(crate) struct RootVolume {
     pub(crate) path: PathBuf,
-    pub(crate) root: Tree,
+    pub(crate) root: BucketTree,
     pub(crate) config: PosixConfig,
     /// Whether other nodes may change the root's file system. A bucket may lie on another.
     pub(crate) sharing: FileSystemSharing,
-    pub(crate) dirs: Dirs,
-    pub(crate) private: Private,
+    pub(crate) dirs: DirectoryCache,
+    pub(crate) private: PrivateAreas,
 }
 
-impl Volume {
+impl RootVolume {
     /// Errors: `InvalidArgument` if `root` is missing or no directory, `AccessDenied`, `NotImplemented` if it was written
     /// by a later version of the format.
     pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
         format::check(&opened, root)?;
         let sharing = FileSystemSharing::of(opened.dir()).map_err(|errno| on_root(errno, root))?;
-        Ok(Volume {
+        Ok(RootVolume {
             path: root.to_owned(),
-            root: Tree::new(opened, config.links),
+            root: BucketTree::new(opened, config.links),
             config,
             sharing,
-            dirs: Dirs::default(),
-            private: Private::new(sharing),
+            dirs: DirectoryCache::default(),
+            private: PrivateAreas::new(sharing),
         })
     }
 
@@ -87,18 +87,18 @@ impl Volume {
     }
 
     /// What lies in the bucket's private directory. Cost: one `fstat` as a rule.
-    pub(crate) fn contents(&self, bucket: &Bucket) -> Result<Contents> {
+    pub(crate) fn contents(&self, bucket: &Bucket) -> Result<AreaContents> {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
-    /// As [`Volume::contents`], but it may be 10 ms old. Cost: none as a rule.
-    pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<Contents> {
+    /// As [`RootVolume::contents`], but it may be 10 ms old. Cost: none as a rule.
+    pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<AreaContents> {
         self.private.glance_for_write(&self.root, bucket).map_err(unreadable)
     }
 
     /// The directory at `dir` in `bucket`, made with all its parents where it is missing.
     /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent is a file.
-    pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<Dir> {
+    pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<WorkDirectory> {
         let missing = |errno| match errno {
             Errno::NOENT | Errno::NOTDIR if dir == bucket.as_str() => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the directory"),
@@ -195,14 +195,14 @@ pub enum LinkRule {
 }
 
 /// The directory whose directories are the buckets.
-pub(crate) struct Tree {
+pub(crate) struct BucketTree {
     root: RootDirectory,
     rule: LinkRule,
 }
 
-impl Tree {
+impl BucketTree {
     pub(crate) fn new(root: RootDirectory, rule: LinkRule) -> Self {
-        Tree { root, rule }
+        BucketTree { root, rule }
     }
 
     /// The root itself.

@@ -11,7 +11,7 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_netlab::setup::End;
 use fordway_posix::Durability;
-use fordway_serve::Identity;
+use fordway_serve::AccessKeyPair;
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result, Store};
 use tempfile::TempDir;
 
@@ -29,7 +29,7 @@ pub(super) struct GatewayProcess {
 
 /// What a gateway is asked in.
 enum Speaks {
-    Http { endpoint: String, identity: Identity, certificate: Option<Certificate>, version: HttpVersion },
+    Http { endpoint: String, identity: AccessKeyPair, certificate: Option<Certificate>, version: HttpVersion },
     Node { socket: PathBuf, _dir: TempDir },
 }
 
@@ -92,7 +92,7 @@ impl GatewayProcess {
     }
 
     fn start_http(mut command: Command, certificate: Option<Certificate>, address: IpAddr) -> Result<Self> {
-        let identity = Identity::generate()?;
+        let identity = AccessKeyPair::generate()?;
         command
             .args(["--listen", &SocketAddr::new(address, 0).to_string()])
             .env("AWS_ACCESS_KEY_ID", &identity.access_key)
@@ -124,7 +124,7 @@ impl GatewayProcess {
         Ok(match &self.speaks {
             Speaks::Http {
                 endpoint,
-                identity: Identity { access_key, secret_key },
+                identity: AccessKeyPair { access_key, secret_key },
                 certificate,
                 version,
             } => {
@@ -141,7 +141,7 @@ impl GatewayProcess {
     }
 
     /// The address with its port, and the keys, where HTTP is spoken.
-    pub(super) fn place(&self) -> Option<(&str, &Identity)> {
+    pub(super) fn place(&self) -> Option<(&str, &AccessKeyPair)> {
         match &self.speaks {
             Speaks::Http { endpoint, identity, .. } => {
                 Some((endpoint.split_once("://").map_or(endpoint, |(_, place)| place), identity))

@@ -5,7 +5,8 @@ use std::fmt;
 use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, CommandExit};
 use fordway_posix::{
-    Finding, FsckEvent, FsckOptions, FsckSummary, Garbage, GcEvent, GcOptions, PosixConfig, PosixStore,
+    FsckEvent, FsckFinding, FsckOptions, FsckSummary, GarbageFile, GcEvent, GcOptions, PosixConfig,
+    PosixStore,
 };
 use fordway_store::Result;
 use serde::Serialize;
@@ -58,8 +59,8 @@ struct GarbageRecord<'r> {
 }
 
 impl<'r> GarbageRecord<'r> {
-    fn new(garbage: &'r Garbage, dry_run: bool) -> Self {
-        let Garbage { kind, path, size_bytes } = garbage;
+    fn new(garbage: &'r GarbageFile, dry_run: bool) -> Self {
+        let GarbageFile { kind, path, size_bytes } = garbage;
         GarbageRecord { kind: kind.name(), path, size_bytes: *size_bytes, dry_run }
     }
 }
@@ -153,8 +154,8 @@ struct FindingRecord<'l> {
 }
 
 impl<'l> FindingRecord<'l> {
-    fn new(finding: &'l Finding) -> Self {
-        let Finding { kind, path, detail } = finding;
+    fn new(finding: &'l FsckFinding) -> Self {
+        let FsckFinding { kind, path, detail } = finding;
         FindingRecord {
             severity: kind.severity().name(),
             kind: kind.name(),

@@ -11,7 +11,7 @@ use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, CommandExit, InterruptFlag};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
-use fordway_serve::{Gateway, GatewayConfig, Identity, OpenStore, Reload, Tls, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, OpenStore, ReloadSignal, TlsCertificate, Users};
 use fordway_store::{Error, ErrorKind, Result, Store};
 use serde::{Serialize, Serializer};
 
@@ -45,7 +45,7 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     Ok(CommandExit::Ok)
 }
 
-fn config(args: &ServeArgs, tls: Option<Tls>) -> GatewayConfig {
+fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
     GatewayConfig {
         tls,
         #[cfg(feature = "http3")]
@@ -66,7 +66,7 @@ fn config(args: &ServeArgs, tls: Option<Tls>) -> GatewayConfig {
 }
 
 /// The users, and the key pair if one had to be generated.
-fn users(args: &ServeArgs) -> Result<(Users, Option<Identity>)> {
+fn users(args: &ServeArgs) -> Result<(Users, Option<AccessKeyPair>)> {
     let store = PosixConfig {
         etag_policy: args.etag.into(),
         durability: args.durability.into(),
@@ -87,16 +87,16 @@ fn users(args: &ServeArgs) -> Result<(Users, Option<Identity>)> {
 }
 
 /// The certificate, if there is to be one.
-fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
+fn tls(args: &ServeArgs) -> Result<Option<TlsCertificate>> {
     let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
-    Tls::load(certificate, key).map(Some)
+    TlsCertificate::load(certificate, key).map(Some)
 }
 
 /// Has a hang-up read all files again.
-fn reload_when_asked(reload: Reload, tls: Option<Tls>, interrupt: &InterruptFlag) {
+fn reload_when_asked(reload: ReloadSignal, tls: Option<TlsCertificate>, interrupt: &InterruptFlag) {
     interrupt.on_hang_up(move || {
         reload.trigger();
-        match tls.as_ref().map(Tls::reload) {
+        match tls.as_ref().map(TlsCertificate::reload) {
             None => {}
             Some(Ok(())) => tracing::info!("certificate and key were read again"),
             Some(Err(error)) => tracing::error!(%error, "the certificate is shown as before"),
@@ -112,11 +112,11 @@ struct GatewayReady<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<String>,
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
-    generated: Option<&'r Identity>,
+    generated: Option<&'r AccessKeyPair>,
 }
 
 pub(super) fn keys<S: serde::Serializer>(
-    identity: &Option<&Identity>,
+    identity: &Option<&AccessKeyPair>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     let pair = identity.map(|identity| [&identity.access_key, &identity.secret_key]);
@@ -135,7 +135,7 @@ impl fmt::Display for GatewayReady<'_> {
 
 /// A key pair that was made, as lines for a shell.
 pub(super) fn write_keys(
-    Identity { access_key, secret_key }: &Identity,
+    AccessKeyPair { access_key, secret_key }: &AccessKeyPair,
     f: &mut fmt::Formatter<'_>,
 ) -> fmt::Result {
     write!(f, "\nexport AWS_ACCESS_KEY_ID={access_key}\nexport AWS_SECRET_ACCESS_KEY={secret_key}")
@@ -143,11 +143,11 @@ pub(super) fn write_keys(
 
 /// The key pair of the environment, or a new one; the flag says which.
 /// Errors: `InvalidArgument` where one half is missing.
-pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Identity, bool)> {
+pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(AccessKeyPair, bool)> {
     let get = |name: &str| variable(name).filter(|value| !value.is_empty());
     match (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {
-        (Some(access_key), Some(secret_key)) => Ok((Identity { access_key, secret_key }, false)),
-        (None, None) => Ok((Identity::generate()?, true)),
+        (Some(access_key), Some(secret_key)) => Ok((AccessKeyPair { access_key, secret_key }, false)),
+        (None, None) => Ok((AccessKeyPair::generate()?, true)),
         _ => Err(Error::new(
             ErrorKind::InvalidArgument,
             "only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set; set both, or neither to have a pair made",
@@ -230,7 +230,7 @@ struct NodeReady<'r> {
     tcp_endpoint: Option<String>,
     endpoint: String,
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
-    generated: Option<&'r Identity>,
+    generated: Option<&'r AccessKeyPair>,
 }
 
 impl fmt::Display for NodeReady<'_> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::{
     CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ErrorKind, ExpectedContent, ObjectTags,
     Objects, PartOptions, PutOptions, Store, Tags,
@@ -267,7 +267,7 @@ fn a_completion_publishes_no_file_that_a_record_names() {
     fs::write(dir.path().join("secret"), secret).unwrap();
     fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     let store = PosixStore::open(&root, PosixConfig::default()).unwrap();
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "this test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let gateway = Gateway::bind(Users::one(identity, std::sync::Arc::new(store.clone())), config);

@@ -10,7 +10,7 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::vector::RemoteFile;
 use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
 use fordway_testkit::proxy::{ProxyRules, ProxyServer};
 use proptest::prelude::*;
@@ -169,7 +169,7 @@ fn nginx_with_tls() {
 fn our_gateway() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();

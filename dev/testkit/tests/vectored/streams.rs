@@ -8,7 +8,7 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::vector::{AccessAdvice, ReadAhead, RemoteFile, RemoteReader};
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Tls, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, TlsCertificate, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
 use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 use proptest::prelude::*;
@@ -279,11 +279,11 @@ fn our_gateway_by_http2() {
 
 fn gateway(root: &Path, certificate: Option<&Path>) -> (S3Store, RunningGateway) {
     let store = Arc::new(PosixStore::open(root, PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let tls = certificate.map(|dir| {
         let (cert, key) = certify(dir);
-        Tls::load(&cert, &key).unwrap()
+        TlsCertificate::load(&cert, &key).unwrap()
     });
     let config = GatewayConfig { tls, ..GatewayConfig::new("127.0.0.1:0".parse().unwrap()) };
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();

@@ -12,31 +12,31 @@ use fordway_wire::node::{
     NONCE_BYTES, NodeResponse, ProofSide, Request, ResponseFlags, VERSION, WriteField,
 };
 
-use crate::Identity;
-use crate::node::access::{Access, Admitted};
-use crate::node::access::{Limits, OWN_BYTES, Share};
-use crate::node::content::Outbox;
-use crate::node::http::{Http, is_http};
-use crate::node::session::Session;
-use crate::node::stats::Stats;
-use crate::node::stats::{Activity, Lookout};
+use crate::AccessKeyPair;
+use crate::node::access::{AdmittedCaller, NodeAccess};
+use crate::node::access::{NodeLimits, OWN_BYTES, PoolShare};
+use crate::node::content::ResponseOutbox;
+use crate::node::http::{HttpService, is_http};
+use crate::node::session::ClientSession;
+use crate::node::stats::NodeStats;
+use crate::node::stats::{ConnectionLookout, NodeActivity};
 
 /// What all connections share.
-pub(super) struct Shared {
-    pub(super) access: Access,
+pub(super) struct NodeShared {
+    pub(super) access: NodeAccess,
     /// The keys of clients that come by TCP.
-    pub(super) keys: Option<Identity>,
-    pub(super) activity: Activity,
-    pub(super) stats: Arc<Stats>,
-    pub(super) limits: Arc<Limits>,
+    pub(super) keys: Option<AccessKeyPair>,
+    pub(super) activity: NodeActivity,
+    pub(super) stats: Arc<NodeStats>,
+    pub(super) limits: Arc<NodeLimits>,
     /// How long a thread looks out before it sleeps.
     pub(super) lookout: Duration,
-    pub(super) http: Http,
+    pub(super) http: HttpService,
 }
 
 /// How a client came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum CallerTransport {
     /// Through the Unix socket: the kernel knows who it is.
     Unix,
     /// Through TCP: it must know the secret.
@@ -44,10 +44,10 @@ pub(super) enum By {
 }
 
 /// A connection, as it is known from outside of its thread.
-pub(super) struct Connection {
+pub(super) struct GatewayConnection {
     pub(super) socket: Arc<OwnedFd>,
-    pub(super) by: By,
-    pub(super) standing: Arc<Standing>,
+    pub(super) by: CallerTransport,
+    pub(super) standing: Arc<ConnectionStanding>,
 }
 
 /// Whether a connection is in the middle of something that stopping should wait for.
@@ -55,9 +55,9 @@ pub(super) struct Connection {
 /// Its thread and the gateway that stops agree on one order: nothing is started on a connection that
 /// was ended, and what was started before is waited for.
 #[derive(Debug, Default)]
-pub(super) struct Standing(AtomicU8);
+pub(super) struct ConnectionStanding(AtomicU8);
 
-impl Standing {
+impl ConnectionStanding {
     const IDLE: u8 = 0;
     const BUSY: u8 = 1;
     const ENDED: u8 = 2;
@@ -83,19 +83,19 @@ impl Standing {
     }
 }
 
-impl Connection {
+impl GatewayConnection {
     /// Serves the client until it goes, or until the socket is shut down for reading.
-    pub(super) fn serve(&self, shared: &Shared) {
+    pub(super) fn serve(&self, shared: &NodeShared) {
         if let Err(errno) = self.greet_and_serve(shared) {
             tracing::debug!(%errno, "a connection ended");
         }
     }
 
-    fn greet_and_serve(&self, shared: &Shared) -> Result<(), Errno> {
+    fn greet_and_serve(&self, shared: &NodeShared) -> Result<(), Errno> {
         let mut inbox = FrameBuffer::default();
         while inbox.waiting().len() < HELLO_BYTES {
             self.receive(&mut inbox, WaitMode::Yes)?;
-            if self.by == By::Unix && is_http(inbox.waiting()) {
+            if self.by == CallerTransport::Unix && is_http(inbox.waiting()) {
                 return self.serve_http(inbox.waiting(), shared);
             }
         }
@@ -105,17 +105,25 @@ impl Connection {
             return Err(Errno::PROTO);
         };
         inbox.consume(HELLO_BYTES);
-        let takes_descriptors = hello.takes_descriptors && self.by == By::Unix;
+        let takes_descriptors = hello.takes_descriptors && self.by == CallerTransport::Unix;
         let admitted = self.admit(hello, shared, &mut inbox)?;
-        let outbox = Outbox::new(self.socket.clone(), shared.stats.clone());
+        let outbox = ResponseOutbox::new(self.socket.clone(), shared.stats.clone());
         let standing = self.standing.clone();
-        let session = Session::new(admitted, takes_descriptors, outbox, shared.limits.clone(), standing);
-        Reader { connection: self, shared, inbox, session, lookout: Lookout::default(), held: Vec::new() }
-            .run()
+        let session =
+            ClientSession::new(admitted, takes_descriptors, outbox, shared.limits.clone(), standing);
+        RequestReader {
+            connection: self,
+            shared,
+            inbox,
+            session,
+            lookout: ConnectionLookout::default(),
+            held: Vec::new(),
+        }
+        .run()
     }
 
     /// Serves a client that began with `ahead` as one that speaks HTTP.
-    fn serve_http(&self, ahead: &[u8], shared: &Shared) -> Result<(), Errno> {
+    fn serve_http(&self, ahead: &[u8], shared: &NodeShared) -> Result<(), Errno> {
         shared.stats.http_connections.add(1);
         // Ending has words of its own there, and answers what was asked.
         if !self.standing.enter() {
@@ -132,7 +140,12 @@ impl Connection {
     }
 
     /// Welcomes the client, and has it prove what it must.
-    fn admit(&self, hello: ClientHello, shared: &Shared, inbox: &mut FrameBuffer) -> Result<Admitted, Errno> {
+    fn admit(
+        &self,
+        hello: ClientHello,
+        shared: &NodeShared,
+        inbox: &mut FrameBuffer,
+    ) -> Result<AdmittedCaller, Errno> {
         let admitted = match (hello.version == VERSION, self.by, &shared.keys) {
             (false, ..) => Err(Error::new(
                 ErrorKind::NotImplemented,
@@ -141,9 +154,9 @@ impl Connection {
                     hello.version
                 ),
             )),
-            (true, By::Unix, _) => shared.access.admit(&self.socket),
-            (true, By::Tcp, Some(keys)) => return self.challenge(keys, shared, inbox),
-            (true, By::Tcp, None) => Err(ErrorKind::Internal.into()),
+            (true, CallerTransport::Unix, _) => shared.access.admit(&self.socket),
+            (true, CallerTransport::Tcp, Some(keys)) => return self.challenge(keys, shared, inbox),
+            (true, CallerTransport::Tcp, None) => Err(ErrorKind::Internal.into()),
         };
         match admitted {
             Ok(admitted) => {
@@ -165,10 +178,10 @@ impl Connection {
     /// Has the client show that it knows the secret, and shows the same.
     fn challenge(
         &self,
-        keys: &Identity,
-        shared: &Shared,
+        keys: &AccessKeyPair,
+        shared: &NodeShared,
         inbox: &mut FrameBuffer,
-    ) -> Result<Admitted, Errno> {
+    ) -> Result<AdmittedCaller, Errno> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(|_| Errno::IO)?;
         self.welcome(nonce, true)?;
@@ -242,17 +255,17 @@ fn take_request(header: &FrameHeader, fields: &[u8]) -> Result<Request<'static>>
 }
 
 /// Reads requests and has them answered.
-struct Reader<'c> {
-    connection: &'c Connection,
-    shared: &'c Shared,
+struct RequestReader<'c> {
+    connection: &'c GatewayConnection,
+    shared: &'c NodeShared,
     inbox: FrameBuffer,
-    session: Session,
-    lookout: Lookout,
+    session: ClientSession,
+    lookout: ConnectionLookout,
     /// Memory for a message that is longer than what a connection has of its own.
-    held: Vec<Share>,
+    held: Vec<PoolShare>,
 }
 
-impl Reader<'_> {
+impl RequestReader<'_> {
     fn run(mut self) -> Result<(), Errno> {
         loop {
             self.answer_all()?;
@@ -305,7 +318,7 @@ impl Reader<'_> {
     /// Takes memory for the message that has begun to arrive, or gives back what the last one needed.
     /// Errors: `PROTO` where there is none, after the client was told.
     fn hold_enough(&mut self) -> Result<(), Errno> {
-        let held = self.held.iter().map(Share::count).sum();
+        let held = self.held.iter().map(PoolShare::count).sum();
         if self.inbox.waiting().is_empty() {
             if held > 0 {
                 self.inbox.shrink(OWN_BYTES);
@@ -319,7 +332,7 @@ impl Reader<'_> {
                 self.shared.limits.memory_for(wanted - held, held).map_err(|error| self.last_word(error))?;
             self.held.extend(more);
         }
-        self.session.held_bytes = self.held.iter().map(Share::count).sum();
+        self.session.held_bytes = self.held.iter().map(PoolShare::count).sum();
         Ok(())
     }
 
@@ -357,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_is_busy_is_not_ended_and_what_is_ended_starts_nothing() {
-        let standing = Standing::default();
+        let standing = ConnectionStanding::default();
         assert!(standing.enter());
         assert!(!standing.end(), "something was started");
         standing.leave();

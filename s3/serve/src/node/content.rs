@@ -16,8 +16,8 @@ use fordway_wire::node::{
     ResponseFlags, WriteField,
 };
 
-use crate::node::session::Session;
-use crate::node::stats::Stats;
+use crate::node::session::ClientSession;
+use crate::node::stats::NodeStats;
 
 /// From so much content on, a reply to a batch is sent while the rest is read: about what takes as
 /// long to read as a client looks out for it.
@@ -26,23 +26,23 @@ const BATCH_REPLY_BYTES: usize = 32 << 10;
 const BATCH_REPLY_OBJECTS: usize = 64;
 
 /// What an object is described with in front of its content.
-trait Head: WriteField {
+trait ContentHead: WriteField {
     fn new(object: &OpenObject, sent: ContentDelivery) -> Self;
 }
 
-impl Head for GetResponse {
+impl ContentHead for GetResponse {
     fn new(object: &OpenObject, sent: ContentDelivery) -> Self {
         GetResponse { info: object.info.clone(), range: object.range.clone(), sent }
     }
 }
 
-impl Head for ReadResponse {
+impl ContentHead for ReadResponse {
     fn new(object: &OpenObject, sent: ContentDelivery) -> Self {
         ReadResponse { size: object.info.size, sent }
     }
 }
 
-impl Session {
+impl ClientSession {
     pub(super) fn get(
         &mut self,
         id: u32,
@@ -113,7 +113,7 @@ impl Session {
         sent
     }
 
-    fn send_object<H: Head>(&mut self, id: u32, object: Result<OpenObject>) -> Result<(), Errno> {
+    fn send_object<H: ContentHead>(&mut self, id: u32, object: Result<OpenObject>) -> Result<(), Errno> {
         let object = match object {
             Ok(object) => object,
             Err(error) => return self.outbox.answer::<H>(id, &Err(error)),
@@ -186,19 +186,25 @@ pub(super) fn read_small(
 const GATHER_BYTES: usize = 64 << 10;
 
 /// Collects replies, and sends as many as there are by one system call.
-pub(super) struct Outbox {
+pub(super) struct ResponseOutbox {
     socket: Arc<OwnedFd>,
     buffer: Vec<u8>,
-    pub(super) stats: Arc<Stats>,
+    pub(super) stats: Arc<NodeStats>,
     /// Whether another request has arrived already, so that its reply can share the call.
     pub(super) more_to_come: bool,
     /// Flags that all replies have.
     pub(super) flags: ResponseFlags,
 }
 
-impl Outbox {
-    pub(super) fn new(socket: Arc<OwnedFd>, stats: Arc<Stats>) -> Self {
-        Outbox { socket, buffer: Vec::new(), stats, more_to_come: false, flags: ResponseFlags::default() }
+impl ResponseOutbox {
+    pub(super) fn new(socket: Arc<OwnedFd>, stats: Arc<NodeStats>) -> Self {
+        ResponseOutbox {
+            socket,
+            buffer: Vec::new(),
+            stats,
+            more_to_come: false,
+            flags: ResponseFlags::default(),
+        }
     }
 
     /// Answers a request. Errors: from the socket, after which the connection is over.
@@ -206,7 +212,7 @@ impl Outbox {
         self.answer_with_body(id, answer, &[])
     }
 
-    /// As [`Outbox::answer`], with content.
+    /// As [`ResponseOutbox::answer`], with content.
     pub(super) fn answer_with_body<T: WriteField>(
         &mut self,
         id: u32,
@@ -255,7 +261,7 @@ impl Outbox {
         self.send(&[], Some(descriptor))
     }
 
-    /// Answers; content will follow through [`Outbox::stream`].
+    /// Answers; content will follow through [`ResponseOutbox::stream`].
     pub(super) fn answer_before_stream<T: WriteField>(&mut self, id: u32, answer: &T) {
         self.put(id, self.flags.with(ResponseFlags::STREAM), Ok(answer), 0);
     }
@@ -300,20 +306,20 @@ impl Outbox {
 pub(super) type Described = (Bucket, Key, PutOptions);
 
 /// A started object whose key can still change.
-pub(super) struct Spare {
+pub(super) struct SpareObject {
     bucket: Bucket,
     options: PutOptions,
     writer: Box<dyn Writer>,
 }
 
-impl Spare {
+impl SpareObject {
     /// For an object like `(bucket, key, options)`; `None` where its content cannot go to a file.
     fn new(store: &dyn Store, (bucket, key, options): Described) -> Option<Self> {
         // The next one may be shorter or longer.
         let options = PutOptions { size_hint: None, ..options };
         let writer = store.writer(&bucket, &key, &options).ok()?;
         writer.file()?;
-        Some(Spare { bucket, options, writer })
+        Some(SpareObject { bucket, options, writer })
     }
 
     /// The writer, turned to an object that it was not made for; `None` if it does not suit.
@@ -323,7 +329,7 @@ impl Spare {
     }
 }
 
-impl Session {
+impl ClientSession {
     /// Publishes what the client has written to the spare file, and lends it another one.
     pub(super) fn put_spare(&mut self, id: u32, object: Described, bytes: u64) -> Result<(), Errno> {
         let Some(mut writer) = self.spare.take().and_then(|spare| spare.turned_to(&object)) else {
@@ -346,7 +352,7 @@ impl Session {
         answer: impl FnOnce(CommitResponse) -> T,
     ) -> Result<(), Errno> {
         let next = next.filter(|_| self.lends_files);
-        let spare = next.and_then(|like| Spare::new(&*self.store, like));
+        let spare = next.and_then(|like| SpareObject::new(&*self.store, like));
         let file = spare.as_ref().and_then(|spare| spare.writer.file());
         let answer = answer(CommitResponse { made, has_spare: file.is_some() });
         match file {

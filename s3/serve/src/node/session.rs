@@ -9,16 +9,16 @@ use fordway_store::{
 use fordway_sys::{Errno, ThreadCores};
 use fordway_wire::node::{CommitResponse, PAGE_ENTRIES_MAX, Request, StartResponse};
 
-use crate::node::access::Admitted;
-use crate::node::access::{Limits, Share, answer_bytes};
-use crate::node::connection::Standing;
-use crate::node::content::Outbox;
-use crate::node::content::{Described, Spare};
+use crate::node::access::AdmittedCaller;
+use crate::node::access::{NodeLimits, PoolShare, answer_bytes};
+use crate::node::connection::ConnectionStanding;
+use crate::node::content::ResponseOutbox;
+use crate::node::content::{Described, SpareObject};
 
 /// One client's requests, one after the other.
-pub(super) struct Session {
+pub(super) struct ClientSession {
     pub(super) store: Arc<dyn Store>,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: ResponseOutbox,
     pub(super) takes_descriptors: bool,
     /// Content between the store and the socket.
     pub(super) scratch: Vec<u8>,
@@ -29,17 +29,17 @@ pub(super) struct Session {
     /// Memory that is held for the message being answered.
     pub(super) held_bytes: usize,
     pub(super) lends_files: bool,
-    limits: Arc<Limits>,
-    standing: Arc<Standing>,
+    limits: Arc<NodeLimits>,
+    standing: Arc<ConnectionStanding>,
     /// What was started and is neither committed nor abandoned.
-    writing: Option<Writing>,
+    writing: Option<PiecewiseWrite>,
     /// Lent to the client ahead of its next object.
-    pub(super) spare: Option<Spare>,
+    pub(super) spare: Option<SpareObject>,
     cores: ThreadCores,
 }
 
 /// Content that arrives in pieces.
-struct Writing {
+struct PiecewiseWrite {
     writer: Box<dyn Writer>,
     /// What is written; `None` of a part.
     object: Option<Described>,
@@ -47,15 +47,15 @@ struct Writing {
     failed: Option<Error>,
 }
 
-impl Session {
+impl ClientSession {
     pub(super) fn new(
-        admitted: Admitted,
+        admitted: AdmittedCaller,
         takes_descriptors: bool,
-        outbox: Outbox,
-        limits: Arc<Limits>,
-        standing: Arc<Standing>,
+        outbox: ResponseOutbox,
+        limits: Arc<NodeLimits>,
+        standing: Arc<ConnectionStanding>,
     ) -> Self {
-        Session {
+        ClientSession {
             store: admitted.store,
             outbox,
             takes_descriptors,
@@ -119,7 +119,7 @@ impl Session {
     }
 
     /// Waits for what the request needs. `Append` needs nothing: no answer could say that it is missing.
-    fn admit(&self, request: &Request<'_>) -> Result<[Option<Share>; 2]> {
+    fn admit(&self, request: &Request<'_>) -> Result<[Option<PoolShare>; 2]> {
         if matches!(request, Request::Append {}) {
             return Ok([None, None]);
         }
@@ -224,7 +224,7 @@ impl Session {
             Some(file) => self.outbox.answer_with_descriptor(id, &StartResponse { has_file: true }, file)?,
             None => self.outbox.answer(id, &Ok(StartResponse { has_file: false }))?,
         }
-        self.writing = Some(Writing { writer, object, failed: None });
+        self.writing = Some(PiecewiseWrite { writer, object, failed: None });
         Ok(())
     }
 
@@ -238,7 +238,7 @@ impl Session {
     }
 
     fn commit(&mut self, expected: &ExpectedContent, filled: Option<u64>) -> Result<PutResult> {
-        let Some(Writing { mut writer, failed, .. }) = self.writing.take() else {
+        let Some(PiecewiseWrite { mut writer, failed, .. }) = self.writing.take() else {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 "nothing was started that could be committed",

@@ -45,12 +45,12 @@ async fn on_its_own<T: Send + 'static>(work: impl FnOnce() -> Outcome<T> + Send 
 /// How long it took recently to publish content. Where that waits for a disk, each does so apart, and the
 /// disk has many at once to order; where it is done in memory, another thread would cost more.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub(crate) struct PublishPace {
     /// Moves an eighth of the way to each that was measured.
     typical_us: AtomicU32,
 }
 
-impl Pace {
+impl PublishPace {
     /// Publishes what went to `writer`, once nobody else has the lock that takes. Errors: from that.
     pub(super) async fn publish(
         &self,
@@ -63,7 +63,7 @@ impl Pace {
                 Ok(made) => return Ok(made),
                 Err(CommitFailure::Failed(error)) => return Err(error.into()),
                 Err(CommitFailure::Locked(back, error)) => {
-                    if !pauses.get_or_insert_with(Pauses::new).pause().await {
+                    if !pauses.get_or_insert_with(RetryPauses::new).pause().await {
                         return Err(error.into());
                     }
                     writer = back;
@@ -104,14 +104,14 @@ const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// The pauses of one request between its tries.
-pub(super) struct Pauses {
+pub(super) struct RetryPauses {
     started: Instant,
     next: Duration,
 }
 
-impl Pauses {
+impl RetryPauses {
     pub(super) fn new() -> Self {
-        Pauses { started: Instant::now(), next: PAUSE_MIN }
+        RetryPauses { started: Instant::now(), next: PAUSE_MIN }
     }
 
     /// Lets others go on; says `false` at once if there was enough of that.
@@ -132,7 +132,7 @@ pub(super) async fn until_unlocked<T>(mut work: impl FnMut() -> Outcome<T>) -> O
     loop {
         match with_lock_patience(Duration::ZERO, &mut work) {
             Err(failure) if failure.is_lock_timeout() => {
-                if !pauses.get_or_insert_with(Pauses::new).pause().await {
+                if !pauses.get_or_insert_with(RetryPauses::new).pause().await {
                     return Err(failure);
                 }
             }
@@ -171,7 +171,7 @@ mod tests {
         let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
         let store = MemoryStore::default();
         store.create_bucket(&bucket).unwrap();
-        let (pace, seen) = (Pace::default(), Arc::new(Mutex::new(Vec::new())));
+        let (pace, seen) = (PublishPace::default(), Arc::new(Mutex::new(Vec::new())));
         let runtime = crate::workers::new_runtime().unwrap();
         for time in [Duration::ZERO, 16 * LONG, Duration::ZERO] {
             let writer = store.writer(&bucket, &key, &PutOptions::default()).unwrap();
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_is_quick_again_is_published_here_again() {
-        let pace = Pace::default();
+        let pace = PublishPace::default();
         pace.took(100 * LONG);
         assert!(u128::from(pace.typical_us.load(Ordering::Relaxed)) >= LONG.as_micros());
         (0..40).for_each(|_| pace.took(Duration::ZERO));

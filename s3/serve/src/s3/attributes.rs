@@ -7,7 +7,7 @@ use s3s::S3Response;
 use s3s::dto::{GetObjectAttributesInput, GetObjectAttributesOutput, ObjectAttributes};
 
 use crate::s3::convert::{names, page_size, timestamp, version, version_name, written};
-use crate::s3::error::{Failure, Outcome};
+use crate::s3::error::{Outcome, S3Failure};
 
 /// The most parts in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
@@ -62,13 +62,13 @@ fn check_names(named: &[&str]) -> Outcome<()> {
     match named.iter().find(|name| !KNOWN.contains(name)) {
         None if !named.is_empty() => Ok(()),
         Some(name) if !name.is_empty() => {
-            Err(Failure::argument("Invalid attribute name specified.", "x-amz-object-attributes", name))
+            Err(S3Failure::argument("Invalid attribute name specified.", "x-amz-object-attributes", name))
         }
         _ => {
             let words = "The x-amz-object-attributes header specifying the attributes to be retrieved is \
                          either missing or empty";
             let detail = format!("name one or more of {}", KNOWN.join(", "));
-            Err(Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, &detail))
+            Err(S3Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, &detail))
         }
     }
 }

@@ -14,7 +14,7 @@ use s3s::dto::{
 use time::OffsetDateTime;
 
 use crate::s3::convert::{names, version, version_name, write_conditions, written};
-use crate::s3::error::{Failure, Outcome, message};
+use crate::s3::error::{Outcome, S3Failure, message};
 
 /// The most keys one DeleteObjects may name (S3's limit).
 const KEYS_MAX: usize = 1000;
@@ -23,7 +23,7 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> Outcome<Delete
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let conditions = write_conditions(input.if_match, None);
     let options = DeleteOptions { conditions, version: version(input.version_id.as_deref())? };
-    let state = Wanted { size: input.if_match_size, modified: input.if_match_last_modified_time };
+    let state = DeleteConditions { size: input.if_match_size, modified: input.if_match_last_modified_time };
     let deleted = state.delete(store, &bucket, &key, options)?;
     Ok(DeleteObjectOutput {
         delete_marker: deleted.is_marker.then_some(true),
@@ -56,8 +56,8 @@ pub(super) fn many(store: &dyn Store, input: DeleteObjectsInput) -> Outcome<S3Re
     Ok(written(DeleteObjectsOutput::default(), document))
 }
 
-fn malformed(message: String) -> Failure {
-    Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
+fn malformed(message: String) -> S3Failure {
+    S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
 /// Whether XML 1.0 has all of its characters, be it as references.
@@ -77,7 +77,7 @@ fn results(
     objects: &[ObjectIdentifier],
 ) -> Vec<fordway_store::Result<DeleteResult>> {
     let is_plain = |object: &ObjectIdentifier| {
-        object.version_id.is_none() && object.e_tag.is_none() && Wanted::of(object).is_nothing()
+        object.version_id.is_none() && object.e_tag.is_none() && DeleteConditions::of(object).is_nothing()
     };
     let keys = objects.iter().filter(|object| is_plain(object)).map(|object| Key::new(object.key.as_str()));
     match keys.collect::<fordway_store::Result<Vec<_>>>() {
@@ -100,18 +100,18 @@ fn remove(
             .as_ref()
             .map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag.value()))),
     };
-    Wanted::of(object).delete(store, bucket, &key, options)
+    DeleteConditions::of(object).delete(store, bucket, &key, options)
 }
 
 /// What a client asks an object to be like that it deletes, beside its tag.
-struct Wanted {
+struct DeleteConditions {
     size: Option<i64>,
     modified: Option<Timestamp>,
 }
 
-impl Wanted {
+impl DeleteConditions {
     fn of(object: &ObjectIdentifier) -> Self {
-        Wanted { size: object.size, modified: object.last_modified_time.clone() }
+        DeleteConditions { size: object.size, modified: object.last_modified_time.clone() }
     }
 
     fn is_nothing(&self) -> bool {

@@ -12,11 +12,11 @@ use s3s::dto::{
     MFADelete, Owner, PutBucketVersioningInput, PutBucketVersioningOutput,
 };
 
-use crate::answer::Reply;
-use crate::content::Payload;
+use crate::answer::PreparedBody;
+use crate::content::BodyExtension;
 use crate::s3::convert::{page_size, refuse, version};
-use crate::s3::error::{Failure, Outcome};
-use crate::s3::list::Encoding;
+use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::list::NameEncoding;
 
 pub(super) fn get(store: &dyn Store, bucket: String) -> Outcome<GetBucketVersioningOutput> {
     let status = match store.versioning(&Bucket::new(bucket)?)? {
@@ -39,7 +39,7 @@ pub(super) fn put(store: &dyn Store, input: PutBucketVersioningInput) -> Outcome
         Some(BucketVersioningStatus::SUSPENDED) => VersioningState::Suspended,
         _ => {
             let message = "the Status of versioning is Enabled or Suspended";
-            return Err(Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message));
+            return Err(S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message));
         }
     };
     store.set_versioning(&Bucket::new(input.bucket)?, versioning)?;
@@ -64,17 +64,17 @@ pub(super) fn list(
         let detail = "a version-id-marker needs a key-marker";
         return Err(Error::new(ErrorKind::InvalidArgument, detail).into());
     }
-    let encoding = Encoding::new(input.encoding_type.as_ref())?;
+    let encoding = NameEncoding::new(input.encoding_type.as_ref())?;
     let page = store.list_versions(&bucket, &query)?;
     let answer = VersionsResponse {
         bucket: bucket.as_str(),
         query: &query,
         encode: &|name| encoding.apply(name),
-        is_url_encoded: matches!(encoding, Encoding::Url),
+        is_url_encoded: matches!(encoding, NameEncoding::Url),
         owner: owner.id.as_deref().unwrap_or_default(),
     };
     let document = Bytes::from(list_versions_result(&answer, &page));
     let mut response = S3Response::new(ListObjectVersionsOutput::default());
-    response.extensions.insert(Payload::new(Reply::Content(ObjectContent::Bytes(document))));
+    response.extensions.insert(BodyExtension::new(PreparedBody::Content(ObjectContent::Bytes(document))));
     Ok(response)
 }

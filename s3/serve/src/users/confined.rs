@@ -14,9 +14,9 @@ use fordway_store::{
 use fordway_sys::{Errno, UserRole};
 
 use crate::users::OpenStore;
-use crate::users::file::Entry;
+use crate::users::file::UserEntry;
 
-pub(super) struct Confined {
+pub(super) struct ConfinedStore {
     inner: Arc<dyn Store>,
     role: Option<Arc<UserRole>>,
     /// All buckets where it is `None`.
@@ -24,10 +24,10 @@ pub(super) struct Confined {
     read_only: bool,
 }
 
-impl Confined {
+impl ConfinedStore {
     /// The store for a user: opened as that user, and wrapped only where there is something to see to.
     /// Errors: from opening it; `AccessDenied` if the gateway may not act as the user.
-    pub(super) fn open(entry: &Entry, open: &OpenStore) -> Result<Arc<dyn Store>> {
+    pub(super) fn open(entry: &UserEntry, open: &OpenStore) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
             Some(peer) => Some(Arc::new(UserRole::new(&peer).map_err(not_allowed)?)),
             None => None,
@@ -45,7 +45,7 @@ impl Confined {
             return Ok(inner);
         }
         let (buckets, read_only) = (entry.buckets.clone(), entry.read_only);
-        Ok(Arc::new(Confined { inner, role, buckets, read_only }))
+        Ok(Arc::new(ConfinedStore { inner, role, buckets, read_only }))
     }
 
     fn allows(&self, bucket: &Bucket) -> bool {
@@ -118,7 +118,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 /// Batches are done one by one, as [`Store`] has it: a store may share them out to threads that know
 /// nothing of the role.
-impl Objects for Confined {
+impl Objects for ConfinedStore {
     fn lane(&self) -> &'static str {
         self.inner.lane()
     }
@@ -173,9 +173,9 @@ impl Objects for Confined {
     }
 }
 
-impl ObjectBatches for Confined {}
+impl ObjectBatches for ConfinedStore {}
 
-impl ObjectTags for Confined {
+impl ObjectTags for ConfinedStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
         self.read(bucket, |store| store.tags(bucket, key, version))
     }
@@ -185,7 +185,7 @@ impl ObjectTags for Confined {
     }
 }
 
-impl ObjectVersions for Confined {
+impl ObjectVersions for ConfinedStore {
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.read(bucket, |store| store.versioning(bucket))
     }
@@ -199,7 +199,7 @@ impl ObjectVersions for Confined {
     }
 }
 
-impl BucketDocuments for Confined {
+impl BucketDocuments for ConfinedStore {
     fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
         self.read(bucket, |store| store.document(bucket, kind))
     }
@@ -213,7 +213,7 @@ impl BucketDocuments for Confined {
     }
 }
 
-impl MultipartUploads for Confined {
+impl MultipartUploads for ConfinedStore {
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
         self.read(bucket, |store| store.object_parts(bucket, key, options))
     }
@@ -274,7 +274,7 @@ impl MultipartUploads for Confined {
     }
 }
 
-impl Store for Confined {}
+impl Store for ConfinedStore {}
 
 /// An object that is written as the user: quotas count too, and what is left is removed as the user.
 struct ConfinedWriter {

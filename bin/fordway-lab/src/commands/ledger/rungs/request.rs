@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use fordway_client::s3::{RequestSigner, S3Credentials, UnsignedRequest};
 use fordway_command::file_error;
-use fordway_serve::{Identity, S3Layer, Users};
+use fordway_serve::{AccessKeyPair, S3Layer, Users};
 use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Key, MemoryStore, Objects, PutOptions,
     Result,
@@ -37,7 +37,7 @@ pub(in super::super) struct Heads {
 #[derive(Clone)]
 pub(in super::super) struct S3Request {
     host: String,
-    identity: Identity,
+    identity: AccessKeyPair,
     bucket: Bucket,
     operation: Operation,
     contents: Contents,
@@ -58,7 +58,7 @@ impl S3Request {
     pub(in super::super) fn new(
         operation: Operation,
         host: &str,
-        identity: &Identity,
+        identity: &AccessKeyPair,
         bucket: &Bucket,
         contents: &Contents,
     ) -> Self {
@@ -87,7 +87,7 @@ impl S3Request {
     }
 
     fn signer(&self) -> RequestSigner {
-        let Identity { access_key, secret_key } = &self.identity;
+        let AccessKeyPair { access_key, secret_key } = &self.identity;
         RequestSigner::new(S3Credentials::keys(access_key, secret_key, "this run"), REGION)
     }
 
@@ -342,7 +342,7 @@ impl Layer {
         bucket: &Bucket,
         contents: &Contents,
     ) -> Result<Self> {
-        let identity = Identity::generate()?;
+        let identity = AccessKeyPair::generate()?;
         let store = MemoryStore::new(ETagPolicy::Fast);
         store.create_bucket(bucket)?;
         store.put(bucket, &Key::new(operation.name(0))?, &[], &PutOptions::default())?;
