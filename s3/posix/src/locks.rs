@@ -19,7 +19,7 @@ const MOST_TABLES: usize = 128;
 
 /// What a lock may be done without for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum LockFallback {
+enum LockWaiver {
     Nothing,
     Room,
 }
@@ -68,7 +68,7 @@ impl SharedStore {
         key: &Key,
         act: impl FnOnce(AreaContents) -> Result<T>,
     ) -> Result<T> {
-        self.locked_unless(LockFallback::Nothing, (bucket, key), act)
+        self.locked_unless(LockWaiver::Nothing, (bucket, key), act)
     }
 
     /// As [`SharedStore::locked`]; but where the bucket has no lock table, and the file system no room for one,
@@ -79,12 +79,12 @@ impl SharedStore {
         key: &Key,
         act: impl FnOnce(AreaContents) -> Result<T>,
     ) -> Result<T> {
-        self.locked_unless(LockFallback::Room, (bucket, key), act)
+        self.locked_unless(LockWaiver::Room, (bucket, key), act)
     }
 
     fn locked_unless<T>(
         &self,
-        without: LockFallback,
+        without: LockWaiver,
         (bucket, key): (&Bucket, &Key),
         act: impl FnOnce(AreaContents) -> Result<T>,
     ) -> Result<T> {
@@ -94,7 +94,7 @@ impl SharedStore {
         for _ in 0..MAX_RACES {
             let locks = match self.locks.of(&self.volume, bucket) {
                 Ok(locks) => Some(locks),
-                Err(error) if without == LockFallback::Room && is_no_room(&error) => None,
+                Err(error) if without == LockWaiver::Room && is_no_room(&error) => None,
                 Err(error) => return Err(error),
             };
             let Some(locks) = locks else { return act(self.volume.contents(bucket)?) };

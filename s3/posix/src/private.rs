@@ -84,13 +84,13 @@ struct KnownArea {
 }
 
 /// What one look at a bucket's private directory told.
-pub(crate) struct AreaGlance {
+pub(crate) struct AreaLookup {
     pub(crate) contents: AreaContents,
     /// What is remembered, where the directory was seen to be unchanged.
     known: Option<Arc<KnownArea>>,
 }
 
-impl AreaGlance {
+impl AreaLookup {
     /// Whether `locks` was seen to be the bucket's lock table, which then it still is.
     pub(crate) fn vouches_for(&self, locks: &ByteLocks) -> bool {
         self.known.as_ref().is_some_and(|known| known.lock_table.load(Ordering::Relaxed) == locks.id())
@@ -123,19 +123,19 @@ impl PrivateAreas {
     }
 
     /// Looks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule.
-    pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaGlance, Errno> {
+    pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaLookup, Errno> {
         if let Some(known) = self.held(bucket)
             && let Some(private) = &known.private
             && let Ok(now) = stat(private)
             && now.links > 0
             && known.times == Some(times(&now))
         {
-            return Ok(AreaGlance { contents: known.contents, known: Some(known) });
+            return Ok(AreaLookup { contents: known.contents, known: Some(known) });
         }
         for _ in 0..MAX_STALE {
             match self.look(root, bucket) {
                 Err(Errno::STALE) => look_again(root.dir(), &private_dir(bucket)),
-                contents => return Ok(AreaGlance { contents: contents?, known: None }),
+                contents => return Ok(AreaLookup { contents: contents?, known: None }),
             }
         }
         Err(Errno::STALE)

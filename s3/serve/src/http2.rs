@@ -195,7 +195,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
         self.all.open.fetch_add(1, Ordering::Relaxed);
         let open = OpenStream(self.all.clone());
         let (request, stall_timeout) = (Box::pin(request), self.stall_timeout);
-        tokio::spawn(StalledRequest { request, timer: None, moved: self.all.started, stall_timeout, open });
+        tokio::spawn(TimedRequest { request, timer: None, moved: self.all.started, stall_timeout, open });
     }
 }
 
@@ -210,7 +210,7 @@ impl Drop for OpenStream {
 
 /// A request that ends, and with it its stream, when nothing was sent or taken for too long: neither
 /// of its body nor of the answer's.
-struct StalledRequest<F> {
+struct TimedRequest<F> {
     request: Pin<Box<F>>,
     timer: Option<Pin<Box<Sleep>>>,
     moved: Instant,
@@ -224,7 +224,7 @@ enum TimerState {
     Extended,
 }
 
-impl<F> StalledRequest<F> {
+impl<F> TimedRequest<F> {
     /// Notes that it moved, and sets the timer anew.
     fn note(&mut self) -> &mut Pin<Box<Sleep>> {
         self.moved = Instant::now();
@@ -257,7 +257,7 @@ impl<F> StalledRequest<F> {
     }
 }
 
-impl<F: Future<Output = ()>> Future for StalledRequest<F> {
+impl<F: Future<Output = ()>> Future for TimedRequest<F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {

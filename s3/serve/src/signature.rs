@@ -317,25 +317,26 @@ pub(crate) fn ending_whole(request: Request<s3s::Body>) -> Request<s3s::Body> {
     if !payload.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-")) {
         return request;
     }
-    request
-        .map(|inner| s3s::Body::http_body_unsync(WatchedBody { inner, watch: Some(FramingWatch::default()) }))
+    request.map(|inner| {
+        s3s::Body::http_body_unsync(WatchedBody { inner, watch: Some(FramingObserver::default()) })
+    })
 }
 
 struct WatchedBody {
     inner: s3s::Body,
     /// `None` once it is known that these are no such chunks.
-    watch: Option<FramingWatch>,
+    watch: Option<FramingObserver>,
 }
 
 /// Follows the framing of a body that passes by.
 #[derive(Default)]
-struct FramingWatch {
+struct FramingObserver {
     decoder: ChunkDecoder,
     /// A line between chunks of which the rest is in the next frame: the decoder bounds it.
     line: Vec<u8>,
 }
 
-impl FramingWatch {
+impl FramingObserver {
     /// Looks at the next bytes; `None` if they are no chunks.
     fn pass(mut self, mut bytes: &[u8]) -> Option<Self> {
         while !bytes.is_empty() {
@@ -406,7 +407,7 @@ mod tests {
     use super::*;
 
     fn is_whole(body: &[u8], piece: usize) -> Option<bool> {
-        let watched = body.chunks(piece).try_fold(FramingWatch::default(), FramingWatch::pass);
+        let watched = body.chunks(piece).try_fold(FramingObserver::default(), FramingObserver::pass);
         watched.map(|watch| watch.is_whole())
     }
 

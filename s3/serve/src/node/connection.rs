@@ -22,7 +22,7 @@ use crate::node::stats::NodeStats;
 use crate::node::stats::{ConnectionLookout, NodeActivity};
 
 /// What all connections share.
-pub(super) struct NodeShared {
+pub(super) struct NodeGatewayState {
     pub(super) access: NodeAccess,
     /// The keys of clients that come by TCP.
     pub(super) keys: Option<AccessKeyPair>,
@@ -85,13 +85,13 @@ impl ConnectionStanding {
 
 impl GatewayConnection {
     /// Serves the client until it goes, or until the socket is shut down for reading.
-    pub(super) fn serve(&self, shared: &NodeShared) {
+    pub(super) fn serve(&self, shared: &NodeGatewayState) {
         if let Err(errno) = self.greet_and_serve(shared) {
             tracing::debug!(%errno, "a connection ended");
         }
     }
 
-    fn greet_and_serve(&self, shared: &NodeShared) -> Result<(), Errno> {
+    fn greet_and_serve(&self, shared: &NodeGatewayState) -> Result<(), Errno> {
         let mut inbox = FrameBuffer::default();
         while inbox.waiting().len() < HELLO_BYTES {
             self.receive(&mut inbox, WaitMode::Yes)?;
@@ -123,7 +123,7 @@ impl GatewayConnection {
     }
 
     /// Serves a client that began with `ahead` as one that speaks HTTP.
-    fn serve_http(&self, ahead: &[u8], shared: &NodeShared) -> Result<(), Errno> {
+    fn serve_http(&self, ahead: &[u8], shared: &NodeGatewayState) -> Result<(), Errno> {
         shared.stats.http_connections.add(1);
         // Ending has words of its own there, and answers what was asked.
         if !self.standing.enter() {
@@ -143,7 +143,7 @@ impl GatewayConnection {
     fn admit(
         &self,
         hello: ClientHello,
-        shared: &NodeShared,
+        shared: &NodeGatewayState,
         inbox: &mut FrameBuffer,
     ) -> Result<AdmittedCaller, Errno> {
         let admitted = match (hello.version == VERSION, self.by, &shared.keys) {
@@ -179,7 +179,7 @@ impl GatewayConnection {
     fn challenge(
         &self,
         keys: &AccessKeyPair,
-        shared: &NodeShared,
+        shared: &NodeGatewayState,
         inbox: &mut FrameBuffer,
     ) -> Result<AdmittedCaller, Errno> {
         let mut nonce = [0; NONCE_BYTES];
@@ -257,7 +257,7 @@ fn take_request(header: &FrameHeader, fields: &[u8]) -> Result<Request<'static>>
 /// Reads requests and has them answered.
 struct RequestReader<'c> {
     connection: &'c GatewayConnection,
-    shared: &'c NodeShared,
+    shared: &'c NodeGatewayState,
     inbox: FrameBuffer,
     session: ClientSession,
     lookout: ConnectionLookout,

@@ -20,7 +20,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::node::access::{LimitedPool, NodeAccess, NodeLimits};
-use crate::node::connection::{CallerTransport, GatewayConnection, NodeShared, refuse};
+use crate::node::connection::{CallerTransport, GatewayConnection, NodeGatewayState, refuse};
 use crate::node::http::HttpService;
 use crate::node::stats::{NodeActivity, NodeStats};
 use crate::{AccessKeyPair, OpenStore};
@@ -115,7 +115,7 @@ impl NodeStop {
 pub struct NodeGateway {
     unix: SocketFile,
     tcp: Option<(TcpListener, SocketAddr)>,
-    shared: Arc<NodeShared>,
+    shared: Arc<NodeGatewayState>,
     config: NodeConfig,
     connections: Arc<ConnectionTable>,
     stop: NodeStop,
@@ -137,7 +137,7 @@ impl NodeGateway {
             &config.socket,
             config.mode.unwrap_or(if user_id() == 0 { 0o666 } else { 0o600 }),
         )?;
-        let shared = Arc::new(NodeShared {
+        let shared = Arc::new(NodeGatewayState {
             access,
             keys: config.tcp.as_ref().map(|tcp| tcp.keys.clone()),
             activity: NodeActivity::new(thread::available_parallelism().map_or(1, usize::from)),

@@ -14,26 +14,26 @@ use crate::node::access::NodeLimits;
 /// Counters since the start; read while they change.
 pub(super) struct NodeStats {
     start: Instant,
-    pub(super) connections: GrowingCounter,
-    pub(super) connections_ended: GrowingCounter,
-    pub(super) http_connections: GrowingCounter,
-    pub(super) refused: GrowingCounter,
+    pub(super) connections: MonotonicCounter,
+    pub(super) connections_ended: MonotonicCounter,
+    pub(super) http_connections: MonotonicCounter,
+    pub(super) refused: MonotonicCounter,
     /// By the code of the operation.
-    requests: [GrowingCounter; 256],
-    pub(super) failed: GrowingCounter,
-    pub(super) malformed: GrowingCounter,
-    pub(super) inline_bytes_out: GrowingCounter,
-    body_bytes_in: GrowingCounter,
-    pub(super) descriptors_out: GrowingCounter,
-    pub(super) descriptor_bytes_out: GrowingCounter,
-    pub(super) descriptor_bytes_in: GrowingCounter,
+    requests: [MonotonicCounter; 256],
+    pub(super) failed: MonotonicCounter,
+    pub(super) malformed: MonotonicCounter,
+    pub(super) inline_bytes_out: MonotonicCounter,
+    body_bytes_in: MonotonicCounter,
+    pub(super) descriptors_out: MonotonicCounter,
+    pub(super) descriptor_bytes_out: MonotonicCounter,
+    pub(super) descriptor_bytes_in: MonotonicCounter,
 }
 
 /// A number that only grows.
 #[derive(Debug, Default)]
-pub(super) struct GrowingCounter(AtomicU64);
+pub(super) struct MonotonicCounter(AtomicU64);
 
-impl GrowingCounter {
+impl MonotonicCounter {
     pub(super) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
@@ -45,7 +45,7 @@ impl GrowingCounter {
 
 impl NodeStats {
     pub(super) fn new() -> Self {
-        let counter = GrowingCounter::default;
+        let counter = MonotonicCounter::default;
         NodeStats {
             start: Instant::now(),
             connections: counter(),
@@ -72,7 +72,7 @@ impl NodeStats {
     /// All by name; of requests the kinds that there were.
     pub(super) fn counters(&self, limits: &NodeLimits) -> Vec<(String, u64)> {
         let ended = self.connections_ended.get();
-        let requests = || self.requests.iter().map(GrowingCounter::get);
+        let requests = || self.requests.iter().map(MonotonicCounter::get);
         let all = [
             ("uptime_s", self.start.elapsed().as_secs()),
             ("connections", self.connections.get()),
