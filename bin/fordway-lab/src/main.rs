@@ -7,9 +7,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use fordway_command::program;
+use fordway_workload::options::with_new_name;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let cli = args::Cli::try_parse().unwrap_or_else(|error| with_new_name(error, &words).exit());
     let global = cli.global.clone();
     program::run(&global, None, |context| program::finish(commands::run(cli, context), context))
 }

@@ -1,11 +1,14 @@
 //! The main job as a process: what it prints, what it leaves behind, how it ends.
 
-use std::path::Path;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use fordway_measure::Run;
 use fordway_sys::terminate;
+use tempfile::TempDir;
 
 fn fordway(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
@@ -156,4 +159,196 @@ fn what_is_no_directory_is_said_in_a_sentence() {
         fordway(&["compare", ".", "--root", "/does/not/exist"]).current_dir(dir.path()).output().unwrap();
     assert_eq!(ran.status.code(), Some(2));
     assert!(text(&ran.stderr).contains("--root /does/not/exist"), "{}", text(&ran.stderr));
+}
+
+/// The program beside the one that is tested; `cargo build` makes both.
+fn gateway_program() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway")
+}
+
+/// A service that was there before the comparison.
+struct Service {
+    child: Child,
+    endpoint: String,
+    root: TempDir,
+}
+
+impl Service {
+    /// A gateway with the keys `key` and `secret`, on a directory with the bucket `data` and an object in it.
+    fn fordway() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("data")).unwrap();
+        std::fs::write(root.path().join("data/theirs"), "not ours").unwrap();
+        let mut child = Command::new(gateway_program())
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .arg(root.path())
+            .env("AWS_ACCESS_KEY_ID", "key")
+            .env("AWS_SECRET_ACCESS_KEY", "secret")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let endpoint = line.trim().rsplit(' ').next().unwrap().to_owned();
+        Service { child, endpoint, root }
+    }
+
+    /// versitygw with the same keys and bucket, where it is installed.
+    fn versity() -> Option<Self> {
+        let program = fordway_needs::program_from("versitygw", "it is at github.com/versity/versitygw")?;
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("data")).unwrap();
+        std::fs::write(root.path().join("data/theirs"), "not ours").unwrap();
+        let address = free_address();
+        let child = Command::new(program)
+            .args(["--access", "key", "--secret", "secret", "--port", &address, "--quiet", "posix"])
+            .arg(root.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let service = Service { child, endpoint: format!("http://{address}"), root };
+        let end = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(&address).is_err() {
+            assert!(Instant::now() < end, "versitygw does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(service)
+    }
+
+    /// The buckets, and what is in `data`.
+    fn content(&self) -> (Vec<String>, Vec<String>) {
+        let visible = |mut names: Vec<String>| {
+            names.retain(|name| !name.starts_with('.'));
+            names
+        };
+        (visible(entries(self.root.path())), visible(entries(&self.root.path().join("data"))))
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where nothing listens now.
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+/// A comparison with these targets beside `posix` alone, with the keys that services of this test know.
+fn compare_with(dir: &Path, targets: &[&str], secret: &str) -> Output {
+    let mut command = compare(dir, &["--lane", "posix", "--rounds", "2", "--seed", "7"]);
+    for target in targets {
+        command.args(["--target", target]);
+    }
+    command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", secret).output().unwrap()
+}
+
+/// `service` is a row beside ours, in a bucket that was made for it and in one that was there; it is left as it was.
+fn service_is_a_row(service: &Service) {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let before = service.content();
+    let (made, within) =
+        (format!("made={}", service.endpoint), format!("within={}/data/some/where", service.endpoint));
+    let ran = compare_with(dir.path(), &[&made, &within], "secret");
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let table = text(&ran.stdout);
+    let run = Run::read(&dir.path().join("compare.run")).unwrap();
+    let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
+    assert_eq!(lanes, ["posix", "made", "within"]);
+    assert!(run.lanes[1].description.contains(&service.endpoint), "{}", run.lanes[1].description);
+    assert_eq!(run.summaries.len(), 6 * 3);
+    for row in &run.summaries {
+        assert!(row.operations > 0 && row.errors == 0, "{} {}", row.phase, row.lane);
+        assert_eq!(row.server_cpu_ns_per_op, None, "{} {}", row.phase, row.lane);
+    }
+    assert!(table.contains("  made ") && table.contains("On all lanes except made, within: "), "{table}");
+    assert_eq!(run.parameters["targets"]["made"], service.endpoint);
+    assert_eq!(service.content(), before);
+}
+
+#[test]
+fn a_service_is_a_row_and_is_left_as_it_was() {
+    service_is_a_row(&Service::fordway());
+}
+
+#[test]
+fn versitygw_is_a_row_and_is_left_as_it_was() {
+    if let Some(service) = Service::versity() {
+        service_is_a_row(&service);
+    }
+}
+
+/// The endpoints of other lanes are targets too: here, the same files with other settings.
+#[test]
+fn a_directory_with_other_settings_is_a_row() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let root = tempfile::tempdir().unwrap();
+    let full = format!("full=file://{}?durability=full", root.path().display());
+    let ran = compare_with(dir.path(), &[&full], "secret");
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let run = Run::read(&dir.path().join("compare.run")).unwrap();
+    assert_eq!(run.lanes[1].name, "full");
+    assert!(entries(root.path()).iter().all(|name| name.starts_with('.')), "{:?}", entries(root.path()));
+}
+
+/// What cannot be a row is told before anything is measured, and nothing is left behind.
+#[test]
+fn a_target_that_is_none_is_refused_in_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let service = Service::fordway();
+    let (before, url) = (service.content(), service.endpoint.as_str());
+    let good = format!("good={url}");
+    let closed = format!("closed=http://{}", free_address());
+    for (targets, secret, code, says) in [
+        (vec![good.as_str(), good.as_str()], "secret", 2, "the name good is given twice"),
+        (vec!["http2=http://127.0.0.1:1"], "secret", 2, "the name http2 is the name of a lane"),
+        (vec!["nonsense"], "secret", 2, "write NAME=URL"),
+        (vec!["bad=http://h:port"], "secret", 2, "the URL's port"),
+        (vec![good.as_str(), closed.as_str()], "secret", 7, "start it, or correct the URL"),
+        (vec![good.as_str()], "another", 4, "refuses these keys"),
+        (vec![&format!("missing={url}/nobucket")], "secret", 3, "has no bucket nobucket"),
+    ] {
+        let ran = compare_with(dir.path(), &targets, secret);
+        let stderr = text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(code), "{targets:?}: {stderr}");
+        assert!(stderr.contains(says) && !stderr.contains("31 files"), "{targets:?}: {stderr}");
+        assert_eq!(entries(dir.path()), ["source"], "{targets:?}");
+        assert_eq!(service.content(), before, "{targets:?}");
+    }
+}
+
+/// `--endpoint` is a row; the endpoint of the environment, to which nobody asked to write, is told and left alone.
+#[test]
+fn an_endpoint_is_a_row_or_told() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let service = Service::fordway();
+    let run = |options: &[&str]| {
+        let mut command = compare(dir.path(), &["--lane", "posix", "--rounds", "1"]);
+        command.args(options).env("AWS_ENDPOINT_URL", &service.endpoint);
+        command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret").output().unwrap()
+    };
+    let lanes = || {
+        let run = Run::read(&dir.path().join("compare.run")).unwrap();
+        run.lanes.into_iter().map(|lane| lane.name).collect::<Vec<_>>()
+    };
+    let told = format!("the endpoint of the environment, {}, is not measured", service.endpoint);
+    let ran = run(&[]);
+    assert!(ran.status.success() && text(&ran.stderr).contains(&told), "{}", text(&ran.stderr));
+    assert_eq!(lanes(), ["posix"]);
+    let ran = run(&["--endpoint", &service.endpoint]);
+    assert!(ran.status.success() && !text(&ran.stderr).contains(&told), "{}", text(&ran.stderr));
+    assert_eq!(lanes(), ["posix", "endpoint"]);
+    let ran = run(&["--target", &format!("named={}", service.endpoint)]);
+    assert!(ran.status.success() && !text(&ran.stderr).contains(&told), "{}", text(&ran.stderr));
+    let ran = run(&["--endpoint", "nonsense"]);
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(text(&ran.stderr).contains("--endpoint: \"nonsense\" is not a URL"), "{}", text(&ran.stderr));
 }

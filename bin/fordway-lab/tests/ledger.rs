@@ -24,9 +24,9 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Every way at a size on either side of where content begins to go another way.
+/// Every path at a size on either side of where content begins to go another way.
 #[test]
-fn every_way_is_taken_apart() {
+fn every_path_is_taken_apart() {
     let dir = tempfile::tempdir().unwrap();
     let ran = fordway(
         dir.path(),
@@ -43,8 +43,8 @@ fn every_way_is_taken_apart() {
     }
     let account = std::fs::read(dir.path().join("ledger.run/ledger.json")).unwrap();
     let account: Value = serde_json::from_slice(&account).unwrap();
-    assert_eq!(account["rungs"].as_array().unwrap().len(), run.lanes.len());
-    for way in [
+    assert_eq!(account["components"].as_array().unwrap().len(), run.lanes.len());
+    for path in [
         "posix get",
         "embedded get",
         "node get",
@@ -57,16 +57,16 @@ fn every_way_is_taken_apart() {
         "https put",
     ] {
         let entries: Vec<&Value> =
-            account["entries"].as_array().unwrap().iter().filter(|entry| entry["path"] == way).collect();
-        assert_eq!(entries.len(), 2, "{way}");
+            account["entries"].as_array().unwrap().iter().filter(|entry| entry["path"] == path).collect();
+        assert_eq!(entries.len(), 2, "{path}");
         for entry in entries {
             let ns = |name: &str| entry[name]["value"].as_f64().unwrap();
             assert!(ns("measured_ns") > 0.0 && ns("sum_ns") > 0.0, "{entry}");
             assert!(entry["residual_ns"]["low"].as_f64() <= entry["residual_ns"]["high"].as_f64());
         }
-        assert!(printed.contains(&format!("{way}, 1.00 KiB")), "{way}: {printed}");
+        assert!(printed.contains(&format!("{path}, 1.00 KiB")), "{path}: {printed}");
     }
-    assert!(printed.contains("sum of rungs") && printed.contains("residual"), "{printed}");
+    assert!(printed.contains("sum of components") && printed.contains("residual"), "{printed}");
 }
 
 /// What leaves with its head is copied once more by the client; what leaves as a descriptor is not.
@@ -98,14 +98,14 @@ fn the_parts_are_those_of_the_size() {
         text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let parts = |size: u64| -> Vec<&str> {
         let entry = records.iter().find(|record| record["size_bytes"] == size).unwrap();
-        entry["parts"].as_array().unwrap().iter().map(|part| part["rung"].as_str().unwrap()).collect()
+        entry["parts"].as_array().unwrap().iter().map(|part| part["component"].as_str().unwrap()).collect()
     };
     assert_eq!(parts(64 << 10), ["embedded get", "unix round trip", "node frames", "memory copy"]);
     assert_eq!(parts(65 << 10), ["embedded get", "unix round trip", "node frames"]);
-    assert!(records.iter().any(|record| record["rung"] == "memory copy" && record["fit"].is_object()));
+    assert!(records.iter().any(|record| record["component"] == "memory copy" && record["fit"].is_object()));
 }
 
-/// What the pipe in memory takes is in the rung of the frames and not in the way: it is taken off.
+/// What the pipe in memory takes is in the component of the frames and not in the path: it is taken off.
 #[test]
 fn http2_is_taken_apart_without_the_pipe() {
     let dir = tempfile::tempdir().unwrap();
@@ -115,9 +115,12 @@ fn http2_is_taken_apart_without_the_pipe() {
     let records: Vec<Value> =
         text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let entry = records.iter().find(|record| record["path"] == "http2 get").unwrap();
-    let part = |rung: &str| {
+    let part = |component: &str| {
         let parts = entry["parts"].as_array().unwrap();
-        parts.iter().find(|part| part["rung"] == rung).unwrap_or_else(|| panic!("{rung}: {entry}"))
+        parts
+            .iter()
+            .find(|part| part["component"] == component)
+            .unwrap_or_else(|| panic!("{component}: {entry}"))
     };
     assert_eq!(
         (&part("memory pipe")["times"], &part("http2 frames")["times"]),
@@ -135,16 +138,16 @@ fn puts_are_the_sum_of_theirs() {
     let words = ["ledger", "--root", ".", "--duration", "1ms", "--only-sizes", "--json"];
     let sizes = ["--size", "128KiB", "--size", "129KiB"];
     // Named twice, it is measured once.
-    let ways = ["--path", "node-put", "--path", "http-put", "--path", "node-put"];
-    let ran = fordway(dir.path(), &[&words[..], &sizes, &ways].concat());
+    let paths = ["--path", "node-put", "--path", "http-put", "--path", "node-put"];
+    let ran = fordway(dir.path(), &[&words[..], &sizes, &paths].concat());
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     assert_eq!(names(dir.path()), ["ledger.run"]);
     let records: Vec<Value> =
         text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let parts = |way: &str, size: u64| -> Vec<&str> {
-        let is_it = |record: &&Value| record["path"] == way && record["size_bytes"] == size;
-        let entry = records.iter().find(is_it).unwrap_or_else(|| panic!("{way} at {size}: {records:?}"));
-        entry["parts"].as_array().unwrap().iter().map(|part| part["rung"].as_str().unwrap()).collect()
+    let parts = |path: &str, size: u64| -> Vec<&str> {
+        let is_it = |record: &&Value| record["path"] == path && record["size_bytes"] == size;
+        let entry = records.iter().find(is_it).unwrap_or_else(|| panic!("{path} at {size}: {records:?}"));
+        entry["parts"].as_array().unwrap().iter().map(|part| part["component"].as_str().unwrap()).collect()
     };
     for size in [128 << 10, 129 << 10] {
         assert_eq!(
@@ -159,10 +162,10 @@ fn puts_are_the_sum_of_theirs() {
 
 /// What only root can set up is left out with the reason for anybody else, as is for all what translates addresses.
 #[test]
-fn a_network_is_a_way_of_its_own() {
+fn a_network_is_a_path_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let words = ["ledger", "--root", ".", "--duration", "1ms", "--size", "4KiB", "--only-sizes"];
-    let networks = ["--path", "posix", "--network", "bare", "--network", "bridge"];
+    let networks = ["--path", "posix", "--setup", "bare", "--setup", "bridge"];
     let ran = fordway(dir.path(), &[&words[..], &networks].concat());
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let run = Run::read(&dir.path().join("ledger.run")).unwrap();
@@ -179,7 +182,7 @@ fn a_network_is_a_way_of_its_own() {
     let account: Value = serde_json::from_slice(&account).unwrap();
     let entries = account["entries"].as_array().unwrap();
     let entry = entries.iter().find(|entry| entry["path"] == "http get, bare").unwrap();
-    let parts: Vec<_> = entry["parts"].as_array().unwrap().iter().map(|part| &part["rung"]).collect();
+    let parts: Vec<_> = entry["parts"].as_array().unwrap().iter().map(|part| &part["component"]).collect();
     assert!(parts.contains(&&Value::from("tcp round trip, bare")), "{parts:?}");
     assert!(parts.contains(&&Value::from("verify")), "{parts:?}");
 }
@@ -190,13 +193,79 @@ fn what_cannot_be_measured_is_said() {
     for (words, said) in [
         (&["ledger", "--size", "0"][..], "--size 0: use 1 B to 64.0 MiB"),
         (&["ledger", "--root", "missing"], "missing"),
-        (&["ledger", "--root", ".", "--network", "moon"], "there is no set-up \"moon\""),
-        (&["ledger", "--root", ".", "--network", "container"], "cannot hold other programs"),
-        (&["ledger", "--root", ".", "--network", "bare", "--network", "bare"], "name each once"),
+        (&["ledger", "--root", ".", "--setup", "moon"], "there is no set-up \"moon\""),
+        (&["ledger", "--root", ".", "--setup", "container"], "cannot hold other programs"),
+        (&["ledger", "--root", ".", "--setup", "bare", "--setup", "bare"], "name each once"),
     ] {
         let ran = fordway(dir.path(), words);
         assert!(!ran.status.success(), "{words:?}");
         assert!(text(&ran.stderr).contains(said), "{words:?}: {}", text(&ran.stderr));
+    }
+    assert!(names(dir.path()).is_empty());
+}
+
+/// `fordway-lab` refuses what it would not use, and tells what the environment names.
+#[test]
+fn an_endpoint_is_never_ignored_without_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    for words in [
+        &["ledger"][..],
+        &["speedup", "--", "true"],
+        &["machines", "probe"],
+        &["doctor"],
+        &["netlab", "--", "true"],
+        &["pingpong", "pong"],
+        &["bench", "transport"],
+        &["bench", "pingpong", "--list"],
+        &["bench", "rest", "http://127.0.0.1:1/x"],
+        &["bench", "vector", "http://127.0.0.1:1/x", "--ranges", "none"],
+        &["bench", "mdtest", "."],
+    ] {
+        let ran = fordway(dir.path(), &[&["--endpoint", "http://127.0.0.1:1"], words].concat());
+        assert_eq!(ran.status.code(), Some(2), "{words:?}");
+        let said = text(&ran.stderr);
+        assert!(said.contains("--endpoint http://127.0.0.1:1 is not used here: "), "{words:?}: {said}");
+    }
+    assert!(names(dir.path()).is_empty());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.args([
+        "ledger",
+        "--duration",
+        "1ms",
+        "--size",
+        "4KiB",
+        "--only-sizes",
+        "--path",
+        "posix",
+        "--root",
+        ".",
+    ]);
+    let ran = command.env("AWS_ENDPOINT_URL", "http://aws.invalid").current_dir(dir.path()).output().unwrap();
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let told = "the endpoint of the environment, http://aws.invalid, is not measured";
+    assert!(text(&ran.stderr).contains(told), "{}", text(&ran.stderr));
+}
+
+/// An option that was called otherwise is answered with its name.
+#[test]
+fn renamed_options_are_answered_with_their_new_names() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, tip) in [
+        (&["ledger", "--network", "bare"][..], "--network of `ledger` is now --setup"),
+        (&["speedup", "--repeat", "7", "--", "true"], "--repeat of `speedup` is now --rounds"),
+        (&["compare", ".", "--warm-up", "2"], "--warm-up of `compare` is now --warm-up-rounds"),
+        (&["bench", "transport", "--sizes", "1"], "--sizes of `transport` is now --size"),
+        (&["bench", "mdtest", ".", "--run", "x.run"], "--run of `bench` is now --out"),
+        (&["bench", "rest", "http://127.0.0.1:1/x", "--run=x.run"], "--run of `bench` is now --out"),
+        (
+            &["bench", "pingpong", "--connections", "kept"],
+            "--connections of `pingpong` is now --connection-policy",
+        ),
+    ] {
+        let ran = fordway(dir.path(), words);
+        assert_eq!(ran.status.code(), Some(2), "{words:?}");
+        assert!(text(&ran.stderr).contains(tip), "{words:?}: {}", text(&ran.stderr));
+        assert!(!text(&ran.stderr).contains("a similar"), "{words:?}: {}", text(&ran.stderr));
     }
     assert!(names(dir.path()).is_empty());
 }

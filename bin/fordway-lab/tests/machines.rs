@@ -220,7 +220,11 @@ fn bad_catalogues_are_refused() {
             2,
             "disk_read_mb_per_s is not known of xlarge",
         ),
-        (&["compare", "aws.toml", "--feature", "speed"], 2, "there are threads, cpu_time_s"),
+        (
+            &["compare", "aws.toml", "--feature", "threds"],
+            2,
+            "did you mean threads? There are: threads, cpu_time_s",
+        ),
         (&["compare", "missing.toml"], 3, "missing.toml"),
         (&["compare"], 2, "CATALOGUE"),
         (&["compare", "--table", "aws.toml"], 2, "no table of similarities"),

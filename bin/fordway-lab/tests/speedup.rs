@@ -144,9 +144,21 @@ fn what_cannot_be_run_is_told_before_anything_is() {
     let (code, told) = run("/usr/bin:/bin", &["--mpirun", "/bin/true", "--", "true"]);
     assert_eq!(code, Some(1));
     assert!(told.contains("/bin/true is no mpirun of Open MPI 4"), "{told}");
-    let (code, told) = run("/usr/bin:/bin", &["--repeat", "4", "--", "true"]);
+    let (code, told) = run("/usr/bin:/bin", &["--rounds", "4", "--", "true"]);
     assert!(code == Some(2) && told.contains("4 is not in 5..=1000"), "{told}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was written");
+}
+
+/// A mistyped name is told with the right one, also where there is no MPI and another set-up comes before it.
+#[test]
+fn a_mistyped_set_up_is_told_first() {
+    for (names, hint) in [("bare,vxaln", "did you mean vxlan?"), ("shn", "did you mean shm?")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+        command.args(["speedup", "--setup", names, "--", "true"]).env("PATH", "/nowhere");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{names}: {}", said(&output));
+        assert!(said(&output).contains(hint), "{names}: {}", said(&output));
+    }
 }
 
 #[test]

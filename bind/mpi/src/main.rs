@@ -18,6 +18,7 @@ use fordway_workload::io500::{self, Io500Plan};
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
+use fordway_workload::options::with_new_name;
 use fordway_workload::report::table;
 use fordway_workload::{Crew, Site, Team, Watch};
 use mpi::topology::SimpleCommunicator;
@@ -81,8 +82,10 @@ impl MpiBenchmark {
 }
 
 fn main() -> ExitCode {
-    let benchmark = MpiCommandLine::parse().benchmark;
-    if matches!(&benchmark, MpiBenchmark::Transport(args) if args.which) {
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let cli = Cli::try_parse().unwrap_or_else(|error| with_new_name(error, &words).exit());
+    let benchmark = cli.benchmark;
+    if matches!(&benchmark, Benchmark::Transport(args) if args.which) {
         println!("{}", transport::library());
         return ExitCode::SUCCESS;
     }

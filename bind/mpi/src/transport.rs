@@ -23,7 +23,7 @@ const IDLE: Duration = Duration::from_millis(1);
 #[derive(Args)]
 #[command(after_help = "Examples:
   mpirun -n 2 fordway-mpi transport --out two-nodes.run
-  mpirun -n 2 fordway-mpi transport --sizes 1KiB..1MiB --factor 2 --rounds 9
+  mpirun -n 2 fordway-mpi transport --size 1KiB..1MiB --factor 2 --rounds 9
 
 Rank 0 asks and rank 1 answers, wherever the launcher has put them. `fordway bench transport` starts
 this by itself on one machine, beside TCP, HTTP and the lanes.")]
@@ -88,11 +88,11 @@ fn by_itself(setting: &Setting, linked: Linked<MpiLink>, stop: &AtomicBool) -> R
         warnings: Vec::new(),
     };
     let run = describe(&plan, vec![lane], &outcome, header);
-    run.write(&setting.out, &outcome.records)
+    run.write(&setting.path(), &outcome.records)
         .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
     println!("{}", transfer_table(&run));
     run.warnings.iter().for_each(|warning| eprintln!("fordway-mpi: warning: {warning}"));
-    println!("run: {}", setting.out.display());
+    println!("run: {}", setting.path().display());
     Ok(run.summaries.iter().all(|summary| summary.errors == 0))
 }
 

@@ -66,7 +66,7 @@ fn all_workloads_on_all_lanes() {
         ("mdworkbench", "--datasets 2 --objects 10", 7),
         ("io500", io500, 12),
     ] {
-        let mut words = vec![workload, path, &embedded, &http, "--run", workload];
+        let mut words = vec![workload, path, &embedded, &http, "--out", workload];
         words.extend(options.split(' '));
         let (output, all) = finished(mpirun(dir.path(), &words));
         assert!(output.status.success(), "{workload}: {all}");
@@ -83,7 +83,7 @@ fn all_workloads_on_all_lanes() {
 #[test]
 fn sums_over_ranks_are_those_of_the_files() {
     let dir = tempfile::tempdir().unwrap();
-    let words = ["ior", ".", "--block-size", "2MiB", "--segments", "3", "--keep", "--run", "x.run"];
+    let words = ["ior", ".", "--block-size", "2MiB", "--segments", "3", "--keep", "--out", "x.run"];
     let (output, all) = finished(mpirun(dir.path(), &words));
     assert!(output.status.success(), "{all}");
     let run = Run::read(&dir.path().join("x.run")).unwrap();
@@ -140,7 +140,7 @@ fn a_rank_that_dies_ends_the_job_with_a_sentence() {
 fn transport_makes_a_run() {
     let dir = tempfile::tempdir().unwrap();
     let words =
-        ["transport", "--sizes", "1,5000,300000", "--messages", "5", "--rounds", "5", "--out", "x.run"];
+        ["transport", "--size", "1,5000,300000", "--messages", "5", "--rounds", "5", "--out", "x.run"];
     let (output, all) = finished(mpirun(dir.path(), &words));
     assert!(output.status.success() && all.contains("half-round-trip 5000 B"), "{all}");
     let run = Run::read(&dir.path().join("x.run")).unwrap();
@@ -174,7 +174,7 @@ fn transport_is_for_two() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-mpi"));
     // Without a launcher there is one rank.
-    let output = command.args(["transport", "--sizes", "1"]).current_dir(dir.path()).output().unwrap();
+    let output = command.args(["transport", "--size", "1"]).current_dir(dir.path()).output().unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("needs 2 ranks and has 1"), "{output:?}");
 }

@@ -47,14 +47,12 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def bench(directory: Path, *words: str, out: str = "--run") -> Path:
-    """Runs `fordway bench WORDS`, and returns the run, which the option `out` names. Skips for want of a
-    binary.
-    """
+def bench(directory: Path, *words: str) -> Path:
+    """Runs `fordway bench WORDS`, and returns the run. Skips for want of a binary."""
     if FORDWAY is None:
         pytest.skip("FORDWAY_BIN is not set, and no fordway is in PATH")
     run = directory / f"{words[0]}.run"
-    command = [str(FORDWAY), "bench", *words, out, str(run)]
+    command = [str(FORDWAY), "bench", *words, "--out", str(run)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     return run
 
@@ -106,8 +104,8 @@ def test_workloads_have_densities_and_ratios(tmp_path: Path, words: list[str], p
 
 
 def test_transports_are_drawn_over_the_size(tmp_path: Path) -> None:
-    words = ["--transport", "tcp,http,embedded", "--sizes", "1,4096,100000", "--messages", "5", "--no-report"]
-    run = bench(tmp_path, "transport", *words, "--root", str(tmp_path), "--rounds", "5", out="--out")
+    words = ["--transport", "tcp,http,embedded", "--size", "1,4096,100000", "--messages", "5", "--no-report"]
+    run = bench(tmp_path, "transport", *words, "--root", str(tmp_path), "--rounds", "5")
     page, info = report(run)
     assert info["kind"] == "transport"
     assert_says(page, info, ["transfer-latency", "transfer-bandwidth", "transfer-ratio", "transfer-cpu"])
@@ -122,8 +120,8 @@ def test_transports_are_drawn_over_the_size(tmp_path: Path) -> None:
 
 
 def test_a_run_of_one_round_has_no_intervals_to_draw(tmp_path: Path) -> None:
-    words = ["--transport", "tcp,embedded", "--sizes", "1,64", "--messages", "3", "--no-report"]
-    run = bench(tmp_path, "transport", *words, "--root", str(tmp_path), "--rounds", "1", out="--out")
+    words = ["--transport", "tcp,embedded", "--size", "1,64", "--messages", "3", "--no-report"]
+    run = bench(tmp_path, "transport", *words, "--root", str(tmp_path), "--rounds", "1")
     page, info = report(run)
     assert all(row["transfer"]["time_ns"] is None for row in info["summaries"])
     assert "too few blocks" in page.text

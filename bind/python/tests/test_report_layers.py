@@ -272,7 +272,7 @@ def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) ->
     [("--delay-from=262144", windows.STAYS), ("--delay-from-windows=2", windows.MOVES)],
 )
 def test_a_delay_of_pong_is_found_and_told_from_the_window(tmp_path: Path, option: str, verdict: str) -> None:
-    sweep = ["--setup", "bare", "--connections", "kept", "--tcp-rmem", "87380,131072", "--seed", "1"]
+    sweep = ["--setup", "bare", "--connection-policy", "kept", "--tcp-rmem", "87380,131072", "--seed", "1"]
     sizes = ["--min", "100kB", "--max", "500kB", "--scale", "linear", "--points", "300", "--rounds", "2"]
     # Longer than any stall of a busy machine that more than a few messages have.
     delay = ["--pong-option=--delay=10ms", f"--pong-option={option}"]

@@ -19,13 +19,13 @@ def interval(value: float) -> dict[str, float]:
 
 
 def entry(size: int) -> dict[str, object]:
-    """A way of 3 µs, of which two rungs explain 2.5."""
+    """A path of 3 µs, of which two components explain 2.5."""
     parts = [
-        {"rung": "socket", "times": 1.0, "ns": interval(2_000.0)},
-        {"rung": "copy", "times": 2.0, "ns": interval(500.0)},
+        {"component": "socket", "times": 1.0, "ns": interval(2_000.0)},
+        {"component": "copy", "times": 2.0, "ns": interval(500.0)},
     ]
     return {
-        "path": "way",
+        "path": "http get",
         "size_bytes": size,
         "parts": parts,
         "sum_ns": interval(2_500.0),
@@ -38,9 +38,9 @@ def entry(size: int) -> dict[str, object]:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
-    """A ledger of one way at three sizes, of which two were printed."""
+    """A ledger of one path at three sizes, of which two were printed."""
     run = write_sample_run(tmp_path / "x.run", kind="ledger", parameters={"printed_bytes": [4096, 1 << 20]})
-    account = {"rungs": [], "paths": [], "entries": [entry(size) for size in (1, 4096, 1 << 20)]}
+    account = {"components": [], "paths": [], "entries": [entry(size) for size in (1, 4096, 1 << 20)]}
     (run / "ledger.json").write_text(json.dumps(account), encoding="utf-8")
     return run
 
@@ -54,11 +54,17 @@ def test_bars_add_up_to_the_whole() -> None:
 
 
 def test_what_is_taken_off_goes_back() -> None:
-    taken = {"rung": "pipe", "times": -1.0, "ns": interval(-300.0)}
+    taken = {"component": "pipe", "times": -1.0, "ns": interval(-300.0)}
     whole = entry(1)
     bars = figures_ledger.steps(whole | {"parts": [*whole["parts"], taken]})
     assert [bar[0] for bar in bars][2:4] == ["-1 × pipe", "residual"]
     assert [begin for _, begin, _, _ in bars][2:4] == [2_500, 2_200]
+
+
+def test_a_run_that_calls_components_rungs_is_drawn_alike() -> None:
+    now = entry(1)
+    older = now | {"parts": [{"rung": part.pop("component")} | part for part in entry(1)["parts"]]}
+    assert figures_ledger.steps(older) == figures_ledger.steps(now)
 
 
 def test_what_was_printed_is_drawn_unless_sizes_are_asked_for(ledger: Path) -> None:
@@ -67,17 +73,17 @@ def test_what_was_printed_is_drawn_unless_sizes_are_asked_for(ledger: Path) -> N
     drawn = kinds.draw_all(run, dict.fromkeys(run.lanes, "#000000"))
     assert list(drawn) == ["waterfall"]
     titles = [axes.get_title(loc="left") for axes in drawn["waterfall"].axes if axes.get_visible()]
-    assert [title.splitlines()[0] for title in titles] == ["way, 4.00 KiB", "way, 1.00 MiB"]
+    assert [title.splitlines()[0] for title in titles] == ["http get, 4.00 KiB", "http get, 1.00 MiB"]
 
 
 def test_the_page_and_its_sizes(ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "x.html"
     assert cli.main([str(ledger), "--out", str(page), "--size", "1B"]) == 0
     text = page.read_text(encoding="utf-8")
-    assert "way, 1.00 B" in text
-    assert "way, 4.00 KiB" not in text
+    assert "http get, 1.00 B" in text
+    assert "http get, 4.00 KiB" not in text
     assert cli.main([str(ledger), "--out", str(page), "--size", "8KiB"]) == 1
-    assert "no way at a size" in capsys.readouterr().err
+    assert "no path at a size" in capsys.readouterr().err
     assert cli.main([str(ledger), "--out", str(page), "--size", "much"]) == 1
     assert "is no size" in capsys.readouterr().err
 

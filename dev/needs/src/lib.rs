@@ -50,9 +50,14 @@ pub fn root(purpose: &str) -> bool {
 
 /// The path of `program`, which may lie outside of PATH, as Debian's servers do; records a skip if it is not installed.
 pub fn program(program: &str) -> Option<PathBuf> {
+    program_from(program, "`make setup` installs what tests use")
+}
+
+/// The same, of a program that has another source, which `source` names.
+pub fn program_from(program: &str, source: &str) -> Option<PathBuf> {
     let found = find(program);
     if found.is_none() {
-        skip(format_args!("{program} is not installed; `make setup` installs what tests use"));
+        skip(format_args!("{program} is not installed; {source}"));
     }
     found
 }

@@ -94,9 +94,7 @@ impl Entry {
 
 /// A misspelt feature would otherwise be silently left out.
 fn known(machine: &str, key: &str) -> Result<Feature> {
-    Feature::from_name(key).ok_or_else(|| {
-        invalid(format!("machine {machine}: there is no feature {key}; there are {}", Feature::names()))
-    })
+    Feature::from_name(key).ok_or_else(|| invalid(format!("machine {machine}: {}", Feature::unknown(key))))
 }
 
 fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
@@ -204,6 +202,12 @@ impl Feature {
         Self::ALL.iter().copied().find(|feature| feature.name() == name)
     }
 
+    /// What to say of a name that is none.
+    pub fn unknown(name: &str) -> String {
+        let known: Vec<_> = Self::ALL.iter().map(|feature| feature.name()).collect();
+        fordway_measure::unknown_name("feature", name, &known)
+    }
+
     /// All names, for messages.
     pub fn names() -> String {
         Self::ALL.iter().map(|feature| feature.name()).collect::<Vec<_>>().join(", ")
@@ -276,7 +280,7 @@ mod tests {
             ("[machines.a]\nthreads = 1", "has machines"),
             ("[machine]\na = 1", "[machine.\"a\"]"),
             ("[machine.a]", "no features"),
-            ("[machine.a]\nhow = 1", "no feature how"),
+            ("[machine.a]\nhow = 1", "no feature \"how\""),
         ] {
             let message = refused(text);
             assert!(message.contains(told), "{text}: {message}");

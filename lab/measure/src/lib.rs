@@ -6,6 +6,7 @@
 
 mod counters;
 mod machine;
+mod names;
 mod record;
 mod run;
 mod stats;
@@ -13,6 +14,7 @@ mod table;
 
 pub use counters::{Counters, NotCovered, ProcessCounters, Traffic};
 pub use machine::{FileSystem, Machine};
+pub use names::unknown_name;
 pub use record::{Block, ObjectRecord, Operation, RankRecord, Records};
 pub use run::{
     Connections, Lane, LaneScore, Limit, Load, Parallel, Quantiles, Ratio, Run, RunError, SCHEMA,

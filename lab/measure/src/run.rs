@@ -56,7 +56,7 @@ pub struct Run {
     pub warnings: Vec<String>,
 }
 
-/// A way that was measured.
+/// A lane, or another way of doing the same work, that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lane {
     /// Its name in tables.

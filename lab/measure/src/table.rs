@@ -72,9 +72,14 @@ pub(crate) fn ratio(ratio: &Ratio) -> String {
 fn legend(run: &Run) -> String {
     let parameter = |name: &str| run.parameters.get(name).map_or("?".to_owned(), |value| value.to_string());
     let plain = |name: &str| parameter(name).trim_matches('"').to_owned();
+    let targets = run.parameters.get("targets").and_then(serde_json::Value::as_object);
+    let except = match targets.map(|targets| targets.keys().cloned().collect::<Vec<_>>()) {
+        Some(names) if !names.is_empty() => format!(" except {}", names.join(", ")),
+        _ => String::new(),
+    };
     format!(
         "\nx {}: speed over blocks of the same work done in turn, above 1 is faster; median and 95 % bootstrap \
-         interval.\nOn all lanes: durability {}, ETag policy {} (posix has no ETags). -: not measured, or none.\n",
+         interval.\nOn all lanes{except}: durability {}, ETag policy {} (posix has no ETags). -: not measured, or none.\n",
         run.lanes.first().map_or("", |lane| lane.name.as_str()),
         plain("durability"),
         plain("etag_policy"),

@@ -14,6 +14,7 @@ use crate::io500::{self, Io500Plan};
 use crate::ior::IorPlan;
 use crate::mdtest::MdtestPlan;
 use crate::mdworkbench::MdworkbenchPlan;
+use crate::options::OutArgs;
 use crate::phase::Crew;
 use crate::summary::{Capacity, limit};
 use crate::{PhaseResult, Site};
@@ -119,9 +120,9 @@ pub struct Setting {
     /// Leave what was written
     #[arg(long)]
     pub keep: bool,
-    /// Where the run is written: a directory, made if it is missing [default: BENCHMARK.run]
-    #[arg(long, value_name = "NAME.run")]
-    pub run: Option<PathBuf>,
+    /// Where the run is written.
+    #[command(flatten)]
+    pub output: OutArgs,
 }
 
 /// A bucket after which workloads can name others, which takes up to 32 bytes.
@@ -148,7 +149,7 @@ impl Setting {
 
     /// Where the run is written.
     pub fn path(&self, workload: &Workload) -> PathBuf {
-        self.run.clone().unwrap_or_else(|| PathBuf::from(format!("{}.run", workload.name())))
+        self.output.path(workload.name())
     }
 
     /// What was chosen, for the run.

@@ -22,6 +22,7 @@ pub mod ior;
 pub mod ledger;
 pub mod mdtest;
 pub mod mdworkbench;
+pub mod options;
 mod phase;
 mod posix;
 pub mod report;

@@ -1,5 +1,6 @@
 //! What work is done on. [`DelayTarget`] is one that is slower by a known amount: the check of the instrument.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -42,11 +43,13 @@ pub trait Target: Send + Sync {
     fn clean_up(&self) -> Result<()>;
 }
 
-/// Any store, in a bucket of its own.
+/// Any store, in a bucket of its own or below a prefix of somebody else's.
 pub struct StoreTarget {
     lane: Lane,
     store: Arc<dyn Store>,
     bucket: Bucket,
+    /// What every key begins with; empty in a bucket of its own, which is removed at the end.
+    prefix: String,
     server_pid: Option<u32>,
 }
 
@@ -54,16 +57,30 @@ impl StoreTarget {
     /// Makes `bucket` in `store`; [`Target::clean_up`] removes it with all that is in it.
     pub fn new(lane: Lane, store: Arc<dyn Store>, bucket: Bucket, server_pid: Option<u32>) -> Result<Self> {
         store.create_bucket(&bucket)?;
-        Ok(StoreTarget { lane, store, bucket, server_pid })
+        Ok(StoreTarget::within(lane, store, bucket, server_pid))
+    }
+
+    /// Works below `prefix`, which is not empty, in a bucket that is there and stays.
+    pub fn below(lane: Lane, store: Arc<dyn Store>, bucket: Bucket, prefix: String) -> Self {
+        StoreTarget { lane, store, bucket, prefix, server_pid: None }
     }
 
     /// Works in a bucket that is there, or will be before the first call.
-    pub(crate) fn within(lane: Lane, store: Arc<dyn Store>, bucket: Bucket, server_pid: Option<u32>) -> Self {
-        StoreTarget { lane, store, bucket, server_pid }
+    pub fn within(lane: Lane, store: Arc<dyn Store>, bucket: Bucket, server_pid: Option<u32>) -> Self {
+        StoreTarget { lane, store, bucket, prefix: String::new(), server_pid }
     }
 
-    fn pages(&self, mut visit: impl FnMut(ListEntry)) -> Result<()> {
-        let mut query = ListQuery::default();
+    /// The key of what the measurement calls `key`.
+    fn key<'k>(&self, key: &'k Key) -> Result<Cow<'k, Key>> {
+        match self.prefix.is_empty() {
+            // Costs nothing on our own lanes, where a copy would show.
+            true => Ok(Cow::Borrowed(key)),
+            false => Key::new(format!("{}{}", self.prefix, key.as_str())).map(Cow::Owned),
+        }
+    }
+
+    fn pages(&self, mut visit: impl FnMut(Entry)) -> Result<()> {
+        let mut query = ListQuery { prefix: self.prefix.clone(), ..ListQuery::default() };
         loop {
             let page = self.store.list(&self.bucket, &query)?;
             page.entries.into_iter().for_each(&mut visit);
@@ -85,13 +102,14 @@ impl Target for StoreTarget {
     }
 
     fn put(&self, key: &Key, body: &[u8]) -> Result<()> {
-        self.store.put(&self.bucket, key, body, &PutOptions::default()).map(drop)
+        self.store.put(&self.bucket, &*self.key(key)?, body, &PutOptions::default()).map(drop)
     }
 
     fn list(&self) -> Result<Vec<(String, u64)>> {
         let mut keys = Vec::new();
         self.pages(|entry| {
-            if let ListEntry::Object(object) = entry {
+            if let Entry::Object(mut object) = entry {
+                object.key.drain(..self.prefix.len().min(object.key.len()));
                 keys.push((object.key, object.size));
             }
         })?;
@@ -99,26 +117,30 @@ impl Target for StoreTarget {
     }
 
     fn head(&self, key: &Key) -> Result<u64> {
-        self.store.head(&self.bucket, key, &GetOptions::default()).map(|info| info.size)
+        self.store.head(&self.bucket, &*self.key(key)?, &GetOptions::default()).map(|info| info.size)
     }
 
     fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> Result<()> {
-        self.store.read(&self.bucket, key, &GetOptions::default(), buffer).map(drop)
+        self.store.read(&self.bucket, &*self.key(key)?, &GetOptions::default(), buffer).map(drop)
     }
 
     fn get_range(&self, key: &Key, offset: u64, len: u64, buffer: &mut Vec<u8>) -> Result<()> {
         let options = GetOptions::range(ByteRange::Inclusive(offset, offset + len - 1));
-        self.store.read(&self.bucket, key, &options, buffer).map(drop)
+        self.store.read(&self.bucket, &*self.key(key)?, &options, buffer).map(drop)
     }
 
     fn delete(&self, key: &Key) -> Result<()> {
-        self.store.delete(&self.bucket, key, &DeleteOptions::default()).map(drop)
+        self.store.delete(&self.bucket, &*self.key(key)?, &DeleteOptions::default()).map(drop)
     }
 
     fn clean_up(&self) -> Result<()> {
-        let keys = self.list()?.into_iter().map(|(key, _)| Key::new(key)).collect::<Result<Vec<_>>>()?;
+        let full = |(key, _): (String, u64)| Key::new(self.prefix.clone() + &key);
+        let keys = self.list()?.into_iter().map(full).collect::<Result<Vec<_>>>()?;
         for batch in keys.chunks(1000) {
             self.store.delete_many(&self.bucket, batch).into_iter().try_for_each(|done| done.map(drop))?;
+        }
+        if !self.prefix.is_empty() {
+            return Ok(());
         }
         match self.store.delete_bucket(&self.bucket) {
             Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(()),

@@ -1,4 +1,4 @@
-//! The ledger's engine, on rungs that cost what they are told to, by a clock that they move.
+//! The ledger's engine, on components that cost what they are told to, by a clock that they move.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use fordway_measure::{Interval, Lane, Records};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::ledger::{Account, MeasuredRung, Path, Plan, Rung, entry_table, measure, rung_table};
+use fordway_workload::ledger::{
+    Account, Component, MeasuredComponent, Path, Plan, component_table, entry_table, measure,
+};
 
 const SIZES: [u64; 6] = [1, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
@@ -21,7 +23,7 @@ struct Fake {
     is_broken: bool,
 }
 
-impl Rung for Fake {
+impl Component for Fake {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.size_bytes = size_bytes;
         // Time that passes here is nobody's.
@@ -45,35 +47,36 @@ impl Rung for Fake {
     }
 }
 
-fn fake(name: &str, clock: &Rc<Cell<u64>>, per_operation_ns: u64, bytes_per_ns: u64) -> MeasuredRung {
+fn fake(name: &str, clock: &Rc<Cell<u64>>, per_operation_ns: u64, bytes_per_ns: u64) -> MeasuredComponent {
     let lane = Lane { name: name.into(), description: String::new() };
     let clock = clock.clone();
     let fake = Fake { clock, per_operation_ns, bytes_per_ns, size_bytes: 0, runs: 0, is_broken: false };
-    MeasuredRung { lane, rung: Box::new(fake) }
+    MeasuredComponent { lane, component: Box::new(fake) }
 }
 
 fn plan() -> Plan {
     Plan { sizes: SIZES.to_vec(), duration: Duration::from_millis(100), seed: 3 }
 }
 
-fn run(rungs: &mut [MeasuredRung], clock: &Rc<Cell<u64>>) -> Result<Records> {
-    measure(&plan(), rungs, &|| clock.get(), &AtomicBool::new(false), &mut |_| {})
+fn run(components: &mut [MeasuredComponent], clock: &Rc<Cell<u64>>) -> Result<Records> {
+    measure(&plan(), components, &|| clock.get(), &AtomicBool::new(false), &mut |_| {})
 }
 
 /// The account of a socket of 3 µs and 1 ns a byte, a copy of 100 ns and 0.25 ns a byte, and a whole.
 fn account(whole_ns: u64) -> Account {
     let clock = Rc::new(Cell::new(0));
-    let mut rungs = [fake("socket", &clock, 3_000, 1), fake("copy", &clock, 100, 4), whole(&clock, whole_ns)];
-    let records = run(&mut rungs, &clock).unwrap();
-    let names: Vec<String> = rungs.iter().map(|rung| rung.lane.name.clone()).collect();
-    let path = Path::new("way").with("socket").with("copy").with_over("copy", 64 << 10);
+    let mut components =
+        [fake("socket", &clock, 3_000, 1), fake("copy", &clock, 100, 4), whole(&clock, whole_ns)];
+    let records = run(&mut components, &clock).unwrap();
+    let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
+    let path = Path::new("path").with("socket").with("copy").with_over("copy", 64 << 10);
     Account::of(&names, &SIZES, &[path], &records, 1).unwrap()
 }
 
 /// As long as socket and copy, over 64 KiB two copies, and `more_ns` besides.
-fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> MeasuredRung {
+fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> MeasuredComponent {
     struct Whole(Fake, u64);
-    impl Rung for Whole {
+    impl Component for Whole {
         fn prepare(&mut self, size_bytes: u64) -> Result<()> {
             self.0.prepare(size_bytes)
         }
@@ -87,14 +90,14 @@ fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> MeasuredRung {
     }
     let clock = clock.clone();
     let fake = Fake { clock, per_operation_ns: 0, bytes_per_ns: 1, size_bytes: 0, runs: 0, is_broken: false };
-    let lane = Lane { name: "way".into(), description: String::new() };
-    MeasuredRung { lane, rung: Box::new(Whole(fake, more_ns)) }
+    let lane = Lane { name: "path".into(), description: String::new() };
+    MeasuredComponent { lane, component: Box::new(Whole(fake, more_ns)) }
 }
 
 #[test]
 fn costs_are_recovered() {
     let account = account(0);
-    let socket = &account.rungs[0];
+    let socket = &account.components[0];
     let fit = socket.fit.as_ref().unwrap();
     let [piece] = fit.pieces[..] else { panic!("{fit:?}") };
     assert!(
@@ -105,32 +108,32 @@ fn costs_are_recovered() {
     let interval = socket.per_operation_ns[0];
     assert!(interval.low <= interval.value && interval.value <= interval.high, "{interval:?}");
     assert_eq!(socket.costs.len(), SIZES.len());
-    assert!(rung_table(&account).contains("socket"));
+    assert!(component_table(&account).contains("socket"));
 }
 
 #[test]
 fn a_whole_that_is_the_sum_leaves_nothing() {
     let account = account(0);
     for size in SIZES {
-        let entry = account.entry("way", size).unwrap();
+        let entry = account.entry("path", size).unwrap();
         assert!(entry.residual_ns.value.abs() <= 5.0, "{size}: {entry:?}");
         assert_eq!(entry.parts.len(), if size > 64 << 10 { 3 } else { 2 });
         assert!((entry.fitted_sum_ns.unwrap() / entry.sum_ns.value - 1.0).abs() < 0.01, "{size}: {entry:?}");
     }
 }
 
-/// A whole of 3 µs, a rung with the same and a copy in it, and the copy by itself: nothing is left.
+/// A whole of 3 µs, a component with the same and a copy in it, and the copy by itself: nothing is left.
 #[test]
-fn what_a_rung_has_too_much_is_taken_off() {
+fn what_a_component_has_too_much_is_taken_off() {
     let clock = Rc::new(Cell::new(0));
-    let mut rungs =
-        [fake("way", &clock, 3_000, u64::MAX), fake("both", &clock, 3_100, 4), fake("copy", &clock, 100, 4)];
-    let records = run(&mut rungs, &clock).unwrap();
-    let names: Vec<String> = rungs.iter().map(|rung| rung.lane.name.clone()).collect();
-    let path = Path::new("way").with("both").less("copy");
+    let mut components =
+        [fake("path", &clock, 3_000, u64::MAX), fake("both", &clock, 3_100, 4), fake("copy", &clock, 100, 4)];
+    let records = run(&mut components, &clock).unwrap();
+    let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
+    let path = Path::new("path").with("both").less("copy");
     let account = Account::of(&names, &SIZES, &[path], &records, 1).unwrap();
     for size in SIZES {
-        let entry = account.entry("way", size).unwrap();
+        let entry = account.entry("path", size).unwrap();
         assert!(entry.residual_ns.value.abs() <= 10.0, "{size}: {entry:?}");
         assert_eq!(entry.parts[1].times, -1.0);
         let Interval { value, low, high, .. } = entry.parts[1].ns;
@@ -143,21 +146,21 @@ fn what_a_rung_has_too_much_is_taken_off() {
 fn a_hidden_cost_is_the_residual() {
     let account = account(1_500);
     for size in SIZES {
-        let entry = account.entry("way", size).unwrap();
+        let entry = account.entry("path", size).unwrap();
         let residual = entry.residual_ns;
         assert!((residual.value - 1_500.0).abs() <= 10.0 && residual.low > 1_400.0, "{size}: {residual:?}");
     }
-    let entry = account.entry("way", 1).unwrap();
+    let entry = account.entry("path", 1).unwrap();
     assert!((entry.residual_share.value - 1_500.0 / 4_601.0).abs() < 0.01, "{entry:?}");
     let table = entry_table(entry);
     assert!(table.contains("residual") && table.contains("1.50 µs") && table.contains("32."), "{table}");
 }
 
 #[test]
-fn every_round_has_every_rung_at_every_size() {
+fn every_round_has_every_component_at_every_size() {
     let clock = Rc::new(Cell::new(0));
-    let mut rungs = [fake("a", &clock, 10, 1), fake("b", &clock, 20, 1)];
-    let records = run(&mut rungs, &clock).unwrap();
+    let mut components = [fake("a", &clock, 10, 1), fake("b", &clock, 20, 1)];
+    let records = run(&mut components, &clock).unwrap();
     let rounds = 1 + records.blocks.iter().map(|block| block.round).max().unwrap();
     assert!(rounds >= 5, "{rounds}");
     for round in 0..rounds {
@@ -169,7 +172,7 @@ fn every_round_has_every_rung_at_every_size() {
                 .map(|block| block.phase)
                 .collect();
             phases.sort_unstable();
-            assert_eq!(phases, [0, 1, 2, 3, 4, 5], "round {round}, rung {lane}");
+            assert_eq!(phases, [0, 1, 2, 3, 4, 5], "round {round}, component {lane}");
         }
     }
     let order: Vec<u8> = records.blocks.iter().map(|block| block.lane).collect();
@@ -188,17 +191,33 @@ fn what_goes_wrong_ends_it_and_is_named() {
         is_broken: true,
     };
     let lane = Lane { name: "bad".into(), description: String::new() };
-    let error = run(&mut [MeasuredRung { lane, rung: Box::new(broken) }], &clock).expect_err("it is broken");
+    let error = run(&mut [MeasuredComponent { lane, component: Box::new(broken) }], &clock)
+        .expect_err("it is broken");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("the rung bad at "), "{error}");
+    assert!(error.to_string().contains("the component bad at "), "{error}");
 
     let stopped = AtomicBool::new(true);
-    let mut rungs = [fake("a", &clock, 10, 1)];
-    let error = measure(&plan(), &mut rungs, &|| clock.get(), &stopped, &mut |_| {}).expect_err("stopped");
+    let mut components = [fake("a", &clock, 10, 1)];
+    let error =
+        measure(&plan(), &mut components, &|| clock.get(), &stopped, &mut |_| {}).expect_err("stopped");
     assert_eq!(error.kind(), ErrorKind::Interrupted);
 
-    let records = run(&mut rungs, &clock).unwrap();
+    let records = run(&mut components, &clock).unwrap();
     let path = Path::new("a").with("none");
-    let error = Account::of(&["a".into()], &SIZES, &[path], &records, 1).expect_err("no such rung");
-    assert!(error.to_string().contains("the rung none"), "{error}");
+    let error = Account::of(&["a".into()], &SIZES, &[path], &records, 1).expect_err("no such component");
+    assert!(error.to_string().contains("the component none"), "{error}");
+}
+
+/// What was written when components were called rungs is read, and written with their name of today.
+#[test]
+fn an_account_of_rungs_is_still_read() {
+    let account: Account = serde_json::from_str(include_str!("data/ledger-of-rungs.json")).unwrap();
+    assert_eq!(account.components[0].component, "socket");
+    assert_eq!(account.paths[0].parts[0].component, "socket");
+    assert!(component_table(&account).contains("socket"));
+    let entry = account.entry("http get", 4096).unwrap();
+    assert_eq!(entry.parts[0].component, "socket");
+    assert!(entry_table(entry).contains("sum of components"), "{}", entry_table(entry));
+    let written = serde_json::to_string(&account).unwrap();
+    assert!(written.contains("\"component\":\"socket\"") && !written.contains("rung"), "{written}");
 }

@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use fordway_command::args::byte_range;
-use fordway_command::units::{parse_bit_rate, parse_duration};
+use fordway_command::units::parse_duration;
 use fordway_store::ByteRange;
 use fordway_wire::size_text::parse_bytes;
 use fordway_workload::io500::Io500Plan;
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
+use fordway_workload::options::{OptionalOutArgs, ReportArgs, SeedArgs};
 
 use crate::args::CallArgs;
+use crate::args::LinkArgs;
 use crate::args::netlab::percent;
 
 /// Options of `bench`.
@@ -22,11 +24,11 @@ use crate::args::netlab::percent;
 #[command(after_help = "Examples:
   fordway bench rest http://127.0.0.1:9000/bucket/key --connections 16 --duration 10s
   fordway bench vector http://127.0.0.1:8080/events.root --ranges baskets.txt --window 1,4
-  fordway bench transport --sizes 1KiB..16MiB
+  fordway bench transport --size 1KiB..16MiB
   fordway bench ior /lustre/scratch --threads 4
   fordway bench mdtest --mode hard file:///lustre/objects http://127.0.0.1:9000
   fordway bench io500 /lustre/scratch --all-lanes --stonewall 10
-  fordway bench pingpong --setup bare,vxlan --run out/layers.run")]
+  fordway bench pingpong --setup bare,vxlan --out out/layers.run")]
 pub(crate) struct BenchArgs {
     /// What is run.
     #[command(subcommand)]
@@ -35,7 +37,7 @@ pub(crate) struct BenchArgs {
 
 const IOR_EXAMPLES: &str = "Examples:
   fordway bench ior /lustre/scratch --all-lanes --threads 4
-  fordway bench ior /lustre/scratch http://127.0.0.1:9000 --rounds 5 --run out/ior.run";
+  fordway bench ior /lustre/scratch http://127.0.0.1:9000 --rounds 5 --out out/ior.run";
 
 const MDTEST_EXAMPLES: &str = "Examples:
   fordway bench mdtest /lustre/scratch --all-lanes --threads 4
@@ -49,7 +51,7 @@ const MDWORKBENCH_EXAMPLES: &str = "Examples:
 
 const IO500_EXAMPLES: &str = "Examples:
   fordway bench io500 /lustre/scratch --all-lanes --stonewall 10
-  fordway bench io500 /lustre/scratch --threads 4 --published 4 --run out/io500.run";
+  fordway bench io500 /lustre/scratch --threads 4 --published 4 --out out/io500.run";
 
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
@@ -146,18 +148,26 @@ pub(crate) struct RestArgs {
     /// The server's process, to read its counters and its descendants'
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,
-    /// Keep the threads on these processors
+    /// Where the two sides run; the server is the process of --server-pid.
+    #[command(flatten)]
+    pub(crate) pins: PinArgs,
+    /// What decides arrivals by chance.
+    #[command(flatten)]
+    pub(crate) chance: SeedArgs,
+    /// Where the run is written.
+    #[command(flatten)]
+    pub(crate) output: OptionalOutArgs,
+}
+
+/// On which processors the two sides run.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PinArgs {
+    /// Keep the client's threads on these processors [default: where the kernel puts them]
     #[arg(long, value_name = "CPUS", value_delimiter = ',')]
     pub(crate) pin_client: Vec<usize>,
-    /// Keep the server's processes on these processors
-    #[arg(long, value_name = "CPUS", value_delimiter = ',', requires = "server_pid")]
+    /// Keep the server's processes on these processors [default: where the kernel puts them]
+    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
     pub(crate) pin_server: Vec<usize>,
-    /// Decides the arrivals by chance [default: drawn and reported]
-    #[arg(long)]
-    pub(crate) seed: Option<u64>,
-    /// Write the run, with a record of every request, to this directory
-    #[arg(long, value_name = "NAME.run")]
-    pub(crate) run: Option<PathBuf>,
 }
 
 /// Methods.
@@ -209,8 +219,8 @@ fn parse_rate(text: &str) -> Result<f64, String> {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   fordway bench transport
-  fordway bench transport --sizes 1..1MiB --factor 2 --rounds 9 --out small.run
-  fordway bench transport --transport tcp,nginx,http --sizes 4KiB,1MiB
+  fordway bench transport --size 1..1MiB --factor 2 --rounds 9 --out small.run
+  fordway bench transport --transport tcp,nginx,http --size 4KiB,1MiB
   fordway bench transport --pin-client 0 --pin-server 1
   fordway bench transport --mpi target/release/fordway-mpi,target/mpicc.mpich/release/fordway-mpi
 
@@ -237,18 +247,15 @@ pub(crate) struct TransportArgs {
     /// Connections, and threads that use them, for the bandwidth of nginx, http, node and embedded
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) connections: u16,
-    /// Keep who asks on these processors [default: where the kernel puts it]
-    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
-    pub(crate) pin_client: Vec<usize>,
-    /// Keep who answers on these processors
-    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
-    pub(crate) pin_server: Vec<usize>,
+    /// Where the two sides run.
+    #[command(flatten)]
+    pub(crate) pins: PinArgs,
     /// Where the messages lie that servers read [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// Write no HTML report
-    #[arg(long)]
-    pub(crate) no_report: bool,
+    /// Whether there is a page of it.
+    #[command(flatten)]
+    pub(crate) page: ReportArgs,
     /// Be the other side of the bare TCP connection
     #[arg(long, value_name = "ADDRESS", hide = true)]
     pub(crate) follow: Option<SocketAddr>,
@@ -286,11 +293,11 @@ impl TransportArg {
 /// Options of `bench pingpong`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  fordway bench pingpong --run out/layers.run && fordway report out/layers.run
-  fordway bench pingpong --setup bare,vxlan,tunnel --rate 1gbit --run out/gigabit.run
-  fordway bench pingpong --setup bare --tcp-rmem 87380,174760 --connections per-request
+  fordway bench pingpong --out out/layers.run && fordway report out/layers.run
+  fordway bench pingpong --setup bare,vxlan,tunnel --rate 1gbit --out out/gigabit.run
+  fordway bench pingpong --setup bare --tcp-rmem 87380,174760 --connection-policy per-request
   fordway bench pingpong --setup loopback --pong http://127.0.0.1:8080
-  fordway bench pingpong --setup loopback,ssh --set pong-host=node2 --run out/node2.run
+  fordway bench pingpong --setup loopback,ssh --set pong-host=node2 --out out/node2.run
   fordway bench pingpong --setup bare,vm --set kernel-root=target/vm-kernel
 
 Ping asks pong for messages of random sizes; a set-up is how both are started and what network is between them. \
@@ -311,7 +318,7 @@ pub(crate) struct PingpongBenchArgs {
     pub(crate) pong: Option<String>,
     /// Whether each request has a connection of its own, or connections are kept
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PolicyArg::PerRequest, PolicyArg::Kept])]
-    pub(crate) connections: Vec<PolicyArg>,
+    pub(crate) connection_policy: Vec<PolicyArg>,
     /// The smallest message
     #[arg(long, value_name = "SIZE", default_value = "1", value_parser = parse_bytes)]
     pub(crate) min: u64,
@@ -348,15 +355,9 @@ pub(crate) struct PingpongBenchArgs {
     /// How long an answer may take
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
-    /// Bits per second of the wire, each way (a token bucket, tbf) [default: as fast as the machine is]
-    #[arg(long, value_name = "RATE", value_parser = parse_bit_rate)]
-    pub(crate) rate: Option<u64>,
-    /// A round trip, by the link emulator
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub(crate) rtt: Option<Duration>,
-    /// Share of packets that the link emulator loses
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
-    pub(crate) loss: Option<f64>,
+    /// What is between ping and pong.
+    #[command(flatten)]
+    pub(crate) link: LinkArgs,
     /// The largest packet on the wire, bytes [default: 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) mtu: Option<u32>,
@@ -366,18 +367,15 @@ pub(crate) struct PingpongBenchArgs {
     /// The receive window that TCP begins with (the second number of tcp_rmem); a list repeats all with each
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) tcp_rmem: Vec<u64>,
-    /// Congestion control of TCP [default: the kernel's]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) congestion: Option<String>,
     /// An option for the built-in pong, such as --delay=2ms (may be repeated)
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) pong_option: Vec<String>,
-    /// Decides sizes and order [default: drawn and reported]
-    #[arg(long)]
-    pub(crate) seed: Option<u64>,
-    /// Write the run, with a record of every message, to this directory
-    #[arg(long, value_name = "NAME.run")]
-    pub(crate) run: Option<PathBuf>,
+    /// What decides sizes and orders.
+    #[command(flatten)]
+    pub(crate) chance: SeedArgs,
+    /// Where the run is written.
+    #[command(flatten)]
+    pub(crate) output: OptionalOutArgs,
 }
 
 /// Connections, at both legs: from the load to ping and from ping to pong.
@@ -409,7 +407,7 @@ fn word(text: &str) -> Result<(String, String), String> {
 #[command(after_help = "Examples:
   fordway bench vector http://127.0.0.1:8080/events.root --ranges baskets.txt --window 1,4 \\
     --rounds 7
-  fordway bench vector s3://data/events.root --ranges baskets.txt --run out/vector.run
+  fordway bench vector s3://data/events.root --ranges baskets.txt --out out/vector.run
 
 Every round reads all ranges once with each window, in turn; each time on new connections, and with the \
 file opened anew. An operation is a call: from when it is made until its bytes are there.")]
@@ -428,9 +426,9 @@ pub(crate) struct VectorArgs {
     /// How often everything is read with each window
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// Write the run, with a record of every call, to this directory
-    #[arg(long, value_name = "NAME.run")]
-    pub(crate) run: Option<PathBuf>,
+    /// Where the run is written.
+    #[command(flatten)]
+    pub(crate) output: OptionalOutArgs,
 }
 
 /// A benchmark with its own options and the common ones.

@@ -150,7 +150,7 @@ pub(crate) struct PickArgs {
 }
 
 fn parse_feature(text: &str) -> Result<Feature, String> {
-    Feature::from_name(text).ok_or_else(|| format!("there are {}", Feature::names()))
+    Feature::from_name(text).ok_or_else(|| Feature::unknown(text))
 }
 
 fn parse_bound(text: &str) -> Result<(Feature, f64), String> {

@@ -4,6 +4,7 @@
 mod bench;
 mod machines;
 mod netlab;
+mod target;
 
 pub(crate) use bench::{
     ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, PingpongBenchArgs, PolicyArg, RankArgs, RestArgs,
@@ -15,8 +16,9 @@ pub(crate) use machines::{
     DoctorArgs, FixArg, MachinesAction, MachinesArgs, MeasureArgs, PickArgs, ProbeArgs, SimilarityArgs,
 };
 pub(crate) use netlab::{
-    EndArgs, NetlabArgs, OffloadArg, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs,
+    EndArgs, LinkArgs, NetlabArgs, OffloadArg, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs,
 };
+pub(crate) use target::TargetArg;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -25,11 +27,12 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fordway_command::units::parse_duration;
 use fordway_wire::size_text::parse_bytes;
+use fordway_workload::options::{OutArgs, ReportArgs, SeedArgs};
 
 /// What S3, networks and machines cost here.
 #[derive(Debug, Parser)]
 #[command(name = "fordway-lab", version, propagate_version = true, max_term_width = 100)]
-#[command(about = "Measure what every way to the objects costs here")]
+#[command(about = "Measure what every lane to the objects costs here")]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Cli {
     /// Options of every command.
@@ -76,13 +79,16 @@ pub(crate) enum Command {
 #[command(after_help = "Examples:
   fordway compare ~/results
   fordway compare /usr/share/doc --root /dev/shm --rounds 9
-  fordway compare ./data --threads 8 --lane posix --lane http --out eight.run
+  fordway compare ./data --threads 8 --lane posix,http --out eight.run
+  fordway compare ./data --target other=http://127.0.0.1:7070
   fordway compare ./data --check-instrument
 
 Takes the files of DIR down every lane: puts all, lists, heads all, gets all, reads a random range of \
 each, deletes all, in rounds, the lanes in turn block by block. Every read is compared with the \
 source. The work is done in a temporary directory beside DIR (or in --root), which is removed at the \
-end, also after Ctrl-C; DIR itself is only read. The first lane is what the others are compared with.")]
+end, also after Ctrl-C; DIR itself is only read. The first lane is what the others are compared with. \
+--target adds a service that runs already, with the keys of the AWS environment: the work is done in a bucket \
+that is made for it, or below a prefix of the bucket that its URL names, and what was made is removed.")]
 pub(crate) struct CompareArgs {
     /// The directory with the files to use
     pub(crate) dir: PathBuf,
@@ -90,20 +96,24 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
     /// Lanes to compare
-    #[arg(long = "lane", value_enum, default_values_t = [LaneArg::Posix, LaneArg::Embedded, LaneArg::Node, LaneArg::Http])]
+    #[arg(long = "lane", value_enum, value_delimiter = ',', default_values_t = [LaneArg::Posix, LaneArg::Embedded, LaneArg::Node, LaneArg::Http])]
     pub(crate) lanes: Vec<LaneArg>,
+    /// A service to compare with, as a row NAME: http(s)://HOST[:PORT][/BUCKET[/PREFIX]], or the endpoint of any lane
+    /// (may be repeated)
+    #[arg(long = "target", value_name = "NAME=URL", value_parser = TargetArg::parse)]
+    pub(crate) targets: Vec<TargetArg>,
     /// Rounds that count
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
     /// Rounds before them that do not count
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=100))]
-    pub(crate) warm_up: u16,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=100))]
+    pub(crate) warm_up_rounds: u16,
     /// Threads that make calls at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
-    /// Decides the order of files, blocks and lanes, and the ranges [default: drawn and reported]
-    #[arg(long)]
-    pub(crate) seed: Option<u64>,
+    /// What decides every order.
+    #[command(flatten)]
+    pub(crate) chance: SeedArgs,
     /// The most bytes of a range read
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_bytes)]
     pub(crate) range_size: u64,
@@ -119,12 +129,12 @@ pub(crate) struct CompareArgs {
     /// When a write counts as done, on every lane
     #[arg(long, value_enum, default_value_t = DurabilityArg::None)]
     pub(crate) durability: DurabilityArg,
-    /// Where the run is written: a directory, made if it is missing
-    #[arg(long, value_name = "NAME.run", default_value = "compare.run")]
-    pub(crate) out: PathBuf,
-    /// Write no HTML report
-    #[arg(long)]
-    pub(crate) no_report: bool,
+    /// Where the run is written.
+    #[command(flatten)]
+    pub(crate) output: OutArgs,
+    /// Whether there is a page of it.
+    #[command(flatten)]
+    pub(crate) page: ReportArgs,
     /// Add the reference lane once more, slowed by about 1 ms a call, and say whether the measurement finds that
     #[arg(long)]
     pub(crate) check_instrument: bool,
@@ -151,24 +161,24 @@ pub(crate) enum LaneArg {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   fordway ledger
-  fordway ledger --path node --path http --size 4KiB --size 1MiB --duration 20s
+  fordway ledger --path node,http --size 4KiB,1MiB --duration 20s
   fordway ledger --root /dev/shm --out shm.run && fordway report shm.run
-  fordway ledger --path http --network bare --network vxlan
+  fordway ledger --path http --setup bare,vxlan
 
 Measures every layer by itself (a copy in memory, a pread, a round trip over a socket, a signature, \
 ...), and beside them whole GETs and PUTs that are made of these layers; in random order, block by block. \
 Prints what each layer costs per operation and per MiB, what the layers of each way add up to, what \
-the way really took, and what is left unexplained, all with 95 % intervals. It works in a temporary \
-directory, which is removed at the end. docs/explain/ledger.md explains the rungs and the columns.")]
+the path really took, and what is left unexplained, all with 95 % intervals. It works in a temporary \
+directory, which is removed at the end. docs/explain/ledger.md explains the components and the columns.")]
 pub(crate) struct LedgerArgs {
-    /// Ways to take apart [default: all]
-    #[arg(long = "path", value_enum, value_name = "WAY")]
+    /// Paths to take apart [default: all]
+    #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     pub(crate) paths: Vec<PathArg>,
     /// Take an HTTP get apart through the network of a set-up too, as root: bare, vxlan, tunnel, or a file
-    #[arg(long = "network", value_name = "SETUP")]
-    pub(crate) networks: Vec<String>,
+    #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
+    pub(crate) setup: Vec<String>,
     /// Sizes to print, measured in any case [default: 4KiB and 1MiB]
-    #[arg(long = "size", value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long = "size", value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) sizes: Vec<u64>,
     /// Measure only the sizes that are printed; fits then have little to go by
     #[arg(long)]
@@ -182,12 +192,12 @@ pub(crate) struct LedgerArgs {
     /// Where to work [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// Decides every order [default: drawn and reported]
-    #[arg(long)]
-    pub(crate) seed: Option<u64>,
-    /// Where the run is written: a directory, made if it is missing
-    #[arg(long, value_name = "NAME.run", default_value = "ledger.run")]
-    pub(crate) out: PathBuf,
+    /// What decides every order.
+    #[command(flatten)]
+    pub(crate) chance: SeedArgs,
+    /// Where the run is written.
+    #[command(flatten)]
+    pub(crate) output: OutArgs,
     /// Be the other side of the round trips, for the process that listens there.
     #[arg(long, hide = true, value_name = "ADDRESS")]
     pub(crate) echo: Option<String>,
@@ -207,7 +217,7 @@ pub(crate) enum PlacementArg {
     Free,
 }
 
-/// The ways that `ledger` can take apart.
+/// The paths that `ledger` can take apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PathArg {
     /// A plain file by its absolute path
@@ -262,7 +272,7 @@ pub(crate) struct SpeedupArgs {
     pub(crate) setup: Vec<String>,
     /// Jobs of each kind that count; one more comes before them and does not
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..=1000))]
-    pub(crate) repeat: u16,
+    pub(crate) rounds: u16,
     /// A job that takes longer has failed, and is ended with all its processes
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) deadline: Duration,
@@ -278,12 +288,12 @@ pub(crate) struct SpeedupArgs {
     /// Decides in which order the jobs of a round come
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Where the run is written: a directory, made if it is missing
-    #[arg(long, value_name = "NAME.run", default_value = "speedup.run")]
-    pub(crate) out: PathBuf,
-    /// Make no HTML report of the run
-    #[arg(long)]
-    pub(crate) no_report: bool,
+    /// Where the run is written.
+    #[command(flatten)]
+    pub(crate) output: OutArgs,
+    /// Whether there is a page of it.
+    #[command(flatten)]
+    pub(crate) page: ReportArgs,
     /// Recompute a published table instead: a CSV file, or richter, which is built in
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) check: Option<String>,

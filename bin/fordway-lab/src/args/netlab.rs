@@ -22,15 +22,9 @@ ends, the server is asked to end, with all that it started; nothing is left, als
 Without --rtt, --rate and --loss the two are joined by virtual Ethernet. It needs root, or a user \
 namespace: `unshare --map-root-user fordway netlab ...`. The exit code is 0 if COMMAND's is.")]
 pub(crate) struct NetlabArgs {
-    /// Time from the client to the server and back
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub(crate) rtt: Option<Duration>,
-    /// Bits of IP packets per second, each way, such as 1gbit
-    #[arg(long, value_name = "RATE", value_parser = parse_bit_rate)]
-    pub(crate) rate: Option<u64>,
-    /// Share of packets that is lost, each way
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
-    pub(crate) loss: Option<f64>,
+    /// What is between the two sides.
+    #[command(flatten)]
+    pub(crate) link: LinkArgs,
     /// How much may wait for the line [default: what it carries in a round trip, at least 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "rate")]
     pub(crate) queue: Option<u64>,
@@ -43,9 +37,6 @@ pub(crate) struct NetlabArgs {
     /// How large the buffers of a TCP connection may grow by themselves
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB")]
     pub(crate) tcp_buffer: u64,
-    /// Congestion control of TCP [default: the kernel's]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) congestion: Option<String>,
     /// What to run as the server, by the shell
     #[arg(long, value_name = "COMMAND")]
     pub(crate) server: Option<String>,
@@ -58,6 +49,23 @@ pub(crate) struct NetlabArgs {
     /// What to run as the client
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) client: Vec<OsString>,
+}
+
+/// What a link between two networks is like, and how TCP behaves on it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LinkArgs {
+    /// Time from one side to the other and back, by the link emulator [default: as short as the machine's]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) rtt: Option<Duration>,
+    /// Bits per second, each way, such as 1gbit [default: as fast as the machine is]
+    #[arg(long, value_name = "RATE", value_parser = parse_bit_rate)]
+    pub(crate) rate: Option<u64>,
+    /// Share of packets that the link emulator loses, each way
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub(crate) loss: Option<f64>,
+    /// Congestion control of TCP [default: the kernel's]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) congestion: Option<String>,
 }
 
 /// Whether the link takes pieces that are larger than its packets.

@@ -6,33 +6,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_command::{CommandContext, CommandExit, file_error};
-use fordway_http::HttpVersion;
+use clap::ValueEnum;
+use fordway_command::{Context, Exit, file_error};
+use fordway_http::Version;
 use fordway_measure::{Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, bytes_text, table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::compare::{Outcome, Phase, Plan, Progress, run as compare};
 use fordway_workload::summary::{Capacity, summarise};
 use fordway_workload::{DelayLog, DelayTarget, PosixTarget, StoreTarget, Sync, Target, Tree, TreeLimits};
-use serde_json::json;
+use serde_json::{Map, json};
 use tempfile::TempDir;
 
-use crate::args::{CompareArgs, LaneArg};
+use crate::args::{CompareArgs, GlobalArgs, LaneArg, TargetArg};
 use crate::commands::gateway::GatewayProcess;
+use crate::commands::service;
 
-pub(super) fn run(args: &CompareArgs, context: &CommandContext) -> Result<CommandExit> {
-    let seed = match args.seed {
-        Some(seed) => seed,
-        None => {
-            u64::from(getrandom::u32().map_err(|e| Error::new(ErrorKind::Io, "no random seed").caused_by(e))?)
-        }
-    };
+pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
+    let targets = targets(args, global)?;
+    let seed = args.chance.seed()?;
     let limits = TreeLimits { max_files: args.max_files, max_bytes: args.max_bytes, seed };
     let tree = Tree::read(&args.dir, &limits)?;
     let place = Place::new(&args.dir, args.root.as_deref())?;
     let plan = Plan {
         rounds: args.rounds,
-        warm_up: args.warm_up,
+        warm_up: args.warm_up_rounds,
         seed,
         threads: usize::from(args.threads),
         range_bytes: args.range_size.max(1),
@@ -40,19 +38,55 @@ pub(super) fn run(args: &CompareArgs, context: &CommandContext) -> Result<Comman
     let started = (jiff::Timestamp::now(), Instant::now());
     // Looked at before the work, which would show in the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
-    let lanes = Lanes::open(args, place.path())?;
+    let open = |target: &TargetArg| service::open(target, global, context);
+    let lanes = Lanes::open(args, place.path(), (&targets, &open))?;
     introduce(args, &tree, &place, &plan, context);
     let outcome = measure(&plan, &tree, &lanes, context);
     let injected = lanes.mean_slept_ns();
     let names = lanes.descriptions();
-    lanes.close()?;
+    let closed = lanes.close();
     let outcome = outcome.inspect_err(|_| {
         context.output.note(&format!("the temporary directory {} was removed", place.path().display()));
+        if let Err(left) = &closed {
+            context.output.note(&format!("not everything was removed: {left}"));
+        }
     })?;
-    let run = describe(args, &plan, &tree, &outcome, machine, names, started);
+    closed?;
+    let run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
     place.remove()?;
-    run.write(&args.out, &outcome.records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
-    report(args, &run, &outcome, injected, context)
+    let out = args.output.path("compare");
+    run.write(&out, &outcome.records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
+    report((args, &out), &run, &outcome, injected, context)
+}
+
+/// The name of the row of `--endpoint`.
+const ENDPOINT: &str = "endpoint";
+
+/// The services to compare with: those of `--target`, and that of `--endpoint`.
+/// Errors: `InvalidArgument` for an endpoint that is none, and where two rows would have one name.
+fn targets(args: &CompareArgs, global: &GlobalArgs) -> Result<Vec<TargetArg>> {
+    let mut targets = args.targets.clone();
+    if let Some(endpoint) = &global.endpoint {
+        let refused = |why: String| Error::new(ErrorKind::InvalidArgument, format!("--endpoint: {why}"));
+        targets.push(TargetArg::at(ENDPOINT, endpoint).map_err(refused)?);
+    }
+    check_names(&targets)?;
+    Ok(targets)
+}
+
+fn check_names(targets: &[TargetArg]) -> Result<()> {
+    for (at, target) in targets.iter().enumerate() {
+        let name = &target.name;
+        let is_lane = LaneArg::value_variants().iter().any(|lane| lane_name(*lane) == name);
+        let why = match (is_lane, targets[..at].iter().any(|other| other.name == *name)) {
+            (true, _) => "is the name of a lane of Fordway",
+            (_, true) => "is given twice",
+            (false, false) => continue,
+        };
+        let detail = format!("--target {target}: the name {name} {why}; choose another");
+        return Err(Error::new(ErrorKind::InvalidArgument, detail));
+    }
+    Ok(())
 }
 
 fn introduce(args: &CompareArgs, tree: &Tree, place: &Place, plan: &Plan, context: &CommandContext) {
@@ -81,7 +115,7 @@ fn measure(plan: &Plan, tree: &Tree, lanes: &Lanes, context: &CommandContext) ->
 }
 
 fn describe(
-    args: &CompareArgs,
+    args: (&CompareArgs, &[TargetArg]),
     plan: &Plan,
     tree: &Tree,
     outcome: &Outcome,
@@ -112,7 +146,12 @@ fn describe(
     }
 }
 
-fn parameters(args: &CompareArgs, plan: &Plan, tree: &Tree) -> serde_json::Map<String, serde_json::Value> {
+fn parameters(
+    (args, targets): (&CompareArgs, &[TargetArg]),
+    plan: &Plan,
+    tree: &Tree,
+) -> Map<String, serde_json::Value> {
+    let urls = targets.iter().map(|target| (target.name.clone(), target.url.clone().into()));
     let durability: fordway_posix::Durability = args.durability.into();
     let parameters = json!({
         "source": args.dir.display().to_string(),
@@ -125,10 +164,11 @@ fn parameters(args: &CompareArgs, plan: &Plan, tree: &Tree) -> serde_json::Map<S
         "range_bytes_max": plan.range_bytes,
         "etag_policy": ETagPolicy::from(args.etag).name(),
         "durability": durability.name(),
+        "targets": urls.collect::<Map<_, _>>(),
     });
     match parameters {
         serde_json::Value::Object(map) => map,
-        _ => serde_json::Map::new(),
+        _ => Map::new(),
     }
 }
 
@@ -157,7 +197,7 @@ fn doubts(machine: &Machine, plan: &Plan) -> Vec<String> {
 }
 
 fn report(
-    args: &CompareArgs,
+    (args, out): (&CompareArgs, &Path),
     run: &Run,
     outcome: &Outcome,
     injected_ns: Option<f64>,
@@ -173,9 +213,9 @@ fn report(
     if let Some(injected_ns) = injected_ns {
         context.output.text(&instrument(run, outcome, injected_ns))?;
     }
-    context.output.text(&format!("run: {}", args.out.display()))?;
-    if !args.no_report {
-        super::write_page(&args.out, context)?;
+    context.output.text(&format!("run: {}", out.display()))?;
+    if !args.page.no_report {
+        super::write_page(out, context)?;
     }
     let failed = run.summaries.iter().any(|summary| summary.errors > 0) || !outcome.failures.is_empty();
     Ok(if failed { CommandExit::Corrupt } else { CommandExit::Ok })
@@ -201,6 +241,7 @@ fn instrument(run: &Run, outcome: &Outcome, injected_ns: f64) -> String {
 const DELAY: Duration = Duration::from_millis(1);
 
 /// All lanes, open.
+#[derive(Default)]
 struct Lanes {
     targets: Vec<Box<dyn Target>>,
     delays: Option<DelayLog>,
@@ -208,10 +249,29 @@ struct Lanes {
     gateways: Vec<(LaneArg, GatewayProcess)>,
 }
 
+/// The services that are rows too, and what opens one.
+type Services<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn Target>>);
+
 impl Lanes {
-    /// Opens the lanes that `args` ask for in the empty directory `place`.
-    fn open(args: &CompareArgs, place: &Path) -> Result<Self> {
-        let mut lanes = Lanes { targets: Vec::new(), delays: None, gateways: Vec::new() };
+    /// Opens the lanes that `args` ask for in the empty directory `place`, and `services`. What was made is removed where
+    /// one of them cannot be opened.
+    fn open(args: &CompareArgs, place: &Path, services: Services) -> Result<Self> {
+        let mut lanes = Lanes::default();
+        match lanes.add_all(args, place, services) {
+            Ok(()) => Ok(lanes),
+            Err(error) => {
+                // What ended the command is what is reported.
+                let _ = lanes.close();
+                Err(error)
+            }
+        }
+    }
+
+    fn add_all(&mut self, args: &CompareArgs, place: &Path, (services, open): Services) -> Result<()> {
+        // A service that cannot be measured is told before a gateway is started.
+        for service in services {
+            self.targets.push(open(service)?);
+        }
         let mut asked: Vec<LaneArg> = Vec::new();
         for lane in &args.lanes {
             if !asked.contains(lane) {
@@ -220,17 +280,17 @@ impl Lanes {
         }
         let root = place.join("s3");
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
-        for lane in &asked {
-            let target = lanes.target(*lane, lane_name(*lane), args, place, &root)?;
-            lanes.targets.push(target);
+        for (at, lane) in asked.iter().enumerate() {
+            let target = self.target(*lane, lane_name(*lane), args, place, &root)?;
+            self.targets.insert(at, target);
         }
         if let (true, Some(first)) = (args.check_instrument, asked.first()) {
-            let within = lanes.target(*first, "instrument-check", args, place, &root)?;
+            let within = self.target(*first, "instrument-check", args, place, &root)?;
             let delayed = DelayTarget::new(within, DELAY);
-            lanes.delays = Some(delayed.log());
-            lanes.targets.push(Box::new(delayed));
+            self.delays = Some(delayed.log());
+            self.targets.push(Box::new(delayed));
         }
-        Ok(lanes)
+        Ok(())
     }
 
     fn target(
@@ -310,12 +370,11 @@ impl Lanes {
         self.delays.as_ref().and_then(DelayLog::mean_ns)
     }
 
-    /// Removes what the lanes made, buckets first, and ends the gateways.
+    /// Removes what the lanes made, buckets first, and ends the gateways; of all, also after an error, which is answered.
     fn close(self) -> Result<()> {
-        for target in &self.targets {
-            target.clean_up()?;
-        }
-        self.gateways.into_iter().try_for_each(|(_, gateway)| gateway.stop())
+        let cleaned = self.targets.iter().map(|target| target.clean_up()).fold(Ok(()), Result::and);
+        let stopped = self.gateways.into_iter().map(|(_, gateway)| gateway.stop()).fold(Ok(()), Result::and);
+        cleaned.and(stopped)
     }
 }
 

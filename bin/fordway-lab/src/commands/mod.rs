@@ -3,11 +3,13 @@
 mod bench;
 mod compare;
 mod doctor;
+mod endpoint;
 mod gateway;
 mod ledger;
 mod machines;
 mod netlab;
 mod pingpong;
+mod service;
 mod speedup;
 
 use std::path::{Path, PathBuf};
@@ -17,12 +19,13 @@ use clap::CommandFactory;
 use fordway_command::{CommandContext, CommandExit, file_error, manual};
 use fordway_store::Result;
 
-use crate::args::{Cli, Command, CompletionsArgs, ManArgs};
+use crate::args::{Cli, Command, CompletionsArgs, GlobalArgs, ManArgs};
 
 /// Carries out a command line.
-pub(crate) fn run(cli: Cli, context: &CommandContext) -> Result<CommandExit> {
+pub(crate) fn run(cli: Cli, context: &Context) -> Result<Exit> {
+    endpoint::check(&cli.command, &cli.global, context)?;
     match cli.command {
-        Command::Compare(args) => compare::run(&args, context),
+        Command::Compare(args) => compare::run(&args, &cli.global, context),
         Command::Ledger(args) => ledger::run(&args, context),
         Command::Machines(args) => machines::run(&args, context),
         Command::Doctor(args) => doctor::run(&args, context),
@@ -35,11 +38,17 @@ pub(crate) fn run(cli: Cli, context: &CommandContext) -> Result<CommandExit> {
     }
 }
 
-fn completions(args: &CompletionsArgs, context: &CommandContext) -> Result<CommandExit> {
-    context
-        .output
-        .data(&manual::completions(args.shell, Cli::command(), "fordway-lab"))
-        .map(|()| CommandExit::Ok)
+/// A variable of the AWS environment, unless an option stands for it.
+fn variable(global: &GlobalArgs, name: &str) -> Option<String> {
+    match name {
+        "AWS_PROFILE" if global.profile.is_some() => global.profile.clone(),
+        "AWS_REGION" if global.region.is_some() => global.region.clone(),
+        _ => std::env::var(name).ok(),
+    }
+}
+
+fn completions(args: &CompletionsArgs, context: &Context) -> Result<Exit> {
+    context.output.data(&manual::completions(args.shell, Cli::command(), "fordway-lab")).map(|()| Exit::Ok)
 }
 
 fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {

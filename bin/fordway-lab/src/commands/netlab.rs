@@ -30,12 +30,12 @@ pub(super) fn run(args: &NetlabArgs, context: &CommandContext) -> Result<Command
 }
 
 fn config(args: &NetlabArgs) -> LabConfig {
-    let has_link = args.rtt.is_some() || args.rate.is_some() || args.loss.is_some();
+    let has_link = args.link.rtt.is_some() || args.link.rate.is_some() || args.link.loss.is_some();
     let link = LinkConfig {
-        rtt: args.rtt.unwrap_or_default(),
-        rate_bits_per_s: args.rate,
+        rtt: args.link.rtt.unwrap_or_default(),
+        rate_bits_per_s: args.link.rate,
         queue_bytes: args.queue,
-        loss: args.loss.unwrap_or_default(),
+        loss: args.link.loss.unwrap_or_default(),
         seed: args.seed,
         large_packets: match args.tso {
             OffloadArg::Auto => None,
@@ -46,7 +46,7 @@ fn config(args: &NetlabArgs) -> LabConfig {
     LabConfig {
         link: has_link.then_some(link),
         tcp_buffer_bytes: Some(args.tcp_buffer),
-        congestion_control: args.congestion.clone(),
+        congestion_control: args.link.congestion.clone(),
     }
 }
 

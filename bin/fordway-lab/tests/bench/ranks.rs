@@ -63,7 +63,7 @@ fn every_workload_runs_on_all_lanes() {
     ] {
         let mut all = vec!["bench"];
         all.extend(words.split(' '));
-        all.extend([".", "--all-lanes", "--threads", "2", "--run", "x.run"]);
+        all.extend([".", "--all-lanes", "--threads", "2", "--out", "x.run"]);
         let output = succeeds(dir.path(), &all);
         let run = Run::read(&dir.path().join("x.run")).unwrap();
         let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();

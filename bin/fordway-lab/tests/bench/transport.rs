@@ -26,7 +26,7 @@ fn entries(dir: &Path) -> Vec<String> {
 fn all_that_need_no_other_program_run() {
     let dir = tempfile::tempdir().unwrap();
     let words =
-        ["--transport", "embedded,node,tcp,http", "--sizes", "1,70000", "--messages", "3", "--rounds", "5"];
+        ["--transport", "embedded,node,tcp,http", "--size", "1,70000", "--messages", "3", "--rounds", "5"];
     let output = transport(dir.path(), &words);
     let (table, told) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{told}");
@@ -53,7 +53,7 @@ fn all_that_need_no_other_program_run() {
 #[test]
 fn json_is_rows() {
     let dir = tempfile::tempdir().unwrap();
-    let output = transport(dir.path(), &["--json", "--transport", "tcp", "--sizes", "8", "--rounds", "1"]);
+    let output = transport(dir.path(), &["--json", "--transport", "tcp", "--size", "8", "--rounds", "1"]);
     let rows: Vec<serde_json::Value> =
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let phases: Vec<_> = rows.iter().map(|row| row["phase"].as_str().unwrap()).collect();
@@ -66,7 +66,7 @@ fn json_is_rows() {
 #[test]
 fn what_is_not_installed_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let words = ["--sizes", "1", "--messages", "1", "--rounds", "1"];
+    let words = ["--size", "1", "--messages", "1", "--rounds", "1"];
     let asked = ["--transport", "mpi", "--mpi", "/does/not/exist/fordway-mpi"];
     let refused = transport(dir.path(), &[&words[..], &asked[..]].concat());
     assert_eq!(refused.status.code(), Some(7));
@@ -83,10 +83,10 @@ fn what_is_not_installed_is_named() {
 fn what_cannot_be_sent_is_usage() {
     let dir = tempfile::tempdir().unwrap();
     for (words, why) in [
-        (&["--sizes", "0"][..], "0 bytes is not possible"),
-        (&["--sizes", "8..4"], "goes down"),
+        (&["--size", "0"][..], "0 bytes is not possible"),
+        (&["--size", "8..4"], "goes down"),
         (&["--transport", "pigeon"], "pigeon"),
-        (&["--sizes", "1", "--transport", "tcp", "--pin-server", "1000000"], "name others"),
+        (&["--size", "1", "--transport", "tcp", "--pin-server", "1000000"], "name others"),
     ] {
         let output = transport(dir.path(), words);
         assert_eq!(output.status.code(), Some(2), "{words:?} {output:?}");

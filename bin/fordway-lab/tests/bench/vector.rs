@@ -28,7 +28,7 @@ fn a_benchmark_makes_a_run() {
             "--per-call",
             "2",
         ])
-        .args(["--run", "v.run"])
+        .args(["--out", "v.run"])
         .current_dir(dir.path());
     let mut bench = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     bench.stdin.take().unwrap().write_all(RANGES.as_bytes()).unwrap();

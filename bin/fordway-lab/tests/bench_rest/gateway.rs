@@ -86,6 +86,18 @@ fn signed_requests_are_let_in_and_wrong_keys_are_a_column() {
     assert!(stderr(&output).contains("20 requests failed (status 403)"), "{}", stderr(&output));
 }
 
+/// Who forgets the option is told its name.
+#[test]
+fn a_gateway_that_wants_signatures_names_the_option() {
+    let gateway = Gateway::start();
+    let url = format!("{}/bucket/o", gateway.endpoint);
+    let (output, rows) = summaries(command(&[&url, "--requests", "5", "--warm-up", "0s"]));
+    assert_eq!((output.status.code(), rows[0]["errors"].as_u64()), (Some(7), Some(5)));
+    assert!(stderr(&output).contains("--sign signs them"), "{}", stderr(&output));
+    let (output, _) = gateway.load("GET", "another");
+    assert!(!stderr(&output).contains("--sign signs them"), "{}", stderr(&output));
+}
+
 #[test]
 fn signing_needs_a_key() {
     let mut command = command(&["http://127.0.0.1:1/x", "--sign", "--requests", "1"]);

@@ -143,7 +143,7 @@ fn sweeps_compare_versions_in_turn() {
         "10",
         "--warm-up",
         "0s",
-        "--run",
+        "--out",
         run_dir.to_str().unwrap(),
     ]);
     assert!(output.status.success(), "{}", stderr(&output));

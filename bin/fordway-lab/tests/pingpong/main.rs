@@ -97,7 +97,7 @@ fn a_run_without_root_measures_the_loopback_device_and_any_pong() {
     let run = dir.path().join("x.run");
     let pong = End::start(&["pong"]);
     let words = ["--setup", "loopback", "--set", "port=28180", "--set", "ping-port=28181", "--min", "0"];
-    let more = ["--pong", &pong.1, "--run", run.to_str().unwrap()];
+    let more = ["--pong", &pong.1, "--out", run.to_str().unwrap()];
     let output = bench(&[&SHORT[..], &words, &more].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let rows = rows(&output);

@@ -24,7 +24,7 @@ fn overlays_take_every_option_of_the_wire() {
         &["--loss", "0.1%", "--congestion", algorithm][..],
     ] {
         let output = bench(
-            &[&SHORT[..], &["--setup", "bare,vxlan,tunnel", "--connections", "kept"], options].concat(),
+            &[&SHORT[..], &["--setup", "bare,vxlan,tunnel", "--connection-policy", "kept"], options].concat(),
         );
         assert_eq!(output.status.code(), Some(0), "{options:?}: {}", said(&output));
         let rows = rows(&output);
@@ -44,7 +44,7 @@ fn what_bridges_the_wire_is_not_put_on_an_emulated_link() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("bridging.toml");
     std::fs::write(&file, format!("description = \"d\"\nneeds-ethernet = true\n{ENDS}")).unwrap();
-    let setup = ["--setup", file.to_str().unwrap(), "--connections", "kept"];
+    let setup = ["--setup", file.to_str().unwrap(), "--connection-policy", "kept"];
     let output = bench(&[&SHORT[..], &setup, &["--rtt", "2ms"]].concat());
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));
     assert!(said(&output).contains("it bridges the wire"), "{}", said(&output));
@@ -62,7 +62,8 @@ fn what_is_emulated_is_marked_in_every_place() {
     std::fs::write(&file, format!("description = \"d\"\nvariables = {{ accelerator = \"kvm\" }}\n{ENDS}"))
         .unwrap();
     let run = dir.path().join("x.run");
-    let words = ["--setup", file.to_str().unwrap(), "--connections", "kept", "--run", run.to_str().unwrap()];
+    let words =
+        ["--setup", file.to_str().unwrap(), "--connection-policy", "kept", "--out", run.to_str().unwrap()];
     let output = bench(&[&SHORT[..], &words, &["--set", "accelerator=tcg"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(
@@ -106,7 +107,7 @@ fn pong_answers_from_a_virtual_machine() {
     };
     // The emulation is what every machine has, a virtual one included.
     let set = ["--set", "accelerator=tcg", "--set", &format!("kernel-root={root}")];
-    let options = ["--setup", "vm", "--tcp-rmem", "87380", "--mtu", "1400", "--connections", "kept"];
+    let options = ["--setup", "vm", "--tcp-rmem", "87380", "--mtu", "1400", "--connection-policy", "kept"];
     let output = bench(&[&SHORT[..], &options, &set].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let rows = rows(&output);
@@ -202,7 +203,7 @@ fn runc_takes_the_place_of_crun_and_the_next_run_removes_what_a_kill_left() {
     // Both ends name the program, and so does the runtime of each.
     end_in_the_middle(&["--setup", "container"], "KILL", Some(bin.path()), &|count| count >= 3);
     let mut short =
-        fordway(&["bench", "pingpong", "--json", "--setup", "container", "--connections", "kept"]);
+        fordway(&["bench", "pingpong", "--json", "--setup", "container", "--connection-policy", "kept"]);
     let output = short.args(SHORT).env("PATH", bin.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(rows(&output)[0]["operations"], 40);

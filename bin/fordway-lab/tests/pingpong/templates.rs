@@ -22,7 +22,8 @@ fn a_pong_that_is_no_process_of_ours_has_no_processor_time_of_ours() {
     let file = dir.path().join("shell.toml");
     fs::write(&file, BY_A_SHELL).unwrap();
     let file = file.to_str().unwrap();
-    let setup = ["--setup", file, "--set", "port=28480", "--set", "ping-port=28481", "--connections", "kept"];
+    let setup =
+        ["--setup", file, "--set", "port=28480", "--set", "ping-port=28481", "--connection-policy", "kept"];
     let output = bench(&[&SHORT[..], &setup].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let row = &rows(&output)[0];
@@ -46,8 +47,16 @@ fn set_ups_of_one_machine_are_not_taken_for_one_another() {
     let file = dir.path().join("shell.toml");
     fs::write(&file, BY_A_SHELL).unwrap();
     let setups = format!("loopback,{}", file.display());
-    let options =
-        ["--setup", &setups, "--connections", "kept", "--set", "port=28680", "--set", "ping-port=28681"];
+    let options = [
+        "--setup",
+        &setups,
+        "--connection-policy",
+        "kept",
+        "--set",
+        "port=28680",
+        "--set",
+        "ping-port=28681",
+    ];
     let output = bench(&[&SHORT[..], &options].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let rows = rows(&output);
@@ -162,7 +171,7 @@ fn pong_is_started_by_ssh_and_ends_with_the_bench() {
     ];
     let set: Vec<&str> = set.iter().flat_map(|word| ["--set", word]).collect();
     // The option must reach the pong behind ssh: every answer waits.
-    let delay = ["--pong-option=--delay=5ms", "--setup", "ssh", "--connections", "kept"];
+    let delay = ["--pong-option=--delay=5ms", "--setup", "ssh", "--connection-policy", "kept"];
     let output = bench(&[&SHORT[..], &delay, &set].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let row = &rows(&output)[0];

@@ -12,7 +12,7 @@ pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
 pub(crate) use listing::{
     DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs, TagArgs, VersioningArgs, VersioningChange,
 };
-pub(crate) use serve::{ConditionsArg, FsckArgs, GcArgs, NodeArgs, ServeArgs};
+pub(crate) use serve::{FsckArgs, GatewayArgs, GcArgs, NodeArgs, ServeArgs};
 pub(crate) use transfer::{
     CatArgs, CpArgs, MakeArgs, MetalinkAction, MetalinkArgs, MkdirArgs, MvArgs, ReadArgs, RmArgs, ShowArgs,
     SyncArgs, ThirdPartyArg, TransferArgs,

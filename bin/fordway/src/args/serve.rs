@@ -7,11 +7,44 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fordway_command::units::parse_duration;
-use fordway_posix::ReadConsistency;
+use fordway_posix::{Consistency, PosixConfig};
 use fordway_store::Bucket;
 use fordway_wire::size_text::parse_bytes;
 
 use super::{DurabilityArg, ETagArg};
+
+/// Options of every gateway: how the directory is written and read, and how programs come to know of it.
+#[derive(Debug, Args)]
+pub struct GatewayArgs {
+    /// When a write counts as done
+    #[arg(long, value_enum, default_value_t = DurabilityArg::Data)]
+    pub durability: DurabilityArg,
+    /// Which conditions on writes hold
+    #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
+    pub conditions: ConditionsArg,
+    /// How old what a read tells may be, on a file system that other nodes change too
+    #[arg(long, value_enum, default_value_t = ConsistencyArg::FileSystem)]
+    pub consistency: ConsistencyArg,
+    /// Write the endpoint, and the key pair if there is just one, to a file that a shell can source (mode 0600)
+    #[arg(long, value_name = "FILE")]
+    pub write_env: Option<PathBuf>,
+    /// End when standard input ends, so that no gateway outlives the program that started it
+    #[arg(long, hide = true)]
+    pub until_eof: bool,
+}
+
+impl GatewayArgs {
+    /// The store's configuration, with the gateway's own ETags.
+    pub(crate) fn store(&self, etag: ETagArg) -> PosixConfig {
+        PosixConfig {
+            etag_policy: etag.into(),
+            durability: self.durability.into(),
+            if_match: self.conditions == ConditionsArg::All,
+            consistency: self.consistency.into(),
+            ..PosixConfig::default()
+        }
+    }
+}
 
 /// Options of `serve`.
 #[derive(Debug, Args)]
@@ -21,6 +54,7 @@ use super::{DurabilityArg, ETagArg};
   fordway serve /data --listen 127.0.0.1:0 --etag fast --durability none
   fordway serve /lustre --credentials /etc/fordway/users.toml --access-log /var/log/fordway.log \\
     --metrics 127.0.0.1:9100
+  fordway serve /data --write-env s3.env     # elsewhere: . ./s3.env && aws s3 ls
   fordway serve /data --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem \\
     --domain s3.example.org
 
@@ -54,15 +88,9 @@ pub struct ServeArgs {
     /// What new objects' ETags are made of
     #[arg(long, value_enum, default_value_t = ETagArg::Md5)]
     pub etag: ETagArg,
-    /// When a write counts as done
-    #[arg(long, value_enum, default_value_t = DurabilityArg::Data)]
-    pub durability: DurabilityArg,
-    /// Which conditions on writes hold
-    #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
-    pub conditions: ConditionsArg,
-    /// How old what a read tells may be, on a file system that other nodes change too
-    #[arg(long, value_enum, default_value_t = ConsistencyArg::FileSystem)]
-    pub consistency: ConsistencyArg,
+    /// How the directory is written and read, and what else every gateway has.
+    #[command(flatten)]
+    pub common: GatewayArgs,
     /// Users with keys, uids and buckets (TOML, mode 0600), in place of the one key pair
     #[arg(long, value_name = "FILE")]
     pub credentials: Option<PathBuf>,
@@ -96,9 +124,6 @@ pub struct ServeArgs {
     /// The most threads that serve connections; as few of them work as the load needs [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
-    /// End when standard input ends, so that no gateway outlives the program that started it
-    #[arg(long, hide = true)]
-    pub until_eof: bool,
 }
 
 /// Which conditions on writes hold.
@@ -177,15 +202,9 @@ pub struct NodeArgs {
     /// What new objects' ETags are made of
     #[arg(long, value_enum, default_value_t = ETagArg::Fast)]
     pub etag: ETagArg,
-    /// When a write counts as done
-    #[arg(long, value_enum, default_value_t = DurabilityArg::Data)]
-    pub durability: DurabilityArg,
-    /// Which conditions on writes hold
-    #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
-    pub conditions: ConditionsArg,
-    /// How old what a read tells may be, on a file system that other nodes change too
-    #[arg(long, value_enum, default_value_t = ConsistencyArg::FileSystem)]
-    pub consistency: ConsistencyArg,
+    /// How the directory is written and read, and what else every gateway has.
+    #[command(flatten)]
+    pub common: GatewayArgs,
     /// Connections open at a time, a thread each; further ones are refused
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
@@ -198,9 +217,6 @@ pub struct NodeArgs {
     /// The same of one connection; at 16 MiB and more every message of the protocol fits
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_bytes)]
     pub connection_memory: u64,
-    /// End when standard input ends, so that no gateway outlives the program that started it
-    #[arg(long, hide = true)]
-    pub until_eof: bool,
 }
 
 fn mode(text: &str) -> Result<u32, String> {

@@ -5,6 +5,7 @@
 mod care;
 mod change;
 mod cp;
+mod env_file;
 mod ls;
 mod metalink;
 mod read;

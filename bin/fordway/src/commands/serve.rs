@@ -8,20 +8,21 @@ use std::sync::Arc;
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_command::program::stop_when_asked;
 use fordway_command::units::human_bytes;
-use fordway_command::{CommandContext, CommandExit, InterruptFlag};
-use fordway_posix::{PosixConfig, PosixStore};
+use fordway_command::{Context, Exit, Interrupt};
+use fordway_posix::PosixStore;
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, OpenStore, ReloadSignal, TlsCertificate, Users};
 use fordway_store::{Error, ErrorKind, Result, Store};
 use serde::{Serialize, Serializer};
 
-use crate::args::{ConditionsArg, NodeArgs, ServeArgs};
+use super::env_file;
+use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
 pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Err(error) = fordway_sys::raise_open_files() {
         tracing::warn!(%error, "the limit of open files stays as it is; clients beyond it will wait");
     }
-    let (users, generated) = users(args)?;
+    let (users, pair) = users(args)?;
     let tls = tls(args)?;
     let gateway = Gateway::bind(users, config(args, tls.clone()))?;
     if !args.listen.ip().is_loopback() && tls.is_none() {
@@ -30,17 +31,19 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
             .note("listening beyond this machine without TLS: requests and data can be read on the way");
     }
     let root = args.root.display().to_string();
-    let ready = GatewayReady {
+    let endpoint = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr());
+    let published = Published::of(&args.common, &endpoint, pair.as_ref())?;
+    let ready = Ready {
         root: &root,
-        endpoint: format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr()),
+        endpoint,
         metrics: gateway.metrics_addr().map(|address| format!("http://{address}/metrics")),
-        generated: generated.as_ref(),
+        published,
     };
     context.output.record(&ready)?;
     context.output.flush()?;
     let (stop, reload) = (gateway.stop_handle(), gateway.reload_handle());
     reload_when_asked(reload, tls, &context.interrupt);
-    stop_when_asked(move || stop.trigger(), &context.interrupt, args.until_eof)?;
+    stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
     gateway.run()?;
     Ok(CommandExit::Ok)
 }
@@ -65,15 +68,9 @@ fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
     }
 }
 
-/// The users, and the key pair if one had to be generated.
-fn users(args: &ServeArgs) -> Result<(Users, Option<AccessKeyPair>)> {
-    let store = PosixConfig {
-        etag_policy: args.etag.into(),
-        durability: args.durability.into(),
-        if_match: args.conditions == ConditionsArg::All,
-        consistency: args.consistency.into(),
-        ..PosixConfig::default()
-    };
+/// The users, and the key pair if there is one alone, with whether it had to be made.
+fn users(args: &ServeArgs) -> Result<(Users, Option<(Identity, bool)>)> {
+    let store = args.common.store(args.etag);
     let root = std::path::absolute(&args.root)
         .map_err(|error| fordway_command::file_error("finding", args.root.display(), error))?;
     let opened = root.clone();
@@ -81,9 +78,8 @@ fn users(args: &ServeArgs) -> Result<(Users, Option<AccessKeyPair>)> {
     if let Some(credentials) = &args.credentials {
         return Ok((Users::from_file(credentials, &root, open)?, None));
     }
-    let (identity, is_generated) = identity(&|name| std::env::var(name).ok())?;
-    let generated = is_generated.then(|| identity.clone());
-    Ok((Users::one_of(identity, &root, open)?, generated))
+    let pair = identity(&|name| std::env::var(name).ok())?;
+    Ok((Users::one_of(pair.0.clone(), &root, open)?, Some(pair)))
 }
 
 /// The certificate, if there is to be one.
@@ -111,14 +107,11 @@ struct GatewayReady<'r> {
     endpoint: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<String>,
-    #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
-    generated: Option<&'r AccessKeyPair>,
+    #[serde(flatten)]
+    published: Published<'r>,
 }
 
-pub(super) fn keys<S: serde::Serializer>(
-    identity: &Option<&AccessKeyPair>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn keys<S: serde::Serializer>(identity: &Option<&Identity>, serializer: S) -> Result<S::Ok, S::Error> {
     let pair = identity.map(|identity| [&identity.access_key, &identity.secret_key]);
     pair.serialize(serializer)
 }
@@ -129,16 +122,40 @@ impl fmt::Display for GatewayReady<'_> {
         if let Some(metrics) = &self.metrics {
             write!(f, "\nfordway: metrics at {metrics}")?;
         }
-        self.generated.map_or(Ok(()), |keys| write_keys(keys, f))
+        self.published.fmt(f)
     }
 }
 
-/// A key pair that was made, as lines for a shell.
-pub(super) fn write_keys(
-    AccessKeyPair { access_key, secret_key }: &AccessKeyPair,
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
-    write!(f, "\nexport AWS_ACCESS_KEY_ID={access_key}\nexport AWS_SECRET_ACCESS_KEY={secret_key}")
+/// How programs come to know of the gateway beyond its ready line: by a file, or by keys that are printed because nobody
+/// could know them.
+#[derive(Serialize)]
+struct Published<'r> {
+    #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
+    generated: Option<&'r Identity>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    env_file: Option<&'r Path>,
+}
+
+impl<'r> Published<'r> {
+    /// Writes the file, if there is to be one; `pair` is the one key pair, with whether it was made just now.
+    fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (Identity, bool)>) -> Result<Self> {
+        let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
+        let Some(path) = &args.write_env else { return Ok(Published { generated, env_file: None }) };
+        env_file::write(path, endpoint, pair.map(|(keys, _)| keys))?;
+        // What is in a file that others cannot read does not belong into logs.
+        Ok(Published { generated: None, env_file: Some(path) })
+    }
+}
+
+/// Lines for a shell.
+impl fmt::Display for Published<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(path) = self.env_file {
+            write!(f, "\nfordway: endpoint and keys are in {}", path.display())?;
+        }
+        let Some(Identity { access_key, secret_key }) = self.generated else { return Ok(()) };
+        write!(f, "\nexport AWS_ACCESS_KEY_ID={access_key}\nexport AWS_SECRET_ACCESS_KEY={secret_key}")
+    }
 }
 
 /// The key pair of the environment, or a new one; the flag says which.
@@ -177,16 +194,17 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
             "listening beyond this machine: clients prove that they know the secret, but data is sent in the clear",
         );
     }
+    let endpoint = gateway.endpoint();
     let ready = NodeReady {
         root: root.display().to_string(),
         tcp_endpoint: gateway.tcp_addr().map(|address| format!("tcp://{address}")),
-        endpoint: gateway.endpoint(),
-        generated: pair.as_ref().and_then(|(keys, is_generated)| is_generated.then_some(keys)),
+        published: Published::of(&args.common, &endpoint, pair.as_ref())?,
+        endpoint,
     };
     context.output.record(&ready)?;
     context.output.flush()?;
     let stop = gateway.stop_handle();
-    stop_when_asked(move || stop.trigger(), &context.interrupt, args.until_eof)?;
+    stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
     gateway.run()?;
     Ok(CommandExit::Ok)
 }
@@ -194,13 +212,7 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
 /// Opens the store as the user that the calling thread acts as. The path is made absolute once: each user
 /// opens the same directory.
 fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::OpenStore> {
-    let config = PosixConfig {
-        etag_policy: args.etag.into(),
-        durability: args.durability.into(),
-        if_match: args.conditions == ConditionsArg::All,
-        consistency: args.consistency.into(),
-        ..PosixConfig::default()
-    };
+    let config = args.common.store(args.etag);
     let root = std::path::absolute(root)
         .map_err(|error| fordway_command::file_error("finding", root.display(), error))?;
     Ok(Arc::new(move || Ok(Arc::new(PosixStore::open(&root, config.clone())?) as Arc<dyn Store>)))
@@ -229,8 +241,8 @@ struct NodeReady<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tcp_endpoint: Option<String>,
     endpoint: String,
-    #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
-    generated: Option<&'r AccessKeyPair>,
+    #[serde(flatten)]
+    published: Published<'r>,
 }
 
 impl fmt::Display for NodeReady<'_> {
@@ -240,7 +252,7 @@ impl fmt::Display for NodeReady<'_> {
             write!(f, " at {tcp} and")?;
         }
         write!(f, " at {}", self.endpoint)?;
-        self.generated.map_or(Ok(()), |keys| write_keys(keys, f))
+        self.published.fmt(f)
     }
 }
 

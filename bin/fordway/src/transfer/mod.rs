@@ -14,7 +14,7 @@ pub(crate) use download::{ContentVerifier, temporary_beside};
 use std::collections::HashSet;
 use std::fmt::{self, Display};
 use std::hash::Hash;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -27,6 +27,18 @@ use fordway_store::{
 use serde::Serialize;
 
 use crate::args::TransferArgs;
+
+/// The error of a local source; of one that is not there, with what helps.
+fn source_error(doing: &str, path: &Path, error: std::io::Error) -> Error {
+    if error.kind() != std::io::ErrorKind::NotFound {
+        return file_error(doing, path.display(), error);
+    }
+    let why = format!(
+        "there is no {}; check the path, or write s3://BUCKET/KEY if an object is meant",
+        path.display()
+    );
+    Error::new(ErrorKind::Io, why).caused_by(error)
+}
 
 /// What to do about something that is at the destination already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -227,7 +227,7 @@ pub(crate) fn objects(
 
 /// The regular files below `root`, links followed. What cannot be read is an error in its place.
 fn files(root: &Path) -> Result<Items> {
-    let about = root.metadata().map_err(|error| file_error("reading", root.display(), error))?;
+    let about = root.metadata().map_err(|error| super::source_error("reading", root, error))?;
     if !about.is_dir() {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", root.display())));
     }

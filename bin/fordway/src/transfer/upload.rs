@@ -23,7 +23,7 @@ impl TransferRunner<'_> {
     /// Answers the number of bytes.
     pub(super) fn upload_file(&self, path: &Path, bucket: &Bucket, key: &Key) -> Result<u64> {
         let name = path.display().to_string();
-        let failed = |error| file_error("opening", &name, error);
+        let failed = |error| super::source_error("opening", path, error);
         let file = File::open(path).map_err(failed)?;
         let about = file.metadata().map_err(failed)?;
         if !about.is_file() {

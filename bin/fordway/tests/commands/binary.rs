@@ -88,6 +88,19 @@ fn usage_errors_say_what_is_wanted() {
     }
 }
 
+/// Without an endpoint AWS is asked, once where there are no keys either, and the message says why it was.
+#[test]
+fn without_an_endpoint_the_message_says_so() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
+    // A proxy that is not there, so that nobody is asked in earnest.
+    command.args(["ls"]).env_clear().env("HOME", "/nonexistent").env("https_proxy", "http://127.0.0.1:1");
+    let ran = command.output().unwrap();
+    let said = text(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(7), "{said}");
+    assert!(said.contains("no endpoint is set, so AWS was asked"), "{said}");
+    assert!(said.contains("--endpoint or AWS_ENDPOINT_URL") && !said.contains(" tries"), "{said}");
+}
+
 #[test]
 fn completions_know_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

@@ -1,6 +1,7 @@
 //! The gateway as a process: what it prints, what it leaves behind, how it ends.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -122,4 +123,29 @@ fn a_generated_pair_works() {
     let mut rest = String::new();
     child.stdout.unwrap().read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
+}
+
+/// With --write-env, keys are in a file of the owner's alone and nowhere else, and a shell that reads it can work.
+#[test]
+fn an_env_file_has_all_that_a_client_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("s3.env"), "older, for all to read").unwrap();
+    let mut command =
+        fordway(&["serve", ".", "--listen", "127.0.0.1:0", "--until-eof", "--write-env", "s3.env"]);
+    let mut child =
+        command.current_dir(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    let lines = [said.next().unwrap().unwrap(), said.next().unwrap().unwrap()];
+    assert_eq!(lines[1], "fordway: endpoint and keys are in s3.env");
+    let mode = std::fs::metadata(dir.path().join("s3.env")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let mut shell = Command::new("/bin/sh");
+    let words = ["-c", ". ./s3.env && \"$0\" mb s3://made", env!("CARGO_BIN_EXE_fordway")];
+    let ran =
+        shell.args(words).env_clear().env("HOME", "/nonexistent").current_dir(dir.path()).output().unwrap();
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(dir.path().join("made").is_dir());
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    assert!(said.all(|line| !line.unwrap().contains("SECRET")));
 }

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = [replace(run, sizes_bytes=asked) for run in read_runs(options.runs, options.likwid)]
         missing = [run.name for run in runs if not _has_sizes(run)]
         if missing:
-            return _fail(f"{missing[0]} has no way at a size of --size: name sizes that it measured")
+            return _fail(f"{missing[0]} has no path at a size of --size: name sizes that it measured")
         out = write_report(runs, options.out or _beside(options.runs), options.svg, options.png)
     except (runfile.RunFileError, likwid.LikwidError) as error:
         return _fail(str(error))

@@ -1,4 +1,4 @@
-"""The figures of a ledger: what each way is made of."""
+"""The figures of a ledger: what each path is made of."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from fordway.report.runfile import Run
 PART = "#56b4e9"
 WHOLE = "#0072b2"
 MISSING = "#d55e00"
-"""Colours of rungs, of the way as measured, and of what no rung explains."""
+"""Colours of components, of the path as measured, and of what no component explains."""
 
 COLUMNS = 2
 
 
 def entries(run: Run) -> list[dict[str, Any]]:
-    """What is drawn: each way at each of the sizes asked for, else at those that the run printed."""
+    """What is drawn: each path at each of the sizes asked for, else at those that the run printed."""
     if run.ledger is None:
         return []
     sizes = run.sizes_bytes or run.info["parameters"]["printed_bytes"]
@@ -26,7 +26,7 @@ def entries(run: Run) -> list[dict[str, Any]]:
 
 
 def waterfall(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Rung upon rung up to the sum, then the whole, then the difference."""
+    """Component upon component up to the sum, then the whole, then the difference."""
     shown = entries(run)
     if not shown:
         return None
@@ -43,10 +43,12 @@ def waterfall(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def steps(entry: dict[str, Any]) -> list[tuple[str, float, dict[str, Any], str]]:
-    """The bars of one way: name, where the bar begins (ns), its time with the interval, colour."""
+    """The bars of one path: name, where the bar begins (ns), its time with the interval, colour."""
     begin_ns, bars = 0.0, []
     for part in entry["parts"]:
-        name = part["rung"] if part["times"] == 1 else f"{part['times']:g} × {part['rung']}"
+        # Runs written before components had this name called them rungs.
+        component = part["component"] if "component" in part else part["rung"]
+        name = component if part["times"] == 1 else f"{part['times']:g} × {component}"
         bars.append((name, begin_ns, part["ns"], PART))
         begin_ns += part["ns"]["value"]
     bars.append(("residual", begin_ns, entry["residual_ns"], MISSING))

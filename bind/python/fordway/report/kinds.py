@@ -111,9 +111,9 @@ DRAWINGS = {
         figures_layers.latency,
     ),
     "waterfall": Drawing(
-        "What each way is made of",
+        "What each path is made of",
         "Each bar is a layer that was measured by itself, and begins where the one above it ends. What is "
-        "left up to the whole way, as it was measured beside them, is in no layer. Lines are 95 % intervals.",
+        "left up to the whole path, as it was measured beside them, is in no layer. Lines are 95 % intervals.",
         figures_ledger.waterfall,
     ),
     "transfer-latency": Drawing(

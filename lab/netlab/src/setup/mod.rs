@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use fordway_measure::unknown_name;
 use fordway_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -152,14 +153,15 @@ impl Setup {
         match BUILT_IN.iter().find(|(known, _)| *known == name) {
             Some((_, text)) => Setup::parse(name, text),
             None => {
-                let known: Vec<_> = BUILT_IN.iter().map(|(known, _)| *known).collect();
-                let detail = format!(
-                    "there is no set-up {name:?}; name a file, or one of these: {}",
-                    known.join(", ")
-                );
+                let detail = format!("{}; or name a file", unknown_name("set-up", name, &Setup::names()));
                 Err(Error::new(ErrorKind::InvalidArgument, detail))
             }
         }
+    }
+
+    /// The names of all built-in ones, the reference first.
+    pub fn names() -> Vec<&'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name).collect()
     }
 
     /// All built-in ones, the reference first.

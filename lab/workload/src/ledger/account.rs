@@ -1,4 +1,4 @@
-//! What was measured, as costs: of each rung, and of each way with what remains unexplained; and as tables in the terminal.
+//! What was measured, as costs: of each component, and of each path with what remains unexplained; and as tables in the terminal.
 //!
 //! A [`Fit`] is a cost per operation and a cost per byte, fitted to times at several sizes.
 //! Errors count relative to the time, so that every size counts alike, and neither cost is below 0.
@@ -19,19 +19,21 @@ const RESAMPLES: usize = 400;
 /// The result of a ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Account {
-    /// What each rung costs, in the order they were given.
-    pub rungs: Vec<RungAccount>,
-    /// The ways, as they were put together.
+    /// What each component costs, in the order they were given.
+    #[serde(alias = "rungs")]
+    pub components: Vec<ComponentAccount>,
+    /// The paths, as they were put together.
     pub paths: Vec<Path>,
-    /// One for each way and size, by way.
+    /// One for each path and size, by path.
     pub entries: Vec<Entry>,
 }
 
-/// What one rung costs.
+/// What one component costs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RungAccount {
+pub struct ComponentAccount {
     /// Its name.
-    pub rung: String,
+    #[serde(alias = "rung")]
+    pub component: String,
     /// Its time at each size, as measured.
     pub costs: Vec<Cost>,
     /// Lines through them; `None` of fewer than two sizes.
@@ -51,32 +53,33 @@ pub struct Cost {
     pub ns: Interval,
 }
 
-/// One way at one size.
+/// One path at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The way's name.
+    /// The path's name.
     pub path: String,
     /// The size in bytes.
     pub size_bytes: u64,
-    /// The rungs, with their times at this size, each as often as it is there.
+    /// The components, with their times at this size, each as often as it is there.
     pub parts: Vec<PartCost>,
     /// What they add up to, nanoseconds.
     pub sum_ns: Interval,
-    /// The same of the lines, not of the times at this size; `None` where a rung has none.
+    /// The same of the lines, not of the times at this size; `None` where a component has none.
     pub fitted_sum_ns: Option<f64>,
-    /// What the whole way took, nanoseconds.
+    /// What the whole path took, nanoseconds.
     pub measured_ns: Interval,
-    /// What no rung explains: round by round the whole less the sum, nanoseconds.
+    /// What no component explains: round by round the whole less the sum, nanoseconds.
     pub residual_ns: Interval,
     /// The same as a share of the whole.
     pub residual_share: Interval,
 }
 
-/// A rung within an [`Entry`].
+/// A component within an [`Entry`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartCost {
     /// Its name.
-    pub rung: String,
+    #[serde(alias = "rung")]
+    pub component: String,
     /// How often it is there.
     pub times: f64,
     /// Nanoseconds, all of them.
@@ -84,26 +87,27 @@ pub struct PartCost {
 }
 
 impl Account {
-    /// The account of `records` of [`super::measure`], where `names` are the rungs' and `sizes` the sizes in
-    /// bytes. Errors: `InvalidArgument` for a way of rungs that were not measured, and for fewer than five
+    /// The account of `records` of [`super::measure`], where `names` are the components' and `sizes` the sizes in
+    /// bytes. Errors: `InvalidArgument` for a path of components that were not measured, and for fewer than five
     /// rounds.
     pub fn of(names: &[String], sizes: &[u64], paths: &[Path], records: &Records, seed: u64) -> Result<Self> {
         let book = Book::new(names, sizes, records, seed)?;
-        let rungs = (0..names.len()).map(|rung| book.rung(rung)).collect::<Result<Vec<_>>>()?;
+        let components =
+            (0..names.len()).map(|component| book.component(component)).collect::<Result<Vec<_>>>()?;
         let entries = paths
             .iter()
-            .flat_map(|path| (0..sizes.len()).map(|size| book.entry(path, size, &rungs)))
+            .flat_map(|path| (0..sizes.len()).map(|size| book.entry(path, size, &components)))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Account { rungs, paths: paths.to_vec(), entries })
+        Ok(Account { components, paths: paths.to_vec(), entries })
     }
 
-    /// The entry of a way at a size.
+    /// The entry of a path at a size.
     pub fn entry(&self, path: &str, size_bytes: u64) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.path == path && entry.size_bytes == size_bytes)
     }
 }
 
-/// The medians of all blocks, by rung, size and round.
+/// The medians of all blocks, by component, size and round.
 struct Book<'b> {
     names: &'b [String],
     sizes: &'b [u64],
@@ -134,8 +138,8 @@ impl<'b> Book<'b> {
         })
     }
 
-    fn rung(&self, rung: usize) -> Result<RungAccount> {
-        let by_size = &self.medians_ns[rung];
+    fn component(&self, component: usize) -> Result<ComponentAccount> {
+        let by_size = &self.medians_ns[component];
         let costs = self
             .sizes
             .iter()
@@ -154,8 +158,8 @@ impl<'b> Book<'b> {
             };
             pieces.filter_map(of_piece).collect()
         };
-        Ok(RungAccount {
-            rung: self.names[rung].clone(),
+        Ok(ComponentAccount {
+            component: self.names[component].clone(),
             costs,
             per_operation_ns: intervals(|piece| piece.per_operation_ns),
             per_byte_ns: intervals(|piece| piece.per_byte_ns),
@@ -178,27 +182,31 @@ impl<'b> Book<'b> {
         (0..RESAMPLES).map(once).collect()
     }
 
-    fn index(&self, rung: &str) -> Result<usize> {
-        self.names.iter().position(|name| name == rung).ok_or_else(|| {
+    fn index(&self, component: &str) -> Result<usize> {
+        self.names.iter().position(|name| name == component).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
-                format!("the rung {rung} is part of a path and was not measured"),
+                format!("the component {component} is part of a path and was not measured"),
             )
         })
     }
 
-    fn entry(&self, path: &Path, size: usize, rungs: &[RungAccount]) -> Result<Entry> {
+    fn entry(&self, path: &Path, size: usize, components: &[ComponentAccount]) -> Result<Entry> {
         let size_bytes = self.sizes[size];
         let whole = &self.medians_ns[self.index(&path.name)?][size];
         let mut sums = vec![0.0; whole.len()];
         let (mut parts, mut fitted_sum_ns) = (Vec::new(), Some(0.0));
         for part in path.parts_at(size_bytes) {
-            let rung = self.index(&part.rung)?;
-            let ns: Vec<f64> = self.medians_ns[rung][size].iter().map(|ns| ns * part.times).collect();
+            let component = self.index(&part.component)?;
+            let ns: Vec<f64> = self.medians_ns[component][size].iter().map(|ns| ns * part.times).collect();
             sums.iter_mut().zip(&ns).for_each(|(sum, ns)| *sum += ns);
-            let line = rungs[rung].fit.as_ref().map(|fit| fit.predict_ns(size_bytes) * part.times);
+            let line = components[component].fit.as_ref().map(|fit| fit.predict_ns(size_bytes) * part.times);
             fitted_sum_ns = fitted_sum_ns.zip(line).map(|(sum, line)| sum + line);
-            parts.push(PartCost { rung: part.rung.clone(), times: part.times, ns: self.interval(&ns)? });
+            parts.push(PartCost {
+                component: part.component.clone(),
+                times: part.times,
+                ns: self.interval(&ns)?,
+            });
         }
         let residuals: Vec<f64> = whole.iter().zip(&sums).map(|(whole, sum)| whole - sum).collect();
         let shares: Vec<f64> =
@@ -354,22 +362,22 @@ fn line(points: &Points) -> Piece {
 /// A fit whose median error at sizes left out is larger is called poor.
 pub const FIT_MEDIAN_PERCENT_MAX: f64 = 10.0;
 
-/// One line for each line of each rung's fit. `docs/explain/ledger.md` explains the columns.
-pub fn rung_table(account: &Account) -> String {
+/// One line for each line of each component's fit. `docs/explain/ledger.md` explains the columns.
+pub fn component_table(account: &Account) -> String {
     let mut rows = vec![
-        ["rung", "sizes", "per operation", "per MiB", "left out, median", "largest"]
+        ["component", "sizes", "per operation", "per MiB", "left out, median", "largest"]
             .map(str::to_owned)
             .to_vec(),
     ];
-    for rung in &account.rungs {
-        rows.extend(piece_rows(rung));
+    for component in &account.components {
+        rows.extend(piece_rows(component));
     }
     columns(&rows, 2)
 }
 
-fn piece_rows(rung: &RungAccount) -> Vec<Vec<String>> {
-    let Some(fit) = &rung.fit else { return Vec::new() };
-    let intervals = rung.per_operation_ns.iter().zip(&rung.per_byte_ns);
+fn piece_rows(component: &ComponentAccount) -> Vec<Vec<String>> {
+    let Some(fit) = &component.fit else { return Vec::new() };
+    let intervals = component.per_operation_ns.iter().zip(&component.per_byte_ns);
     let line = |(at, (piece, (operation, byte)))| {
         let piece: &super::Piece = piece;
         let is_first = at == 0;
@@ -383,7 +391,7 @@ fn piece_rows(rung: &RungAccount) -> Vec<Vec<String>> {
             left_out.push_str(" poor");
         }
         vec![
-            if is_first { rung.rung.clone() } else { String::new() },
+            if is_first { component.component.clone() } else { String::new() },
             format!("{} - {}", bytes_text(piece.from_bytes), bytes_text(piece.to_bytes)),
             time(operation, 1.0),
             time(byte, f64::from(1 << 20)),
@@ -394,7 +402,7 @@ fn piece_rows(rung: &RungAccount) -> Vec<Vec<String>> {
     fit.pieces.iter().zip(intervals).enumerate().map(line).collect()
 }
 
-/// One way at one size: its rungs, their sum, the whole, and what is left.
+/// One path at one size: its components, their sum, the whole, and what is left.
 pub fn entry_table(entry: &Entry) -> String {
     let mut rows = Vec::new();
     let mut row = |name: &str, ns: &Interval| {
@@ -403,11 +411,11 @@ pub fn entry_table(entry: &Entry) -> String {
     };
     for part in &entry.parts {
         match part.times == 1.0 {
-            true => row(&part.rung, &part.ns),
-            false => row(&format!("{} x {}", part.times, part.rung), &part.ns),
+            true => row(&part.component, &part.ns),
+            false => row(&format!("{} x {}", part.times, part.component), &part.ns),
         }
     }
-    row("sum of rungs", &entry.sum_ns);
+    row("sum of components", &entry.sum_ns);
     row("measured", &entry.measured_ns);
     let Interval { value, low, high, .. } = entry.residual_share;
     rows.push(vec![

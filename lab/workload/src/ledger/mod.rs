@@ -1,17 +1,18 @@
 //! What a layer costs by itself, and whether the layers add up to the whole.
 //!
-//! A [`Rung`] does the work of one layer and no other. [`measure`] does each at every size, in
+//! A [`Component`] does the work of one layer and no other. [`measure`] does each at every size, in
 //! interleaved blocks; [`Account::of`] fits a cost per operation and per byte to each, adds up those
 //! that a [`Path`] is made of, and holds the sum against the whole, which was measured beside them.
 //! What is left is the residual: nobody's yet.
 //!
-//! What a way is made of, and in which order rungs are measured and for how long, is here; `account` makes it a result and
+//! What a path is made of, and in which order components are measured and for how long, is here; `account` makes it a result and
 //! tables.
 
 mod account;
 
 pub use account::{
-    Account, Cost, Entry, FIT_MEDIAN_PERCENT_MAX, Fit, PartCost, Piece, RungAccount, entry_table, rung_table,
+    Account, ComponentAccount, Cost, Entry, FIT_MEDIAN_PERCENT_MAX, Fit, PartCost, Piece, component_table,
+    entry_table,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,12 +23,12 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
 use serde::{Deserialize, Serialize};
 
-/// The work of one layer, or of a whole way.
-pub trait Rung {
+/// The work of one layer, or of a whole path.
+pub trait Component {
     /// Makes ready for operations of `size_bytes` (at least 1); not timed.
     fn prepare(&mut self, size_bytes: u64) -> Result<()>;
 
-    /// What comes before each operation; not timed. A layer that rests between its turns in the whole way has
+    /// What comes before each operation; not timed. A layer that rests between its turns in the whole path has
     /// its rest here.
     fn before(&mut self) -> Result<()> {
         Ok(())
@@ -47,20 +48,21 @@ pub trait Rung {
     }
 }
 
-/// A way that was measured as a whole, and the rungs that it should be the sum of.
+/// A path that was measured as a whole, and the components that it should be the sum of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Path {
-    /// The rung that is the whole way; the path has its name.
+    /// The component that is the whole path; the path has its name.
     pub name: String,
     /// What it is made of.
     pub parts: Vec<Part>,
 }
 
-/// A rung as part of a way.
+/// A component as part of a path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// The rung's name.
-    pub rung: String,
+    /// The component's name.
+    #[serde(alias = "rung")]
+    pub component: String,
     /// How often it is there; below 0 where it is taken off.
     pub times: f64,
     /// The smallest size, in bytes, at which it is.
@@ -70,35 +72,35 @@ pub struct Part {
 }
 
 impl Path {
-    /// A way without parts yet.
+    /// A path without parts yet.
     pub fn new(name: &str) -> Self {
         Path { name: name.to_owned(), parts: Vec::new() }
     }
 
-    /// The same with `rung` in it, once at all sizes.
-    pub fn with(self, rung: &str) -> Self {
-        self.part(rung, 0, None)
+    /// The same with `component` in it, once at all sizes.
+    pub fn with(self, component: &str) -> Self {
+        self.part(component, 0, None)
     }
 
-    /// The same without `rung`, which others of its rungs have in them and the way has not.
-    pub fn less(mut self, rung: &str) -> Self {
-        self.parts.push(Part { rung: rung.to_owned(), times: -1.0, from_bytes: 0, to_bytes: None });
+    /// The same without `component`, which others of its components have in them and the path has not.
+    pub fn less(mut self, component: &str) -> Self {
+        self.parts.push(Part { component: component.to_owned(), times: -1.0, from_bytes: 0, to_bytes: None });
         self
     }
 
-    /// The same with `rung` in it at sizes up to `to_bytes`.
-    pub fn with_up_to(self, rung: &str, to_bytes: u64) -> Self {
-        self.part(rung, 0, Some(to_bytes))
+    /// The same with `component` in it at sizes up to `to_bytes`.
+    pub fn with_up_to(self, component: &str, to_bytes: u64) -> Self {
+        self.part(component, 0, Some(to_bytes))
     }
 
-    /// The same with `rung` in it at sizes over `bytes`.
-    pub fn with_over(self, rung: &str, bytes: u64) -> Self {
-        self.part(rung, bytes + 1, None)
+    /// The same with `component` in it at sizes over `bytes`.
+    pub fn with_over(self, component: &str, bytes: u64) -> Self {
+        self.part(component, bytes + 1, None)
     }
 
-    /// The same with `rung` in it, from one size to another, both included.
-    pub fn part(mut self, rung: &str, from_bytes: u64, to_bytes: Option<u64>) -> Self {
-        self.parts.push(Part { rung: rung.to_owned(), times: 1.0, from_bytes, to_bytes });
+    /// The same with `component` in it, from one size to another, both included.
+    pub fn part(mut self, component: &str, from_bytes: u64, to_bytes: Option<u64>) -> Self {
+        self.parts.push(Part { component: component.to_owned(), times: 1.0, from_bytes, to_bytes });
         self
     }
 
@@ -133,12 +135,12 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// A rung with its name.
-pub struct MeasuredRung {
+/// A component with its name.
+pub struct MeasuredComponent {
     /// Its name and what it does.
     pub lane: Lane,
     /// The work.
-    pub rung: Box<dyn Rung>,
+    pub component: Box<dyn Component>,
 }
 
 /// How far a measurement is.
@@ -150,14 +152,14 @@ pub struct Progress {
     pub elapsed_ns: u64,
 }
 
-/// Measures `rungs` by the clock `now_ns`, in rounds: each round takes the sizes in a random order, and
-/// at each size all rungs in a random order, a block of operations of each. So drift of the machine
-/// hits all alike, and a round gives one figure of each rung at each size, of the same time.
-/// The first round does not count. Records have rungs as lanes and sizes as phases.
-/// Errors: from the rungs; `Interrupted` when `stop` is set.
+/// Measures `components` by the clock `now_ns`, in rounds: each round takes the sizes in a random order, and
+/// at each size all components in a random order, a block of operations of each. So drift of the machine
+/// hits all alike, and a round gives one figure of each component at each size, of the same time.
+/// The first round does not count. Records have components as lanes and sizes as phases.
+/// Errors: from the components; `Interrupted` when `stop` is set.
 pub fn measure(
     plan: &Plan,
-    rungs: &mut [MeasuredRung],
+    components: &mut [MeasuredComponent],
     now_ns: &dyn Fn() -> u64,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
@@ -171,7 +173,7 @@ pub fn measure(
         let mut sizes: Vec<usize> = (0..plan.sizes.len()).collect();
         random.shuffle(&mut sizes);
         for size in sizes {
-            work.all_at(plan, size, rungs, round, &mut random)?;
+            work.all_at(plan, size, components, round, &mut random)?;
         }
         if round == 0 {
             work.records = Records::default();
@@ -190,25 +192,25 @@ struct Work<'w> {
 }
 
 impl Work<'_> {
-    /// A block of each rung at one size.
+    /// A block of each component at one size.
     fn all_at(
         &mut self,
         plan: &Plan,
         size: usize,
-        rungs: &mut [MeasuredRung],
+        components: &mut [MeasuredComponent],
         round: u16,
         random: &mut Shuffle,
     ) -> Result<()> {
-        let mut order: Vec<usize> = (0..rungs.len()).collect();
+        let mut order: Vec<usize> = (0..components.len()).collect();
         random.shuffle(&mut order);
         for lane in order {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Error::new(ErrorKind::Interrupted, "stopped by request"));
             }
             let place = Place { lane: lane as u8, phase: size as u8, round: round.saturating_sub(1) };
-            let MeasuredRung { lane, rung } = &mut rungs[lane];
-            self.block(place, &mut **rung, plan.sizes[size]).map_err(|error| {
-                let doing = format!("measuring the rung {} at {} bytes", lane.name, plan.sizes[size]);
+            let MeasuredComponent { lane, component } = &mut components[lane];
+            self.block(place, &mut **component, plan.sizes[size]).map_err(|error| {
+                let doing = format!("measuring the component {} at {} bytes", lane.name, plan.sizes[size]);
                 Error::new(error.kind(), doing).caused_by(error)
             })?;
         }
@@ -216,16 +218,16 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn block(&mut self, place: Place, rung: &mut dyn Rung, size_bytes: u64) -> Result<()> {
-        rung.prepare(size_bytes)?;
-        self.warm_up(rung)?;
-        let server = rung.server_pid();
+    fn block(&mut self, place: Place, component: &mut dyn Component, size_bytes: u64) -> Result<()> {
+        component.prepare(size_bytes)?;
+        self.warm_up(component)?;
+        let server = component.server_pid();
         let server_cpu = || server.and_then(|pid| process_cpu_ns(pid).ok());
         let own_cpu = || process_cpu_ns(std::process::id()).unwrap_or_default();
         let (server_before, own_before) = (server_cpu(), own_cpu());
-        let times = self.operations(rung)?;
+        let times = self.operations(component)?;
         let (own_after, server_after) = (own_cpu(), server_cpu());
-        rung.check()?;
+        component.check()?;
         let elapsed_ns = times.iter().map(|(_, duration_ns)| duration_ns).sum();
         let bytes = size_bytes * times.len() as u64;
         self.records.blocks.push(Block {
@@ -248,11 +250,11 @@ impl Work<'_> {
     }
 
     /// A long operation leaves nothing in the caches that a second one could find.
-    fn warm_up(&self, rung: &mut dyn Rung) -> Result<()> {
+    fn warm_up(&self, component: &mut dyn Component) -> Result<()> {
         let began_ns = (self.now_ns)();
         for _ in 0..WARM_UP {
-            rung.before()?;
-            rung.run()?;
+            component.before()?;
+            component.run()?;
             if (self.now_ns)() - began_ns > BLOCK_NS {
                 break;
             }
@@ -261,13 +263,13 @@ impl Work<'_> {
     }
 
     /// Start and duration of each operation of a block.
-    fn operations(&self, rung: &mut dyn Rung) -> Result<Vec<(u64, u64)>> {
+    fn operations(&self, component: &mut dyn Component) -> Result<Vec<(u64, u64)>> {
         let mut times = Vec::with_capacity(OPERATIONS_MAX);
         let mut spent_ns = 0;
         while times.len() < OPERATIONS_MIN || times.len() < OPERATIONS_MAX && spent_ns < BLOCK_NS {
-            rung.before()?;
+            component.before()?;
             let start_ns = (self.now_ns)();
-            rung.run()?;
+            component.run()?;
             let duration_ns = (self.now_ns)() - start_ns;
             times.push((start_ns, duration_ns));
             spent_ns += duration_ns;
@@ -276,7 +278,7 @@ impl Work<'_> {
     }
 }
 
-/// Which rung, size and round.
+/// Which component, size and round.
 #[derive(Clone, Copy)]
 struct Place {
     lane: u8,

@@ -25,6 +25,8 @@ use fordway_wire::size_text::parse_bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::options::OutArgs;
+
 /// A way to get bytes from another process, or from a store.
 pub trait Transport {
     /// Its name and what it does.
@@ -220,7 +222,7 @@ pub fn message_of(size_bytes: u64) -> Result<Key> {
 #[derive(Clone, Debug, Args)]
 pub struct Setting {
     /// Sizes of the messages: FIRST..LAST, or a list; 1 B to 1 GiB
-    #[arg(long, default_value = "1..128MiB")]
+    #[arg(long = "size", value_name = "SIZES", default_value = "1..128MiB")]
     pub sizes: Sizes,
     /// How many times as large as the one before each of FIRST..LAST is
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
@@ -240,9 +242,9 @@ pub struct Setting {
     /// Decides in which order the transports take their turns
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Where the run is written: a directory, made if it is missing
-    #[arg(long, value_name = "NAME.run", default_value = "transport.run")]
-    pub out: PathBuf,
+    /// Where the run is written.
+    #[command(flatten)]
+    pub output: OutArgs,
 }
 
 impl Setting {
@@ -256,6 +258,11 @@ impl Setting {
             window: self.window,
             seed: self.seed,
         })
+    }
+
+    /// Where the run is written.
+    pub fn path(&self) -> PathBuf {
+        self.output.path("transport")
     }
 
     /// What was chosen, for the run file.

@@ -52,6 +52,8 @@ impl SignatureVersion {
 pub struct S3Config {
     /// `http(s)://host[:port][/path]`.
     pub endpoint: String,
+    /// Whether nobody named the endpoint, so that it is AWS; errors say so.
+    pub is_endpoint_unset: bool,
     /// The region that requests are signed for.
     pub region: String,
     /// Who signs.
@@ -90,6 +92,7 @@ impl S3Config {
     pub fn new(endpoint: impl Into<String>, region: impl Into<String>, credentials: S3Credentials) -> Self {
         S3Config {
             endpoint: endpoint.into(),
+            is_endpoint_unset: false,
             region: region.into(),
             credentials,
             signature: SignatureVersion::V4,
@@ -145,9 +148,10 @@ impl S3Config {
             .or_else(|| get("AWS_DEFAULT_REGION"))
             .or_else(|| setting("region"))
             .unwrap_or_else(|| DEFAULT_REGION.to_owned());
-        let endpoint = Self::find_endpoint(endpoint, variable)?
-            .unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
-        let credentials = S3Credentials::find(variable, &profile)?;
+        let named = Self::find_endpoint(endpoint, variable)?;
+        let is_endpoint_unset = named.is_none();
+        let endpoint = named.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+        let credentials = Credentials::find(variable, &profile)?;
         let addressing = match setting("s3.addressing_style").as_deref() {
             Some("path") => BucketAddressing::Path,
             Some("virtual") => BucketAddressing::VirtualHost,
@@ -160,6 +164,7 @@ impl S3Config {
         let bundle = get("AWS_CA_BUNDLE").or_else(|| setting("ca_bundle"));
         let tls_roots = bundle.map_or(TlsRoots::System, |path| TlsRoots::File(path.into()));
         Ok(S3Config {
+            is_endpoint_unset,
             signature,
             addressing,
             http,
@@ -225,7 +230,10 @@ mod tests {
     fn without_any_setting_it_is_aws_and_anonymous() {
         let found = resolve(None, &[("HOME", "/nonexistent")]).unwrap();
         assert_eq!(found.endpoint, "https://s3.us-east-1.amazonaws.com");
-        assert_eq!(found.credentials, S3Credentials::Anonymous);
+        assert_eq!(found.credentials, Credentials::Anonymous);
+        assert!(found.is_endpoint_unset);
+        let found = resolve(Some("http://h:1"), &[("HOME", "/nonexistent")]).unwrap();
+        assert!(!found.is_endpoint_unset);
     }
 
     #[test]

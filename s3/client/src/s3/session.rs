@@ -61,7 +61,7 @@ impl S3Session {
         call.check_headers()?;
         let address = self.address(call);
         let until = self.config.timeout.map(|timeout| Instant::now() + timeout);
-        let mut retries = RetryBudget::new(self.config.max_retries, until);
+        let mut retries = Retries::new(self.retries_max(), until);
         loop {
             let failed = match self.attempt(call, &address) {
                 Ok(response) => match receive(response) {
@@ -70,9 +70,29 @@ impl S3Session {
                 },
                 Err(failed) => failed,
             };
-            let wait = retries.after(failed.error, failed.may_pass, failed.retry_after);
+            let error = self.with_endpoint(failed.error);
+            let wait = retries.after(error, failed.may_pass, failed.retry_after);
             std::thread::sleep(wait.map_err(|error| call.named(error))?);
         }
+    }
+
+    /// Who has named neither a service nor keys did not mean AWS, most likely: there is nothing to be patient for.
+    fn retries_max(&self) -> u32 {
+        let is_meant = !self.config.is_endpoint_unset || self.config.credentials != Credentials::Anonymous;
+        if is_meant { self.config.max_retries } else { 0 }
+    }
+
+    /// `error`, with a word on who was asked where nobody has said whom to ask.
+    fn with_endpoint(&self, error: Error) -> Error {
+        if !self.config.is_endpoint_unset {
+            return error;
+        }
+        let detail = format!(
+            "{}; no endpoint is set, so AWS was asked: name a service, or file:///DIRECTORY, with --endpoint or \
+             AWS_ENDPOINT_URL",
+            error.detail()
+        );
+        error.with_detail(detail.trim_start_matches("; "))
     }
 
     /// A call whose answer has no body worth reading.

@@ -138,10 +138,7 @@ fn write_score(score: &LaneScore, text: &str, path: &Path, context: &CommandCont
 /// A benchmark that nobody told where to work would make thousands of objects at AWS.
 /// Errors: `InvalidArgument` where neither a place nor an endpoint is named.
 fn check_named(args: &RankArgs, global: &GlobalArgs) -> Result<()> {
-    let variable = |name: &str| match name {
-        "AWS_PROFILE" if global.profile.is_some() => global.profile.clone(),
-        _ => std::env::var(name).ok(),
-    };
+    let variable = |name: &str| super::variable(global, name);
     if !args.setting.places.is_empty()
         || S3Config::find_endpoint(global.endpoint.as_deref(), &variable)?.is_some()
     {

@@ -11,7 +11,8 @@ use fordway_http::{Timeouts, TlsRoots};
 use fordway_load::Http3;
 use fordway_load::{Finished, Http1, Http2, Load, Method, RequestPlan, Requests};
 use fordway_measure::{
-    Clock, Connections, Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, bytes_text, load_table, rate_text,
+    Clock, Connections, Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, Summary, bytes_text, load_table,
+    rate_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{
@@ -21,13 +22,8 @@ use serde_json::json;
 
 use crate::args::{ArrivalsArg, GlobalArgs, HttpArg, MethodArg, RestArgs};
 
-pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
-    let seed = match args.seed {
-        Some(seed) => seed,
-        None => {
-            u64::from(getrandom::u32().map_err(|e| Error::new(ErrorKind::Io, "no random seed").caused_by(e))?)
-        }
-    };
+pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
+    let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let points = points(args)?;
@@ -88,22 +84,22 @@ fn block(
         warm_up: args.warm_up,
         threads,
         seed: seed.wrapping_add(u64::from(place.block)),
-        client_cpus: args.pin_client.clone(),
+        client_cpus: args.pins.pin_client.clone(),
         server_pid: args.server_pid,
-        keep_operations: args.run.is_some(),
+        keep_operations: args.output.out.is_some(),
     };
     let connect = |thread: usize| {
         let connections = point.connections as usize;
         // The first threads take what does not divide evenly.
         let share = connections / threads + usize::from(thread < connections % threads);
-        let way = Way {
+        let own = ThreadConnections {
             http,
             connections: share,
             streams: point.streams as usize,
             timeout: args.timeout,
             roots: args.ca_bundle.clone().map_or(TlsRoots::System, TlsRoots::File),
         };
-        connect(&way, requests)
+        connect(&own, requests)
     };
     let label = format!("requests, {} {}", point.label(args), lane_name(http));
     let mut progress = |at: rest::Progress| {
@@ -128,14 +124,9 @@ fn requests(args: &RestArgs, global: &GlobalArgs, point: &Point) -> Result<Arc<R
 }
 
 /// Errors: `InvalidArgument` where there is nothing to sign with.
-fn signer(global: &GlobalArgs) -> Result<RequestSigner> {
-    let variable = |name: &str| match name {
-        "AWS_PROFILE" if global.profile.is_some() => global.profile.clone(),
-        "AWS_REGION" if global.region.is_some() => global.region.clone(),
-        _ => std::env::var(name).ok(),
-    };
-    let config = S3Config::resolve(None, &variable)?;
-    if config.credentials == S3Credentials::Anonymous {
+fn signer(global: &GlobalArgs) -> Result<Signer> {
+    let config = S3Config::resolve(None, &|name| crate::commands::variable(global, name))?;
+    if config.credentials == Credentials::Anonymous {
         let detail =
             "--sign needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile";
         return Err(Error::new(ErrorKind::InvalidArgument, detail));
@@ -165,13 +156,19 @@ fn settings(args: &RestArgs, point: &Point, http: HttpArg, cpus: usize) -> Setti
 }
 
 fn pin_server(args: &RestArgs) -> Result<()> {
-    let Some(pid) = args.server_pid.filter(|_| !args.pin_server.is_empty()) else { return Ok(()) };
+    if args.pins.pin_server.is_empty() {
+        return Ok(());
+    }
+    let Some(pid) = args.server_pid else {
+        let detail = "--pin-server needs to know the server's process; name it with --server-pid";
+        return Err(Error::new(ErrorKind::InvalidArgument, detail));
+    };
     let failed = |error: std::io::Error| {
-        let detail = format!("process {pid} cannot be kept on processors {:?}", args.pin_server);
+        let detail = format!("process {pid} cannot be kept on processors {:?}", args.pins.pin_server);
         Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
     };
     for process in fordway_sys::descendants(pid).map_err(failed)? {
-        fordway_sys::pin_process(process, &args.pin_server).map_err(|errno| failed(errno.into()))?;
+        fordway_sys::pin_process(process, &args.pins.pin_server).map_err(|errno| failed(errno.into()))?;
     }
     Ok(())
 }
@@ -193,6 +190,7 @@ fn describe(
             summaries.push(summary);
         }
     }
+    warnings.extend(unsigned(args, &summaries));
     let lane = |http: &HttpArg| Lane {
         name: lane_name(*http).to_owned(),
         description: format!("requests over {} to {}", lane_name(*http), args.url),
@@ -216,6 +214,20 @@ fn describe(
     Ok((run, rest::records(rows)))
 }
 
+/// What helps where a server refuses requests because nobody signed them.
+fn unsigned(args: &RestArgs, summaries: &[Summary]) -> Option<String> {
+    let is_refused = |summary: &Summary| {
+        let errors = summary.load.as_ref().map(|load| &load.errors);
+        errors.is_some_and(|errors| {
+            errors.keys().any(|kind| ["status 401", "status 403"].contains(&kind.as_str()))
+        })
+    };
+    (!args.sign && summaries.iter().any(is_refused)).then(|| {
+        "the server refuses requests that are not signed: --sign signs them with the keys of the AWS environment"
+            .to_owned()
+    })
+}
+
 fn parameters(args: &RestArgs, seed: u64) -> serde_json::Map<String, serde_json::Value> {
     let parameters = json!({
         "url": args.url,
@@ -229,8 +241,8 @@ fn parameters(args: &RestArgs, seed: u64) -> serde_json::Map<String, serde_json:
         "range": args.range.map(fordway_wire::range::format_range),
         "signed": args.sign,
         "seed": seed,
-        "pin_client": args.pin_client,
-        "pin_server": args.pin_server,
+        "pin_client": args.pins.pin_client,
+        "pin_server": args.pins.pin_server,
     });
     match parameters {
         serde_json::Value::Object(map) => map,
@@ -250,7 +262,7 @@ fn report(
     for warning in &run.warnings {
         context.output.note(&format!("warning: {warning}"));
     }
-    if let Some(dir) = &args.run {
+    if let Some(dir) = &args.output.out {
         run.write(dir, &records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
         context.output.text(&format!("run: {}", dir.display()))?;
     }
@@ -338,7 +350,7 @@ const fn lane_name(http: HttpArg) -> &'static str {
 
 /// How many connections a thread has, and how they behave.
 #[derive(Clone)]
-struct Way {
+struct ThreadConnections {
     http: HttpArg,
     connections: usize,
     streams: usize,
@@ -347,20 +359,20 @@ struct Way {
 }
 
 /// Connects. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
-fn connect(way: &Way, requests: &Arc<Requests>) -> Result<Box<dyn Channel>> {
-    let timeouts = Timeouts { first_byte: way.timeout, progress: way.timeout, ..Timeouts::default() };
-    let (requests, roots) = (requests.clone(), way.roots.clone());
-    let load: Box<dyn Load> = match way.http {
-        HttpArg::Http1 => Box::new(Http1::connect(requests, way.connections, timeouts, roots)?),
+fn connect(own: &ThreadConnections, requests: &Arc<Requests>) -> Result<Box<dyn Channel>> {
+    let timeouts = Timeouts { first_byte: own.timeout, progress: own.timeout, ..Timeouts::default() };
+    let (requests, roots) = (requests.clone(), own.roots.clone());
+    let load: Box<dyn Load> = match own.http {
+        HttpArg::Http1 => Box::new(Http1::connect(requests, own.connections, timeouts, roots)?),
         HttpArg::Http2 => {
-            Box::new(Http2::connect(requests, (way.connections, way.streams), timeouts, roots)?)
+            Box::new(Http2::connect(requests, (own.connections, own.streams), timeouts, roots)?)
         }
         #[cfg(feature = "http3")]
         HttpArg::Http3 => {
-            Box::new(Http3::connect(requests, (way.connections, way.streams), timeouts, roots)?)
+            Box::new(Http3::connect(requests, (own.connections, own.streams), timeouts, roots)?)
         }
     };
-    Ok(Box::new(HttpChannel { load, finished: Vec::with_capacity(way.connections * way.streams) }))
+    Ok(Box::new(HttpChannel { load, finished: Vec::with_capacity(own.connections * own.streams) }))
 }
 
 struct HttpChannel {

@@ -154,7 +154,7 @@ fn report(args: &VectorArgs, run: &Run, records: &Records, context: &CommandCont
             ns_text(summary.client_cpu_ns_per_op.unwrap_or(0.0) as u64),
         ))?;
     }
-    if let Some(dir) = &args.run {
+    if let Some(dir) = &args.output.out {
         run.write(dir, records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
         context.output.text(&format!("run: {}", dir.display()))?;
     }

@@ -17,7 +17,7 @@ use rustix::event::epoll;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Builder;
 
-use super::rungs::framing::PIECE_BYTES;
+use super::components::framing::PIECE_BYTES;
 
 /// How long both sides of the node lane look out before they sleep.
 const LOOKOUT: Duration = Duration::from_micros(20);

@@ -1,11 +1,11 @@
 //! `ledger`: what each layer costs, and whether the layers add up.
 //!
-//! On which processors the two sides of a round trip run. A rung and the way that it is part of must run
+//! On which processors the two sides of a round trip run. A component and the path that it is part of must run
 //! alike: to wake a thread on another processor takes several times as long as on one's own, and where
 //! the scheduler chooses, it chooses differently for each pair of processes.
 
+mod components;
 mod echo;
-mod rungs;
 mod setup;
 
 use std::path::Path as FilePath;
@@ -16,11 +16,11 @@ use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_measure::{Clock, Lane, Machine, Records, Run, SCHEMA, SCHEMA_VERSION, bytes_text};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{pin_process, pin_thread};
-use fordway_workload::ledger::{Account, Plan, Progress, entry_table, measure, rung_table};
+use fordway_workload::ledger::{Account, Plan, Progress, component_table, entry_table, measure};
 use fordway_workload::summary::{Capacity, summarise_phase};
 use serde_json::json;
 
-use self::rungs::SIZE_BYTES_MAX;
+use self::components::SIZE_BYTES_MAX;
 use self::setup::Ladder;
 use crate::args::{LedgerArgs, PathArg, PlacementArg};
 
@@ -51,8 +51,8 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
         return echo::serve(address, file);
     }
     let (printed, sizes) = sizes(args)?;
-    let plan = Plan { sizes, duration: args.duration, seed: seed(args.seed)? };
-    let ways = match args.paths.is_empty() {
+    let plan = Plan { sizes, duration: args.duration, seed: args.chance.seed()? };
+    let paths = match args.paths.is_empty() {
         true => PathArg::value_variants().to_vec(),
         false => args.paths.clone(),
     };
@@ -62,11 +62,12 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     let machine = Machine::observe(&[("root", &parent)]);
     let place = tempfile::Builder::new().prefix("fordway-ledger-").tempdir_in(&parent);
     let place = place.map_err(|error| file_error("making a directory in", parent.display(), error))?;
-    let work = work(place.path(), &plan, &ways, args, context)?;
+    let work = work(place.path(), &plan, &paths, args, context)?;
     place.close().map_err(|error| file_error("removing", "the temporary directory", error))?;
     let run = describe(&plan, &work, &printed, machine, started);
-    write(&args.out, &run, &work)?;
-    report(args, &printed, &run, &work.account, context)
+    let out = args.output.path("ledger");
+    write(&out, &run, &work)?;
+    report(&out, &printed, &run, &work.account, context)
 }
 
 /// What is printed, and what is measured.
@@ -85,12 +86,6 @@ fn sizes(args: &LedgerArgs) -> Result<(Vec<u64>, Vec<u64>)> {
     Ok((printed, measured))
 }
 
-fn seed(asked: Option<u64>) -> Result<u64> {
-    let drawn = || getrandom::u32().map(u64::from);
-    let failed = |error| Error::new(ErrorKind::Io, "no random seed").caused_by(error);
-    asked.map_or_else(|| drawn().map_err(failed), Ok)
-}
-
 /// What was measured, and what was made of it.
 struct Work {
     lanes: Vec<Lane>,
@@ -103,13 +98,13 @@ struct Work {
 fn work(
     dir: &FilePath,
     plan: &Plan,
-    ways: &[PathArg],
+    paths: &[PathArg],
     args: &LedgerArgs,
-    context: &CommandContext,
+    context: &Context,
 ) -> Result<Work> {
-    let mut ladder = Ladder::new(dir, &plan.sizes, ways, &args.networks)?;
+    let mut ladder = Ladder::new(dir, &plan.sizes, paths, &args.setup)?;
     let placement = choose_placement(&ladder, args.placement)?;
-    let lanes: Vec<Lane> = ladder.rungs.iter().map(|rung| rung.lane.clone()).collect();
+    let lanes: Vec<Lane> = ladder.components.iter().map(|component| component.lane.clone()).collect();
     let names: Vec<String> = lanes.iter().map(|lane| lane.name.clone()).collect();
     let clock = Clock::start();
     context.output.start_steps();
@@ -118,7 +113,7 @@ fn work(
         context.output.steps(at.elapsed_ns / 1_000_000, total_ms, format_args!("round {}", at.round));
     };
     let stop = context.interrupt.flag();
-    let measured = measure(plan, &mut ladder.rungs, &|| clock.now_ns(), stop, &mut progress);
+    let measured = measure(plan, &mut ladder.components, &|| clock.now_ns(), stop, &mut progress);
     context.output.end_progress();
     let records = measured?;
     let account = Account::of(&names, &plan.sizes, &ladder.paths, &records, plan.seed)?;
@@ -173,7 +168,7 @@ fn doubts(account: &Account, printed: &[u64]) -> Vec<String> {
     large
         .map(|entry| {
             format!(
-                "{} of {}: {:.0} % of the time is in no rung; docs/explain/ledger.md says where such time was found",
+                "{} of {}: {:.0} % of the time is in no component; docs/explain/ledger.md says where such time was found",
                 entry.path,
                 bytes_text(entry.size_bytes),
                 100.0 * entry.residual_share.value
@@ -192,17 +187,11 @@ fn write(dir: &FilePath, run: &Run, work: &Work) -> Result<()> {
     run.write(dir, &work.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
-fn report(
-    args: &LedgerArgs,
-    printed: &[u64],
-    run: &Run,
-    account: &Account,
-    context: &CommandContext,
-) -> Result<CommandExit> {
-    for rung in &account.rungs {
-        context.output.row(rung)?;
+fn report(out: &FilePath, printed: &[u64], run: &Run, account: &Account, context: &Context) -> Result<Exit> {
+    for component in &account.components {
+        context.output.row(component)?;
     }
-    context.output.text(&rung_table(account))?;
+    context.output.text(&component_table(account))?;
     for path in &account.paths {
         for entry in printed.iter().filter_map(|size| account.entry(&path.name, *size)) {
             context.output.row(entry)?;
@@ -212,11 +201,11 @@ fn report(
     for warning in &run.warnings {
         context.output.note(&format!("warning: {warning}"));
     }
-    context.output.text(&format!("run: {}", args.out.display()))?;
-    Ok(CommandExit::Ok)
+    context.output.text(&format!("run: {}", out.display()))?;
+    Ok(Exit::Ok)
 }
 
-/// Has this thread, and the processes behind the rungs, run where `wanted` says; answers what was done.
+/// Has this thread, and the processes behind the components, run where `wanted` says; answers what was done.
 /// Errors: `InvalidArgument` where the processors do not suffice.
 fn choose_placement(ladder: &Ladder, wanted: Option<PlacementArg>) -> Result<PlacementArg> {
     let cpus = allowed();
@@ -233,7 +222,7 @@ fn choose_placement(ladder: &Ladder, wanted: Option<PlacementArg>) -> Result<Pla
         let why = "keeping the two sides to their processors; use --placement free";
         Error::new(ErrorKind::Io, why).caused_by(errno)
     };
-    for process in ladder.rungs.iter().filter_map(|rung| rung.rung.server_pid()) {
+    for process in ladder.components.iter().filter_map(|component| component.component.server_pid()) {
         pin_process(process, &[others]).map_err(failed)?;
     }
     pin_thread(&[own]).map_err(failed)?;

@@ -16,7 +16,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{Job, Launch, RankReport};
 use tempfile::TempDir;
 
-use super::{Carrier, Way};
+use super::{Carrier, RunningSetup};
 use crate::args::SpeedupArgs;
 
 /// How often a job is looked after, which is how late its end may be noticed.
@@ -32,8 +32,8 @@ const SHARED_MEMORY: &str = "/dev/shm";
 pub(super) struct Jobs<'a> {
     args: &'a SpeedupArgs,
     launcher: &'a Launcher,
-    ways: Vec<Way>,
-    context: &'a CommandContext,
+    setups: Vec<RunningSetup>,
+    context: &'a Context,
     fordway: PathBuf,
     /// Everything that the launcher and its ranks write for themselves: gone with this.
     scratch: TempDir,
@@ -43,8 +43,8 @@ impl<'a> Jobs<'a> {
     pub(super) fn new(
         args: &'a SpeedupArgs,
         launcher: &'a Launcher,
-        ways: Vec<Way>,
-        context: &'a CommandContext,
+        setups: Vec<RunningSetup>,
+        context: &'a Context,
     ) -> Result<Self> {
         let base = Some(PathBuf::from(SHARED_MEMORY)).filter(|path| path.is_dir());
         let base = base.unwrap_or_else(std::env::temp_dir);
@@ -52,10 +52,10 @@ impl<'a> Jobs<'a> {
         let scratch = scratch.map_err(|error| file_error("making a directory in", base.display(), error))?;
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-        Ok(Jobs { args, launcher, ways, context, fordway, scratch })
+        Ok(Jobs { args, launcher, setups, context, fordway, scratch })
     }
 
-    fn command(&self, way: &Way, ranks: u32, paper: &Paper) -> Result<Command> {
+    fn command(&self, setup: &RunningSetup, ranks: u32, paper: &Paper) -> Result<Command> {
         let mut command = Command::new(&self.launcher.program);
         command.args([
             "--allow-run-as-root",
@@ -74,7 +74,7 @@ impl<'a> Jobs<'a> {
         ] {
             command.args(["--mca", name, value]);
         }
-        self.carry(&mut command, way, ranks);
+        self.carry(&mut command, setup, ranks);
         command.arg("-x").arg(assignment(REPORTS, paper.reports.as_os_str()));
         if let Some(library) = &self.launcher.pmpi {
             command.arg("-x").arg(assignment("LD_PRELOAD", library.as_os_str()));
@@ -85,8 +85,8 @@ impl<'a> Jobs<'a> {
     }
 
     /// Says what carries the messages, and where ranks are.
-    fn carry(&self, command: &mut Command, way: &Way, ranks: u32) {
-        let btl = match &way.carrier {
+    fn carry(&self, command: &mut Command, setup: &RunningSetup, ranks: u32) {
+        let btl = match &setup.carrier {
             Carrier::Default => None,
             Carrier::SharedMemory => Some("self,vader"),
             Carrier::Loopback | Carrier::Networks(_) => Some("self,tcp"),
@@ -94,10 +94,10 @@ impl<'a> Jobs<'a> {
         if let Some(btl) = btl {
             command.args(["--mca", "pml", "ob1", "--mca", "btl", btl]);
         }
-        if btl.is_some() || way.is_yielding {
-            command.args(["--mca", "mpi_yield_when_idle", if way.is_yielding { "1" } else { "0" }]);
+        if btl.is_some() || setup.is_yielding {
+            command.args(["--mca", "mpi_yield_when_idle", if setup.is_yielding { "1" } else { "0" }]);
         }
-        match &way.carrier {
+        match &setup.carrier {
             Carrier::Loopback => {
                 command.args(["--mca", "btl_tcp_if_include", "lo"]);
             }
@@ -114,14 +114,14 @@ impl<'a> Jobs<'a> {
         format!("{} speedup --enter {} --", self.fordway.display(), network.display())
     }
 
-    fn start(&self, way: &Way, ranks: u32, paper: &Paper) -> Result<Process> {
-        if let Carrier::Networks(ends) = &way.carrier {
-            return ends.near.network.start_contained(self.command(way, ranks, paper)?);
+    fn start(&self, setup: &RunningSetup, ranks: u32, paper: &Paper) -> Result<Process> {
+        if let Carrier::Networks(ends) = &setup.carrier {
+            return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
         }
-        match Process::start_contained_here(self.command(way, ranks, paper)?) {
+        match Process::start_contained_here(self.command(setup, ranks, paper)?) {
             // Without that right the launcher is trusted to end its ranks, which it does when it is asked to.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
-                Process::start_here(self.command(way, ranks, paper)?)
+                Process::start_here(self.command(setup, ranks, paper)?)
             }
             started => started,
         }
@@ -150,7 +150,7 @@ impl Launch for Jobs<'_> {
     fn launch(&mut self, lane: usize, ranks: u32) -> Result<Job> {
         let paper = Paper::new(self.scratch.path())?;
         let since = Instant::now();
-        let process = self.start(&self.ways[lane], ranks, &paper)?;
+        let process = self.start(&self.setups[lane], ranks, &paper)?;
         let status = self.wait(process, since)?;
         let elapsed_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         // Ctrl-C reaches the launcher too.

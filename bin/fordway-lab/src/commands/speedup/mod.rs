@@ -5,8 +5,8 @@ mod launch;
 
 use std::time::Instant;
 
-use fordway_command::{CommandContext, CommandExit, file_error};
-use fordway_measure::{Lane, Machine, Run, ns_text, parallel_table};
+use fordway_command::{Context, Exit, file_error};
+use fordway_measure::{Lane, Machine, Run, ns_text, parallel_table, unknown_name};
 use fordway_netlab::setup::{Ends, Setup, Wire};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{Fitted, Outcome, Plan, RICHTER, Time, check, describe, fits, measure};
@@ -23,14 +23,15 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
     if let Some(network) = &args.enter {
         return launch::enter(network, &args.command);
     }
+    let asked = asked(&args.setup)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let launcher = Launcher::find(args)?;
     let mut warnings = Vec::new();
-    let ways = bring_up(&args.setup, context, &mut warnings)?;
-    let plan = plan(args, ways.len())?;
-    let lanes: Vec<Lane> = ways.iter().map(Way::lane).collect();
-    let mut jobs = Jobs::new(args, &launcher, ways, context)?;
+    let setups = bring_up(&asked, context, &mut warnings)?;
+    let plan = plan(args, setups.len())?;
+    let lanes: Vec<Lane> = setups.iter().map(RunningSetup::lane).collect();
+    let mut jobs = Jobs::new(args, &launcher, setups, context)?;
     let outcome = drive(&plan, &lanes, &mut jobs, context);
     drop(jobs);
     let outcome = outcome?;
@@ -60,7 +61,7 @@ fn plan(args: &SpeedupArgs, lanes: usize) -> Result<Plan> {
         TimeArg::Wall => Time::Wall,
         TimeArg::Work => Time::Work,
     };
-    Ok(Plan { ranks, lanes, repeat: args.repeat, seed: args.seed, time })
+    Ok(Plan { ranks, lanes, repeat: args.rounds, seed: args.seed, time })
 }
 
 fn drive(plan: &Plan, lanes: &[Lane], jobs: &mut Jobs<'_>, context: &CommandContext) -> Result<Outcome> {
@@ -91,13 +92,14 @@ fn parameters(args: &SpeedupArgs, plan: &Plan, launcher: &Launcher) -> Map<Strin
 
 /// The run, with the fits beside it; `run.json` comes last.
 fn write(args: &SpeedupArgs, run: &Run, outcome: &Outcome, fitted: &[Fitted]) -> Result<()> {
-    let path = args.out.join("speedup.json");
+    let out = args.output.path("speedup");
+    let path = out.join("speedup.json");
     let failed = |error| file_error("writing", path.display(), error);
     let text = serde_json::to_string_pretty(&json!({ "fits": fitted }))
         .map_err(|error| Error::new(ErrorKind::Internal, "writing the fits as JSON").caused_by(error))?;
-    std::fs::create_dir_all(&args.out).map_err(failed)?;
+    std::fs::create_dir_all(&out).map_err(failed)?;
     std::fs::write(&path, text + "\n").map_err(failed)?;
-    run.write(&args.out, &outcome.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
+    run.write(&out, &outcome.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
 fn report(args: &SpeedupArgs, run: &Run, fitted: &[Fitted], context: &CommandContext) -> Result<()> {
@@ -112,8 +114,9 @@ fn report(args: &SpeedupArgs, run: &Run, fitted: &[Fitted], context: &CommandCon
     for warning in &run.warnings {
         context.output.note(&format!("warning: {warning}"));
     }
-    context.output.text(&format!("run: {}", args.out.display()))?;
-    if args.no_report { Ok(()) } else { super::write_page(&args.out, context) }
+    let out = args.output.path("speedup");
+    context.output.text(&format!("run: {}", out.display()))?;
+    if args.page.no_report { Ok(()) } else { super::write_page(&out, context) }
 }
 
 /// What a fit says, and whether it can be believed.
@@ -153,65 +156,112 @@ enum Carrier {
 
 /// One set-up that is up.
 #[derive(Debug)]
-struct Way {
+struct RunningSetup {
     name: String,
     description: String,
     carrier: Carrier,
     is_yielding: bool,
 }
 
-impl Way {
+impl RunningSetup {
     fn lane(&self) -> Lane {
         let how = if self.is_yielding { "; ranks give way while they wait" } else { "" };
         Lane { name: self.name.clone(), description: format!("{}{how}", self.description) }
     }
 }
 
-/// Brings up what `names` ask for; what does not come up is told, and left out. The first is the reference,
-/// so it must.
+/// One set-up that is not up.
+struct AskedSetup<'n> {
+    name: &'n str,
+    carrier: AskedCarrier,
+    is_yielding: bool,
+}
+
+enum AskedCarrier {
+    Default,
+    SharedMemory,
+    Loopback,
+    Networks(Setup),
+}
+
+/// What `names` stand for, so that a mistyped one is told before the first is brought up.
 ///
-/// Errors: `InvalidArgument` for names that are none, or come twice; errors of the reference.
-fn bring_up(names: &[String], context: &CommandContext, warnings: &mut Vec<String>) -> Result<Vec<Way>> {
+/// Errors: `InvalidArgument` for names that are none, or come twice, and for more than 64.
+fn asked(names: &[String]) -> Result<Vec<AskedSetup<'_>>> {
     if names.len() > 64 {
         return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; leave some out"));
     }
-    let mut ways: Vec<Way> = Vec::new();
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
             let detail = format!("there are two set-ups called {name:?}; name each once");
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
-        context.interrupt.check()?;
-        match way(name) {
-            Ok(way) => ways.push(way),
-            Err(error) if at == 0 || error.kind() == ErrorKind::InvalidArgument => return Err(error),
-            Err(error) => warnings.push(format!("{name} is left out: {error}")),
-        }
     }
-    Ok(ways)
+    names.iter().map(|name| asked_setup(name)).collect()
 }
 
-fn way(name: &str) -> Result<Way> {
+fn asked_setup(name: &str) -> Result<AskedSetup<'_>> {
     let (base, is_yielding) = match name.strip_suffix(YIELD) {
         Some(base) => (base, true),
         None => (name, false),
     };
-    let (carrier, description) = match base {
-        "default" => (Carrier::Default, "As MPI chooses".to_owned()),
-        "shm" => (Carrier::SharedMemory, "Shared memory of this machine".to_owned()),
-        "loopback" => (Carrier::Loopback, "TCP on this machine's loopback device".to_owned()),
-        other => networks(other)?,
+    let carrier = match base {
+        "default" => AskedCarrier::Default,
+        "shm" => AskedCarrier::SharedMemory,
+        "loopback" => AskedCarrier::Loopback,
+        other => AskedCarrier::Networks(load(other)?),
     };
-    Ok(Way { name: name.to_owned(), description, carrier, is_yielding })
+    Ok(AskedSetup { name, carrier, is_yielding })
 }
 
-fn networks(name: &str) -> Result<(Carrier, String)> {
-    let setup = Setup::load(name)?;
+/// A set-up of networks. Errors: as of [`Setup::load`], with the names that only speed-up knows.
+fn load(name: &str) -> Result<Setup> {
+    let mut known = vec!["default", "shm"];
+    known.extend(Setup::names());
+    if name.contains('/') || name.ends_with(".toml") || known.contains(&name) {
+        return Setup::load(name);
+    }
+    let detail = format!("{}; or name a file", unknown_name("set-up", name, &known));
+    Err(Error::new(ErrorKind::InvalidArgument, detail))
+}
+
+/// Brings up what was asked for; what does not come up is told, and left out. The first is the reference,
+/// so it must.
+///
+/// Errors: `InvalidArgument` for what cannot hold the ranks of a job; errors of the reference.
+fn bring_up(
+    asked: &[AskedSetup],
+    context: &Context,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<RunningSetup>> {
+    let mut setups: Vec<RunningSetup> = Vec::new();
+    for (at, setup) in asked.iter().enumerate() {
+        context.interrupt.check()?;
+        match start(setup) {
+            Ok(running) => setups.push(running),
+            Err(error) if at == 0 || error.kind() == ErrorKind::InvalidArgument => return Err(error),
+            Err(error) => warnings.push(format!("{} is left out: {error}", setup.name)),
+        }
+    }
+    Ok(setups)
+}
+
+fn start(asked: &AskedSetup) -> Result<RunningSetup> {
+    let (carrier, description) = match &asked.carrier {
+        AskedCarrier::Default => (Carrier::Default, "As MPI chooses".to_owned()),
+        AskedCarrier::SharedMemory => (Carrier::SharedMemory, "Shared memory of this machine".to_owned()),
+        AskedCarrier::Loopback => (Carrier::Loopback, "TCP on this machine's loopback device".to_owned()),
+        AskedCarrier::Networks(setup) => networks(setup)?,
+    };
+    Ok(RunningSetup { name: asked.name.to_owned(), description, carrier, is_yielding: asked.is_yielding })
+}
+
+fn networks(setup: &Setup) -> Result<(Carrier, String)> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
     // A wire of a cluster takes large pieces, and its cards cut them.
     let wire = Wire { is_offloading: true, ..Wire::default() };
-    let ends = Ends::lay(&setup, &wire, &fordway)?;
+    let ends = Ends::lay(setup, &wire, &fordway)?;
     Ok((Carrier::Networks(ends), format!("Half of the ranks on each side of: {}", setup.description)))
 }
 

@@ -16,7 +16,7 @@ const QUEUES_ENOUGH: usize = 16;
 const ROUND_TRIP_S: f64 = 1e-3;
 
 /// How packets leave a machine, by the driver of its interface.
-enum Way {
+enum DriverKind {
     /// A device that the host emulates.
     Emulated,
     /// A queue that the host's software serves.
@@ -76,25 +76,25 @@ pub(super) fn driver(tree: &Tree, name: &str) -> Answer {
         || tree
             .read(&format!("sys/class/net/{name}/device/device"))
             .is_ok_and(|id| driver == "mlx5_core" && is_mlx5_function(&id));
-    let way = if is_function { Some(Way::Function) } else { way_of(&driver) };
-    Ok(match way {
-        Some(Way::Emulated) => Said::costs(
+    let kind = if is_function { Some(DriverKind::Function) } else { kind_of(&driver) };
+    Ok(match kind {
+        Some(DriverKind::Emulated) => Said::costs(
             format!(
                 "{driver}: the hypervisor emulates a network card, and each packet leaves the guest for it"
             ),
             "ask for a virtio interface at least, better for an SR-IOV one",
         ),
-        Some(Way::Paravirtual) => Said::costs(
+        Some(DriverKind::Paravirtual) => Said::costs(
             format!(
                 "{driver}: packets pass through software of the host (unless it is vDPA, which cannot be seen): \
                  latency and CPU time for each"
             ),
             "ask for an SR-IOV interface (OpenStack: vnic_type=direct; clouds: accelerated networking)",
         ),
-        Some(Way::Function) => {
+        Some(DriverKind::Function) => {
             Said::ok(format!("{driver}: a part of a card that is this guest's own (SR-IOV or like it)"))
         }
-        Some(Way::Card) => Said::ok(format!("{driver}: a card's own driver")),
+        Some(DriverKind::Card) => Said::ok(format!("{driver}: a card's own driver")),
         None => Said::cannot_see(
             format!("{driver}: a driver that is not on our list"),
             "see whether it drives hardware: ethtool -i",
@@ -102,14 +102,18 @@ pub(super) fn driver(tree: &Tree, name: &str) -> Answer {
     })
 }
 
-fn way_of(driver: &str) -> Option<Way> {
+fn kind_of(driver: &str) -> Option<DriverKind> {
     Some(match driver {
-        "e1000" | "8139cp" | "8139too" | "pcnet32" | "ne2k-pci" => Way::Emulated,
-        "virtio_net" | "vmxnet3" | "vif" | "xen-netfront" | "xen_netfront" | "hv_netvsc" => Way::Paravirtual,
-        "iavf" | "i40evf" | "ixgbevf" | "igbvf" | "fm10kvf" | "ena" | "efa" | "gve" | "mana" => Way::Function,
+        "e1000" | "8139cp" | "8139too" | "pcnet32" | "ne2k-pci" => DriverKind::Emulated,
+        "virtio_net" | "vmxnet3" | "vif" | "xen-netfront" | "xen_netfront" | "hv_netvsc" => {
+            DriverKind::Paravirtual
+        }
+        "iavf" | "i40evf" | "ixgbevf" | "igbvf" | "fm10kvf" | "ena" | "efa" | "gve" | "mana" => {
+            DriverKind::Function
+        }
         "mlx4_core" | "mlx4_en" | "mlx5_core" | "ice" | "i40e" | "ixgbe" | "igb" | "igc" | "e1000e"
         | "bnxt_en" | "bnx2x" | "tg3" | "qede" | "cxgb4" | "sfc" | "be2net" | "ib_ipoib" | "hfi1"
-        | "r8169" | "atlantic" | "ionic" => Way::Card,
+        | "r8169" | "atlantic" | "ionic" => DriverKind::Card,
         _ => return None,
     })
 }

@@ -65,7 +65,7 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Point
     for (window, tcp_rmem_bytes) in windows(args).into_iter().enumerate() {
         for &cores in &cores {
             for &concurrency in &args.concurrency {
-                for &policy in &args.connections {
+                for &policy in &args.connection_policy {
                     points.push(Point { policy, concurrency, cores, window, tcp_rmem_bytes });
                 }
             }

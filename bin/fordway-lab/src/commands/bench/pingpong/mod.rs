@@ -23,12 +23,7 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     if args.list {
         return list(context);
     }
-    let seed = match args.seed {
-        Some(seed) => seed,
-        None => {
-            u64::from(getrandom::u32().map_err(|e| Error::new(ErrorKind::Io, "no random seed").caused_by(e))?)
-        }
-    };
+    let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let cores = fordway_sys::usable_cores();
@@ -232,7 +227,7 @@ impl Facts<'_> {
                 context.output.text(&format!("{}: not measured: {problem}", lane.label()))?;
             }
         }
-        if let Some(dir) = &args.run {
+        if let Some(dir) = &args.output.out {
             run.write(dir, &records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
             context.output.text(&format!("run: {}", dir.display()))?;
         }

@@ -117,14 +117,14 @@ fn bring_up_one(args: &PingpongBenchArgs, setup: &Setup, context: &CommandContex
 /// What is between the two, as the options say.
 pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> Wire {
     Wire {
-        rate_bits_per_s: args.rate,
-        rtt: args.rtt.unwrap_or_default(),
-        loss: args.loss.unwrap_or_default(),
-        seed: args.seed.unwrap_or(1),
+        rate_bits_per_s: args.link.rate,
+        rtt: args.link.rtt.unwrap_or_default(),
+        loss: args.link.loss.unwrap_or_default(),
+        seed: args.chance.seed.unwrap_or(1),
         mtu_bytes: args.mtu,
         is_offloading: !args.no_offload,
         tcp_rmem_bytes,
-        congestion_control: args.congestion.clone(),
+        congestion_control: args.link.congestion.clone(),
     }
 }
 

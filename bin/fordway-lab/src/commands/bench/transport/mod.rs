@@ -50,7 +50,7 @@ pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<Comm
         warnings: missing,
     };
     let run = describe(&plan, lanes, &outcome, header);
-    run.write(&args.setting.out, &outcome.records)
+    run.write(&args.setting.path(), &outcome.records)
         .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
     report(args, &run, context)
 }
@@ -73,8 +73,8 @@ fn parameters(args: &TransportArgs) -> serde_json::Map<String, serde_json::Value
     let mut parameters = args.setting.parameters();
     parameters.insert("connections".into(), args.connections.into());
     parameters.insert("mpi_yield_when_idle".into(), args.mpi_yield.into());
-    parameters.insert("pin_client".into(), args.pin_client.clone().into());
-    parameters.insert("pin_server".into(), args.pin_server.clone().into());
+    parameters.insert("pin_client".into(), args.pins.pin_client.clone().into());
+    parameters.insert("pin_server".into(), args.pins.pin_server.clone().into());
     parameters
 }
 
@@ -89,9 +89,9 @@ fn report(args: &TransportArgs, run: &Run, context: &CommandContext) -> Result<C
     for warning in &run.warnings {
         context.output.note(&format!("warning: {warning}"));
     }
-    context.output.text(&format!("run: {}", args.setting.out.display()))?;
-    if !args.no_report {
-        commands::write_page(&args.setting.out, context)?;
+    context.output.text(&format!("run: {}", args.setting.path().display()))?;
+    if !args.page.no_report {
+        commands::write_page(&args.setting.path(), context)?;
     }
     let is_wrong = run.summaries.iter().any(|summary| summary.errors > 0);
     Ok(if is_wrong { CommandExit::Corrupt } else { CommandExit::Ok })
@@ -140,8 +140,8 @@ impl Transports {
                 return Err(Error::new(ErrorKind::Unavailable, transports.missing.join("; ")));
             }
         }
-        keep_on(&transports.askers, &args.pin_client)?;
-        keep_on(&transports.answerers, &args.pin_server)?;
+        keep_on(&transports.askers, &args.pins.pin_client)?;
+        keep_on(&transports.answerers, &args.pins.pin_server)?;
         Ok(transports)
     }
 

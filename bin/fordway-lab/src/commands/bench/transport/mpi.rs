@@ -219,7 +219,7 @@ fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
 }
 
 /// A byte, often enough for a median that holds, in less than a second.
-const PLAN: [&str; 6] = ["--sizes", "1", "--rounds", "5", "--messages", "1000"];
+const PLAN: [&str; 6] = ["--size", "1", "--rounds", "5", "--messages", "1000"];
 const EXCHANGE: &str = "half-round-trip";
 
 /// Half the round trip of a byte between two ranks of this node in nanoseconds, and the library.

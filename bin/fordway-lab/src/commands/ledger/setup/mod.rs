@@ -1,7 +1,7 @@
-//! The rungs and ways of a ledger, each with what it needs. [`ways`] read and write; those through networks of their own are
+//! The components and paths of a ledger, each with what it needs. [`paths`] read and write; those through networks of their own are
 //! here, and show what an overlay adds to one that is known.
 
-mod ways;
+mod paths;
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use fordway_measure::Lane;
 use fordway_netlab::setup::{Ends, Setup, Wire};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, Objects as _, PutOptions, Result};
-use fordway_workload::ledger::{MeasuredRung, Path, Rung};
+use fordway_workload::ledger::{Component, MeasuredComponent, Path};
 
-use self::ways::{http_messages, with_get_request};
-use super::rungs::request::{Http1Heads, S3Request, Sign};
-use super::rungs::round_trip::Tcp;
-use super::rungs::storage::{Files, Get, Objects, name_of_size};
-use super::rungs::{Contents, Copy, Digest, Nothing, Operation};
+use self::paths::{http_messages, with_get_request};
+use super::components::request::{Http1Heads, S3Request, Sign};
+use super::components::round_trip::Tcp;
+use super::components::storage::{Files, Get, Objects, name_of_size};
+use super::components::{Contents, Copy, Digest, Nothing, Operation};
 use crate::args::PathArg;
 use crate::commands::gateway::GatewayProcess;
 
@@ -29,7 +29,7 @@ const BUCKET: &str = "ledger";
 /// All that is measured, and the gateways and networks behind it.
 #[derive(Default)]
 pub(super) struct Ladder {
-    pub(super) rungs: Vec<MeasuredRung>,
+    pub(super) components: Vec<MeasuredComponent>,
     pub(super) paths: Vec<Path>,
     /// What was asked for and cannot be measured here, each with the reason.
     pub(super) left_out: Vec<String>,
@@ -37,7 +37,7 @@ pub(super) struct Ladder {
     networks: Vec<Ends>,
 }
 
-/// Where objects are, for rungs that are made of them.
+/// Where objects are, for components that are made of them.
 struct Site<'s> {
     dir: &'s FilePath,
     /// What gateways serve.
@@ -50,9 +50,9 @@ struct Site<'s> {
 }
 
 impl Ladder {
-    /// Stores an object of each of `sizes` in the empty directory `dir`, and makes the rungs of `ways`, and of
+    /// Stores an object of each of `sizes` in the empty directory `dir`, and makes the components of `paths`, and of
     /// an HTTP get through each of the set-ups `networks`.
-    pub(super) fn new(dir: &FilePath, sizes: &[u64], ways: &[PathArg], networks: &[String]) -> Result<Self> {
+    pub(super) fn new(dir: &FilePath, sizes: &[u64], paths: &[PathArg], networks: &[String]) -> Result<Self> {
         let setups = chosen(networks)?;
         let root = dir.join("s3");
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
@@ -71,9 +71,9 @@ impl Ladder {
         let site = Site { dir, root: &root, bucket, files, largest, objects, contents };
         let mut ladder = Ladder::default();
         ladder.memory(&site.contents);
-        for (at, way) in ways.iter().enumerate() {
-            if !ways[..at].contains(way) {
-                ladder.way(*way, &site)?;
+        for (at, path) in paths.iter().enumerate() {
+            if !paths[..at].contains(path) {
+                ladder.path(*path, &site)?;
             }
         }
         for setup in &setups {
@@ -84,29 +84,29 @@ impl Ladder {
 
     /// Ends the gateways.
     pub(super) fn close(self) -> Result<()> {
-        drop(self.rungs);
+        drop(self.components);
         self.gateways.into_iter().try_for_each(GatewayProcess::stop)
     }
 
-    /// Adds a rung, unless it is there.
+    /// Adds a component, unless it is there.
     fn add(
         &mut self,
         name: &str,
         description: &str,
-        rung: impl FnOnce() -> Result<Box<dyn Rung>>,
+        component: impl FnOnce() -> Result<Box<dyn Component>>,
     ) -> Result<()> {
-        if self.rungs.iter().all(|known| known.lane.name != name) {
+        if self.components.iter().all(|known| known.lane.name != name) {
             let lane = Lane { name: name.to_owned(), description: description.to_owned() };
-            self.rungs.push(MeasuredRung { lane, rung: rung()? });
+            self.components.push(MeasuredComponent { lane, component: component()? });
         }
         Ok(())
     }
 
-    /// Rungs that need nothing, which are measured in any case.
+    /// Components that need nothing, which are measured in any case.
     fn memory(&mut self, contents: &Contents) {
-        let mut add = |name: &str, description: &str, rung: Box<dyn Rung>| {
+        let mut add = |name: &str, description: &str, component: Box<dyn Component>| {
             let lane = Lane { name: name.to_owned(), description: description.to_owned() };
-            self.rungs.push(MeasuredRung { lane, rung });
+            self.components.push(MeasuredComponent { lane, component });
         };
         add("memory copy", "memcpy between buffers in use", Box::new(Copy::new(contents)));
         add("clock", "nothing: two readings of the clock", Box::new(Nothing));
@@ -115,8 +115,8 @@ impl Ladder {
         add("md5", "MD5 of the content", Box::new(Digest::md5(contents)));
     }
 
-    fn way(&mut self, way: PathArg, site: &Site<'_>) -> Result<()> {
-        match way {
+    fn path(&mut self, path: PathArg, site: &Site<'_>) -> Result<()> {
+        match path {
             PathArg::Posix => self.posix(site),
             PathArg::Embedded => self.embedded(site),
             PathArg::Node => self.node(site),
@@ -140,7 +140,7 @@ impl Ladder {
         GatewayProcess::start_tls(root, ETagPolicy::Fast, Durability::None)
     }
 
-    /// Requests as they go to a plain gateway of their own, and the rung that signs them.
+    /// Requests as they go to a plain gateway of their own, and the component that signs them.
     fn request(&mut self, site: &Site<'_>, operation: Operation) -> Result<S3Request> {
         let gateway = Ladder::gateway(site.root)?;
         let Some((host, identity)) = gateway.place() else { return Err(ErrorKind::Internal.into()) };
@@ -150,14 +150,14 @@ impl Ladder {
         Ok(request)
     }
 
-    /// Their heads, as the rung `name_of_size`.
+    /// Their heads, as the component `name_of_size`.
     fn heads(&mut self, name: &str, request: &S3Request) -> Result<()> {
         let description = "both heads of HTTP/1.1 written and read, in memory, without the signature";
         self.add(name, description, || Ok(Box::new(Http1Heads::new(request))))
     }
 }
 
-/// The set-ups of these names. Errors: `InvalidArgument` for names that are none, and for two alike: rungs are
+/// The set-ups of these names. Errors: `InvalidArgument` for names that are none, and for two alike: components are
 /// named for them.
 fn chosen(names: &[String]) -> Result<Vec<Setup>> {
     let setups = names.iter().map(|name| Setup::load(name)).collect::<Result<Vec<_>>>()?;
@@ -189,7 +189,7 @@ impl Ladder {
     }
 
     fn http_through(&mut self, setup: &Setup, ends: Ends, site: &Site<'_>) -> Result<()> {
-        self.embedded_rungs(site)?;
+        self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let trip = format!("tcp round trip, {}", setup.name);
         let description = format!("messages as long as HTTP/1.1's by TCP through: {}", setup.description);

@@ -1,4 +1,4 @@
-//! The rungs: each does the work of one layer, with the code that does it in earnest where that can be
+//! The components: each does the work of one layer, with the code that does it in earnest where that can be
 //! called by itself. Those of bytes in memory are here: nothing, a copy, digests.
 
 pub(super) mod framing;
@@ -13,9 +13,9 @@ use fordway_store::{
     Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, Result,
 };
 use fordway_wire::sigv4::payload_hash;
-use fordway_workload::ledger::Rung;
+use fordway_workload::ledger::Component;
 
-/// The largest size that a rung is made ready for; more would not fit in the memory of a small node.
+/// The largest size that a component is made ready for; more would not fit in the memory of a small node.
 pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
 
 /// Content that no layer can take for anything else: no page and no piece of it is like another.
@@ -59,7 +59,7 @@ impl Operation {
     }
 }
 
-/// What went wrong in a rung that needs nothing but memory. Errors: `Internal`.
+/// What went wrong in a component that needs nothing but memory. Errors: `Internal`.
 fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Internal, "doing in memory what else goes through sockets").caused_by(error)
 }
@@ -75,7 +75,7 @@ pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
 /// Nothing: what two readings of the clock cost, which is in every other figure.
 pub(super) struct Nothing;
 
-impl Rung for Nothing {
+impl Component for Nothing {
     fn prepare(&mut self, _: u64) -> Result<()> {
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Copy {
     }
 }
 
-impl Rung for Copy {
+impl Component for Copy {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.to.resize(size_bytes as usize, 0);
         Ok(())
@@ -147,7 +147,7 @@ impl Digest {
     }
 }
 
-impl Rung for Digest {
+impl Component for Digest {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.size_bytes = size_bytes;
         Ok(())

@@ -12,14 +12,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use fordway_store::{
-    Bucket, ETag, ErrorKind, ExpectedContent, GetOptions, Key, PutOptions, PutResult, Result,
-};
-use fordway_wire::node::{
-    self, CommitResponse, ContentDelivery, FrameBuffer, FrameHeader, NodeResponse, ReadResponse,
-    ResponseFlags, take_reply,
-};
-use fordway_workload::ledger::Rung;
+use fordway_store::{Bucket, ETag, ErrorKind, Expected, GetOptions, Key, PutOptions, PutResult, Result};
+use fordway_wire::node::{self, Committed, Flags, Header, Inbox, ReadDone, Reply, Sent, take_reply};
+use fordway_workload::ledger::Component;
 use h2::client::SendRequest;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
@@ -108,7 +103,7 @@ impl Http2Frames {
     }
 }
 
-impl Rung for Http2Frames {
+impl Component for Http2Frames {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         let heads = self.request.heads(size_bytes)?;
         let is_carried = |(name, _): &(String, String)| name != "connection" && name != "host";
@@ -229,7 +224,7 @@ impl Pipe {
     }
 }
 
-impl Rung for Pipe {
+impl Component for Pipe {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.lengths = self.frames.lengths(size_bytes)?;
         Ok(())
@@ -387,7 +382,7 @@ fn ends() -> Result<(ClientConnection, ServerConnection)> {
     Ok((client, ServerConnection::new(Arc::new(server)).map_err(failed)?))
 }
 
-impl Rung for Tls {
+impl Component for Tls {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.opened.resize(size_bytes as usize, 0);
         Ok(())
@@ -532,7 +527,7 @@ impl NodeFrames {
     }
 }
 
-impl Rung for NodeFrames {
+impl Component for NodeFrames {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.key = Key::new(self.operation.name(size_bytes))?;
         self.size_bytes = size_bytes;

@@ -1,4 +1,4 @@
-//! Ways that read, and ways that write: each of these puts a new object in place of one that was deleted just before,
+//! Paths that read, and paths that write: each of these puts a new object in place of one that was deleted just before,
 //! outside of the time.
 
 use fordway_http::HttpVersion;
@@ -9,14 +9,14 @@ use fordway_workload::ledger::Path;
 
 use super::{Ladder, RECORD_BYTES, RECORD_OVERHEAD_BYTES, Site};
 use crate::commands::gateway::GatewayProcess;
-use crate::commands::ledger::echo::Form;
-use crate::commands::ledger::rungs::Operation;
-use crate::commands::ledger::rungs::framing::{Http2Frames, NodeFrames, Pipe, Tls, WHOLE_BYTES_MAX};
-use crate::commands::ledger::rungs::request::{Heads, Layer, S3Request, Verify};
-use crate::commands::ledger::rungs::round_trip::{EventLoops, Messages, Sizes, Tcp, Unix};
-use crate::commands::ledger::rungs::storage::{
+use crate::commands::ledger::components::Operation;
+use crate::commands::ledger::components::framing::{Http2Frames, NodeFrames, Pipe, Tls, WHOLE_BYTES_MAX};
+use crate::commands::ledger::components::request::{Heads, Layer, S3Request, Verify};
+use crate::commands::ledger::components::round_trip::{EventLoops, Messages, Sizes, Tcp, Unix};
+use crate::commands::ledger::components::storage::{
     Describe, Get, Objects, Open, PosixGet, Pread, PreadPieces, Publish, Put, Write,
 };
+use crate::commands::ledger::echo::Form;
 
 /// Content up to this size leaves a gateway with its head, in one call, by the node lane and by HTTP.
 const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
@@ -24,7 +24,7 @@ const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
 const COPIED_BYTES_MAX: u64 = 16 << 10;
 
 impl Ladder {
-    fn file_rungs(&mut self, site: &Site<'_>) -> Result<()> {
+    fn file_components(&mut self, site: &Site<'_>) -> Result<()> {
         self.add("file open", "open by absolute path, fstat, close", || {
             Ok(Box::new(Open::new(&site.files)))
         })?;
@@ -32,15 +32,15 @@ impl Ladder {
     }
 
     pub(super) fn posix(&mut self, site: &Site<'_>) -> Result<()> {
-        self.file_rungs(site)?;
+        self.file_components(site)?;
         let description = "a plain file: open by absolute path, fstat, pread, close";
         self.add("posix get", description, || Ok(Box::new(PosixGet::new(&site.files))))?;
         self.paths.push(Path::new("posix get").with("file open").with("pread"));
         Ok(())
     }
 
-    pub(super) fn embedded_rungs(&mut self, site: &Site<'_>) -> Result<()> {
-        self.file_rungs(site)?;
+    pub(super) fn embedded_components(&mut self, site: &Site<'_>) -> Result<()> {
+        self.file_components(site)?;
         let description = "an object read by the store in this process: held directory, no server";
         self.add("embedded get", description, || Ok(Box::new(Get::new(site.objects.clone(), None))))?;
         let description = "an object opened and described by the store, and closed: no content";
@@ -48,13 +48,13 @@ impl Ladder {
     }
 
     pub(super) fn embedded(&mut self, site: &Site<'_>) -> Result<()> {
-        self.embedded_rungs(site)?;
+        self.embedded_components(site)?;
         self.paths.push(Path::new("embedded get").with("file open").with("pread"));
         Ok(())
     }
 
     pub(super) fn node(&mut self, site: &Site<'_>) -> Result<()> {
-        self.embedded_rungs(site)?;
+        self.embedded_components(site)?;
         let mut frames = NodeFrames::new(Operation::Get, &site.bucket)?;
         let description = "request and reply of the node lane written and read, in memory";
         self.add("node frames", description, || {
@@ -83,7 +83,7 @@ impl Ladder {
         Ok(())
     }
 
-    /// The whole way through a gateway.
+    /// The whole path through a gateway.
     fn whole(
         &mut self,
         name: &str,
@@ -106,7 +106,7 @@ impl Ladder {
     }
 
     pub(super) fn http(&mut self, site: &Site<'_>) -> Result<()> {
-        self.embedded_rungs(site)?;
+        self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let description = "messages as long as HTTP/1.1's over loopback TCP to a process that only answers, \
                            and back; content over 64 KiB by sendfile";
@@ -120,7 +120,7 @@ impl Ladder {
     }
 
     pub(super) fn https(&mut self, site: &Site<'_>) -> Result<()> {
-        self.embedded_rungs(site)?;
+        self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let sizes = move |size_bytes: u64| {
             let Heads { asked, answered } = request.heads(size_bytes)?;
@@ -149,7 +149,7 @@ impl Ladder {
     }
 
     pub(super) fn http2(&mut self, site: &Site<'_>) -> Result<()> {
-        self.embedded_rungs(site)?;
+        self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let description = "pread of an open file in the page cache, 64 KiB at a time";
         self.add("pread in pieces", description, || Ok(Box::new(PreadPieces::new(&site.files))))?;
@@ -157,8 +157,8 @@ impl Ladder {
         self.add("s3 layer", description, || {
             Ok(Box::new(Layer::new(Operation::Get, &site.bucket, &site.contents)?))
         })?;
-        self.http2_rungs(site, &request)?;
-        let gateway = Ladder::gateway(site.root)?.asked_in(HttpVersion::Http2);
+        self.http2_components(site, &request)?;
+        let gateway = Ladder::gateway(site.root)?.asked_in(Version::Http2);
         self.whole("http2 get", "S3 over HTTP/2 in the clear on loopback, a gateway process", site, gateway)?;
         self.paths.push(
             Path::new("http2 get")
@@ -174,7 +174,7 @@ impl Ladder {
         Ok(())
     }
 
-    fn http2_rungs(&mut self, site: &Site<'_>, request: &S3Request) -> Result<()> {
+    fn http2_components(&mut self, site: &Site<'_>, request: &S3Request) -> Result<()> {
         let frames = || Http2Frames::new(request, &site.contents);
         let description = "heads compressed and content in frames of HTTP/2, written and read by both \
                            libraries, through a pipe in memory";
@@ -206,7 +206,7 @@ pub(super) fn http_messages(request: S3Request) -> Sizes {
     })
 }
 
-/// A get by HTTP/1.1 in the clear whose messages go as in the rung `trip`.
+/// A get by HTTP/1.1 in the clear whose messages go as in the component `trip`.
 pub(super) fn with_get_request(path: Path, trip: &str) -> Path {
     with_request(path.with("object open").with_up_to("pread", INLINE_BYTES).with(trip))
 }
@@ -217,7 +217,7 @@ fn with_request(path: Path) -> Path {
 }
 
 impl Ladder {
-    fn write_rungs(&mut self, site: &Site<'_>) -> Result<()> {
+    fn write_components(&mut self, site: &Site<'_>) -> Result<()> {
         let dir = site.dir.join("published");
         let description =
             "a file without a name and content: opened, its time set, looked at, linked, closed";
@@ -231,13 +231,13 @@ impl Ladder {
     }
 
     pub(super) fn embedded_put(&mut self, site: &Site<'_>) -> Result<()> {
-        self.write_rungs(site)?;
+        self.write_components(site)?;
         self.paths.push(Path::new("embedded put").with("file publish").with("pwrite"));
         Ok(())
     }
 
     pub(super) fn node_put(&mut self, site: &Site<'_>) -> Result<()> {
-        self.write_rungs(site)?;
+        self.write_components(site)?;
         let mut frames = NodeFrames::new(Operation::Put, &site.bucket)?;
         let description = "request and reply of a put by the node lane written and read, in memory";
         self.add("node frames, put", description, || {
@@ -270,7 +270,7 @@ impl Ladder {
     }
 
     /// What every put over HTTP is made of.
-    fn put_request_rungs(&mut self, site: &Site<'_>) -> Result<()> {
+    fn put_request_components(&mut self, site: &Site<'_>) -> Result<()> {
         let description = "an object written by the store in this process, with a checksum that is computed \
                            and kept";
         self.add("embedded put, checksum", description, || {
@@ -297,7 +297,7 @@ impl Ladder {
         })
     }
 
-    /// The whole way through a gateway that writes the files itself.
+    /// The whole path through a gateway that writes the files itself.
     fn whole_put(
         &mut self,
         name: &str,
@@ -312,7 +312,7 @@ impl Ladder {
     }
 
     pub(super) fn http_put(&mut self, site: &Site<'_>) -> Result<()> {
-        self.put_request_rungs(site)?;
+        self.put_request_components(site)?;
         let gateway = Ladder::gateway(site.root)?;
         self.whole_put("http put", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
         self.paths.push(with_put_request(Path::new("http put")));
@@ -320,7 +320,7 @@ impl Ladder {
     }
 
     pub(super) fn https_put(&mut self, site: &Site<'_>) -> Result<()> {
-        self.put_request_rungs(site)?;
+        self.put_request_components(site)?;
         let description = "content sealed and opened by TLS, both in memory, one after the other";
         self.add("tls", description, || Ok(Box::new(Tls::new(&site.contents)?)))?;
         let gateway = Ladder::tls_gateway(site.root)?;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use fordway_command::file_error;
 use fordway_netlab::setup::Ends;
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{WaitMode, receive_with_descriptor, send_all, send_unpaced_on_loopback};
-use fordway_workload::ledger::Rung;
+use fordway_sys::{Wait, receive_with_descriptor, send_all, send_unpaced_on_loopback};
+use fordway_workload::ledger::Component;
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::{Builder, Runtime};
@@ -157,7 +157,7 @@ impl Unix {
         listener.set_nonblocking(true).map_err(failed)?;
         let mut other = start(&format!("unix:{}", path.display()), file)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
-        // Its name is free for another rung of this kind.
+        // Its name is free for another component of this kind.
         std::fs::remove_file(&path).map_err(failed)?;
         socket.set_nonblocking(false).map_err(failed)?;
         let (inbox, lookout) = (vec![0; INBOX_BYTES], Lookout::default());
@@ -165,7 +165,7 @@ impl Unix {
     }
 }
 
-impl Rung for Unix {
+impl Component for Unix {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
     }
@@ -272,7 +272,7 @@ impl Tcp {
     }
 }
 
-impl Rung for Tcp {
+impl Component for Tcp {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
     }
@@ -324,7 +324,7 @@ impl EventLoops {
     }
 }
 
-impl Rung for EventLoops {
+impl Component for EventLoops {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
     }

@@ -17,8 +17,8 @@ use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Key, MemoryStore, Objects, PutOptions,
     Result,
 };
-use fordway_wire::sigv4::{AuthorizationHeader, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
-use fordway_workload::ledger::Rung;
+use fordway_wire::sigv4::{Authorization, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+use fordway_workload::ledger::Component;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
 
@@ -190,7 +190,7 @@ impl Sign {
     }
 }
 
-impl Rung for Sign {
+impl Component for Sign {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.asked = self.request.asked(size_bytes);
         Ok(())
@@ -237,7 +237,7 @@ impl Verify {
     }
 }
 
-impl Rung for Verify {
+impl Component for Verify {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.path = self.request.asked(size_bytes).path;
         let now = SystemTime::now();
@@ -296,7 +296,7 @@ fn bad(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::BadResponse, "reading a head").caused_by(error)
 }
 
-impl Rung for Http1Heads {
+impl Component for Http1Heads {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.asked = self.request.asked(size_bytes);
         self.heads = self.request.heads(size_bytes)?;
@@ -354,7 +354,7 @@ impl Layer {
     }
 }
 
-impl Rung for Layer {
+impl Component for Layer {
     /// Of no size: content goes past the layer.
     fn prepare(&mut self, _: u64) -> Result<()> {
         let mut request = Request::builder().method(self.request.method()).uri(self.request.asked(0).path);

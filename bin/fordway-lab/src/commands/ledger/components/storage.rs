@@ -14,7 +14,7 @@ use fordway_sys::{
     Errno, Mode, create_unnamed, link_unnamed, read_cached, read_into_spare, remove_file, set_modified, stat,
     stat_in, write_all_at,
 };
-use fordway_workload::ledger::Rung;
+use fordway_workload::ledger::Component;
 
 use super::framing::PIECE_BYTES;
 use super::{Contents, Operation, same};
@@ -55,7 +55,7 @@ impl Open {
     }
 }
 
-impl Rung for Open {
+impl Component for Open {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.path = self.files.path(size_bytes);
         Ok(())
@@ -82,7 +82,7 @@ impl Pread {
     }
 }
 
-impl Rung for Pread {
+impl Component for Pread {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.file = Some(opened(&self.files.path(size_bytes))?);
         self.size_bytes = size_bytes;
@@ -117,7 +117,7 @@ impl PreadPieces {
     }
 }
 
-impl Rung for PreadPieces {
+impl Component for PreadPieces {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.file = Some(opened(&self.files.path(size_bytes))?);
         self.size_bytes = size_bytes;
@@ -160,7 +160,7 @@ impl PosixGet {
     }
 }
 
-impl Rung for PosixGet {
+impl Component for PosixGet {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.path = self.files.path(size_bytes);
         self.size_bytes = size_bytes;
@@ -205,7 +205,7 @@ impl Publish {
     }
 }
 
-impl Rung for Publish {
+impl Component for Publish {
     fn prepare(&mut self, _: u64) -> Result<()> {
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Write {
     }
 }
 
-impl Rung for Write {
+impl Component for Write {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.size_bytes = size_bytes;
         Ok(())
@@ -321,7 +321,7 @@ impl Get {
     }
 }
 
-impl Rung for Get {
+impl Component for Get {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(Operation::Get, size_bytes)?;
         // A connection stays in the network where it was made, no matter which thread uses it.
@@ -346,7 +346,7 @@ impl Rung for Get {
 /// Opening an object and describing it, without its content: what a gateway does before it sends.
 pub(in crate::commands::ledger) struct Describe(pub(in crate::commands::ledger) Objects);
 
-impl Rung for Describe {
+impl Component for Describe {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.0.take(Operation::Get, size_bytes)
     }
@@ -392,7 +392,7 @@ impl Put {
     }
 }
 
-impl Rung for Put {
+impl Component for Put {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(Operation::Put, size_bytes)
     }

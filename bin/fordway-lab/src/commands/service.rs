@@ -1,0 +1,116 @@
+//! A service that a comparison is pointed at: asked whether it can be measured, before anything is, and given a place of its
+//! own there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fordway_client::s3::{S3Config, S3Store};
+use fordway_command::Context;
+use fordway_measure::Lane;
+use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
+use fordway_workload::{StoreTarget, Target};
+
+use crate::args::{GlobalArgs, TargetArg};
+
+/// How long a service may take to answer the first requests.
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
+/// The object that shows whether objects can be written and read back.
+const PROBE_KEY: &str = "probe";
+const PROBE: &[u8] = b"fordway compare";
+
+/// Opens the service, and makes a bucket there, or a prefix in the bucket that its URL names, which the target removes.
+/// Errors: of the service, in sentences that say what to do.
+pub(super) fn open(target: &TargetArg, global: &GlobalArgs, context: &Context) -> Result<Box<dyn Target>> {
+    let refused = |error: Error| refusal(target, &error);
+    let stores = Stores::of(target, global, context).map_err(refused)?;
+    let own = format!("fordway-compare-{:08x}", random()?);
+    let at = |store: &Arc<dyn Store>| -> Result<StoreTarget> {
+        let (lane, store) = (lane(target), store.clone());
+        Ok(match &target.bucket {
+            None => StoreTarget::within(lane, store, Bucket::new(own.clone())?, None),
+            Some(bucket) => {
+                let prefix = format!("{}{own}/", target.prefix);
+                StoreTarget::below(lane, store, bucket.clone(), prefix)
+            }
+        })
+    };
+    let asked = at(&stores.impatient)?;
+    match &target.bucket {
+        None => stores.impatient.create_bucket(&Bucket::new(own.clone())?).map_err(refused)?,
+        Some(bucket) => stores.impatient.head_bucket(bucket).map(drop).map_err(refused)?,
+    }
+    if let Err(error) = probe(&asked) {
+        // The probe's error says more than a second one of the same cause.
+        let _ = asked.clean_up();
+        return Err(refused(error));
+    }
+    Ok(Box::new(at(&stores.measured)?))
+}
+
+/// Stores an object, reads it back and removes it.
+fn probe(target: &StoreTarget) -> Result<()> {
+    let (key, mut buffer) = (Key::new(PROBE_KEY)?, Vec::new());
+    target.put(&key, PROBE)?;
+    target.get(&key, &mut buffer)?;
+    if buffer != PROBE {
+        let why = "an object that was read back has other content than was written";
+        return Err(Error::new(ErrorKind::Corrupt, why));
+    }
+    target.list()?;
+    target.delete(&key)
+}
+
+/// The same service, asked with little patience and with as much as our own lanes.
+struct Stores {
+    impatient: Arc<dyn Store>,
+    measured: Arc<dyn Store>,
+}
+
+impl Stores {
+    fn of(target: &TargetArg, global: &GlobalArgs, context: &Context) -> Result<Self> {
+        if !target.endpoint.starts_with("http") {
+            let store = context.lane_at(&target.endpoint)?.store;
+            return Ok(Stores { impatient: store.clone(), measured: store });
+        }
+        let config = S3Config::resolve(Some(&target.endpoint), &|name| super::variable(global, name))?;
+        let hasty = S3Config { timeout: Some(FIRST_ANSWER), max_retries: 0, ..config.clone() };
+        Ok(Stores { impatient: Arc::new(S3Store::new(hasty)?), measured: Arc::new(S3Store::new(config)?) })
+    }
+}
+
+fn lane(target: &TargetArg) -> Lane {
+    let place = match &target.bucket {
+        None => "in a bucket of its own".to_owned(),
+        Some(_) => "below a prefix of its own".to_owned(),
+    };
+    let description = format!("the service at {}, not started by this run, {place}", target.url);
+    Lane { name: target.name.clone(), description }
+}
+
+/// The error of a service that cannot be measured, with what helps.
+fn refusal(target: &TargetArg, error: &Error) -> Error {
+    use ErrorKind as K;
+    let (what, helps) = match (error.kind(), &target.bucket) {
+        (K::NoSuchBucket, Some(bucket)) => {
+            (format!("has no bucket {bucket}"), "make it, or leave it out of the URL and one is made")
+        }
+        (K::Unavailable | K::Timeout, _) => ("does not answer".to_owned(), "start it, or correct the URL"),
+        (K::AccessDenied | K::InvalidAccessKeyId | K::SignatureDoesNotMatch, None) => (
+            "refuses these keys, or does not let them make a bucket".to_owned(),
+            "set its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a bucket in the URL",
+        ),
+        (K::AccessDenied | K::InvalidAccessKeyId | K::SignatureDoesNotMatch, Some(_)) => {
+            ("refuses these keys".to_owned(), "set its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+        }
+        _ => ("cannot be measured".to_owned(), "correct that, or leave the target out"),
+    };
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let said = [error.detail().to_owned(), cause.unwrap_or_default()];
+    let said: Vec<_> = said.into_iter().filter(|text| !text.is_empty()).collect();
+    let why = if said.is_empty() { String::new() } else { format!(" ({})", said.join(": ")) };
+    Error::new(error.kind(), format!("--target {target} {what}{why}: {helps}"))
+}
+
+fn random() -> Result<u32> {
+    getrandom::u32().map_err(|error| Error::new(ErrorKind::Io, "no random name").caused_by(error))
+}

@@ -1,0 +1,94 @@
+//! Options that several measuring commands take: one definition each, so that the same thing has the same name everywhere;
+//! and the names that options had before.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
+use fordway_store::{Error, ErrorKind, Result};
+
+/// Where a command writes its run.
+#[derive(Clone, Debug, Args)]
+pub struct OutArgs {
+    /// Where the run is written: a directory, made if it is missing [default: the command's name, as in
+    /// compare.run]
+    #[arg(long, value_name = "NAME.run")]
+    pub out: Option<PathBuf>,
+}
+
+impl OutArgs {
+    /// The directory, for the command `name`.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.run")))
+    }
+}
+
+/// Where a command writes its run, if it is to write one.
+#[derive(Clone, Debug, Args)]
+pub struct OptionalOutArgs {
+    /// Write the run, with a record of every operation, to this directory, made if it is missing [default: no run is
+    /// written]
+    #[arg(long, value_name = "NAME.run")]
+    pub out: Option<PathBuf>,
+}
+
+/// Whether a page is made of the run.
+#[derive(Clone, Debug, Args)]
+pub struct ReportArgs {
+    /// Write no HTML report
+    #[arg(long)]
+    pub no_report: bool,
+}
+
+/// What decides everything that is left to chance.
+#[derive(Clone, Debug, Args)]
+pub struct SeedArgs {
+    /// Decides every order, and everything else that is drawn [default: drawn and reported]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+impl SeedArgs {
+    /// The seed, drawn where none is given. Errors: `Io`.
+    pub fn seed(&self) -> Result<u64> {
+        let drawn = || {
+            let failed = |error| Error::new(ErrorKind::Io, "no random seed").caused_by(error);
+            getrandom::u32().map(u64::from).map_err(failed)
+        };
+        self.seed.map_or_else(drawn, Ok)
+    }
+}
+
+/// A word of the command, an option that it had, and what the option is called now.
+type Renamed = (&'static str, &'static str, &'static str);
+
+const RENAMED: [Renamed; 10] = [
+    ("bench", "--run", "--out"),
+    ("ior", "--run", "--out"),
+    ("mdtest", "--run", "--out"),
+    ("mdworkbench", "--run", "--out"),
+    ("io500", "--run", "--out"),
+    ("transport", "--sizes", "--size"),
+    ("ledger", "--network", "--setup"),
+    ("speedup", "--repeat", "--rounds"),
+    ("compare", "--warm-up", "--warm-up-rounds"),
+    ("pingpong", "--connections", "--connection-policy"),
+];
+
+/// The error of a command line, or of one with an option that was renamed, the new name; `words` are those of the command
+/// line.
+pub fn with_new_name(error: clap::Error, words: &[String]) -> clap::Error {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
+    if error.kind() != ClapKind::UnknownArgument {
+        return error;
+    }
+    // clap names it as in `--run <NAME>` where it knows of a value.
+    let option = unknown.split([' ', '=']).next().unwrap_or(unknown);
+    let is_it = |(word, old, _): &&Renamed| option == *old && words.iter().any(|given| given == word);
+    match RENAMED.iter().find(is_it) {
+        Some((word, old, new)) => {
+            clap::Error::raw(ClapKind::UnknownArgument, format!("{old} of `{word}` is now {new}\n"))
+        }
+        None => error,
+    }
+}
