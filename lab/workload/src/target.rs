@@ -79,7 +79,7 @@ impl StoreTarget {
         }
     }
 
-    fn pages(&self, mut visit: impl FnMut(Entry)) -> Result<()> {
+    fn pages(&self, mut visit: impl FnMut(ListEntry)) -> Result<()> {
         let mut query = ListQuery { prefix: self.prefix.clone(), ..ListQuery::default() };
         loop {
             let page = self.store.list(&self.bucket, &query)?;
@@ -108,7 +108,7 @@ impl Target for StoreTarget {
     fn list(&self) -> Result<Vec<(String, u64)>> {
         let mut keys = Vec::new();
         self.pages(|entry| {
-            if let Entry::Object(mut object) = entry {
+            if let ListEntry::Object(mut object) = entry {
                 object.key.drain(..self.prefix.len().min(object.key.len()));
                 keys.push((object.key, object.size));
             }

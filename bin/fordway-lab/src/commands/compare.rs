@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use fordway_command::{Context, Exit, file_error};
-use fordway_http::Version;
+use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_http::HttpVersion;
 use fordway_measure::{Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, bytes_text, table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
@@ -22,7 +22,7 @@ use crate::args::{CompareArgs, GlobalArgs, LaneArg, TargetArg};
 use crate::commands::gateway::GatewayProcess;
 use crate::commands::service;
 
-pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     let targets = targets(args, global)?;
     let seed = args.chance.seed()?;
     let limits = TreeLimits { max_files: args.max_files, max_bytes: args.max_bytes, seed };

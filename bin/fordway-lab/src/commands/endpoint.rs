@@ -2,13 +2,13 @@
 //! the environment does.
 
 use fordway_client::s3::S3Config;
-use fordway_command::Context;
+use fordway_command::CommandContext;
 use fordway_store::{Error, ErrorKind, Result};
 
 use crate::args::{BenchArgs, Benchmark, Command, CompareArgs, GlobalArgs, LedgerArgs, TargetArg};
 
 /// Errors: `InvalidArgument` for `--endpoint` of a command that would ignore it.
-pub(super) fn check(command: &Command, global: &GlobalArgs, context: &Context) -> Result<()> {
+pub(super) fn check(command: &Command, global: &GlobalArgs, context: &CommandContext) -> Result<()> {
     if let (Some(endpoint), Some(instead)) = (&global.endpoint, instead(command)) {
         let detail = format!("--endpoint {endpoint} is not used here: {instead}");
         return Err(Error::new(ErrorKind::InvalidArgument, detail));
@@ -55,7 +55,7 @@ fn instead_of_bench(benchmark: &Benchmark) -> Option<&'static str> {
 
 /// A note where `compare` and `ledger`, which measure lanes, leave out the one that the environment names: to write to it
 /// unasked could cost money.
-fn tell_of_environment(command: &Command, global: &GlobalArgs, context: &Context) -> Result<()> {
+fn tell_of_environment(command: &Command, global: &GlobalArgs, context: &CommandContext) -> Result<()> {
     let (targets, advice): (&[TargetArg], _) = match command {
         Command::Compare(CompareArgs { targets, .. }) => (targets, "--endpoint or --target adds it"),
         Command::Ledger(LedgerArgs { echo: None, .. }) => {

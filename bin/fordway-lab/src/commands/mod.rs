@@ -22,7 +22,7 @@ use fordway_store::Result;
 use crate::args::{Cli, Command, CompletionsArgs, GlobalArgs, ManArgs};
 
 /// Carries out a command line.
-pub(crate) fn run(cli: Cli, context: &Context) -> Result<Exit> {
+pub(crate) fn run(cli: Cli, context: &CommandContext) -> Result<CommandExit> {
     endpoint::check(&cli.command, &cli.global, context)?;
     match cli.command {
         Command::Compare(args) => compare::run(&args, &cli.global, context),
@@ -47,8 +47,11 @@ fn variable(global: &GlobalArgs, name: &str) -> Option<String> {
     }
 }
 
-fn completions(args: &CompletionsArgs, context: &Context) -> Result<Exit> {
-    context.output.data(&manual::completions(args.shell, Cli::command(), "fordway-lab")).map(|()| Exit::Ok)
+fn completions(args: &CompletionsArgs, context: &CommandContext) -> Result<CommandExit> {
+    context
+        .output
+        .data(&manual::completions(args.shell, Cli::command(), "fordway-lab"))
+        .map(|()| CommandExit::Ok)
 }
 
 fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {

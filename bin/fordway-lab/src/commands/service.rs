@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_client::s3::{S3Config, S3Store};
-use fordway_command::Context;
+use fordway_command::CommandContext;
 use fordway_measure::Lane;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
 use fordway_workload::{StoreTarget, Target};
@@ -20,7 +20,11 @@ const PROBE: &[u8] = b"fordway compare";
 
 /// Opens the service, and makes a bucket there, or a prefix in the bucket that its URL names, which the target removes.
 /// Errors: of the service, in sentences that say what to do.
-pub(super) fn open(target: &TargetArg, global: &GlobalArgs, context: &Context) -> Result<Box<dyn Target>> {
+pub(super) fn open(
+    target: &TargetArg,
+    global: &GlobalArgs,
+    context: &CommandContext,
+) -> Result<Box<dyn Target>> {
     let refused = |error: Error| refusal(target, &error);
     let stores = Stores::of(target, global, context).map_err(refused)?;
     let own = format!("fordway-compare-{:08x}", random()?);
@@ -67,7 +71,7 @@ struct Stores {
 }
 
 impl Stores {
-    fn of(target: &TargetArg, global: &GlobalArgs, context: &Context) -> Result<Self> {
+    fn of(target: &TargetArg, global: &GlobalArgs, context: &CommandContext) -> Result<Self> {
         if !target.endpoint.starts_with("http") {
             let store = context.lane_at(&target.endpoint)?.store;
             return Ok(Stores { impatient: store.clone(), measured: store });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fordway_command::units::parse_duration;
-use fordway_posix::{Consistency, PosixConfig};
+use fordway_posix::{PosixConfig, ReadConsistency};
 use fordway_store::Bucket;
 use fordway_wire::size_text::parse_bytes;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_command::program::stop_when_asked;
 use fordway_command::units::human_bytes;
-use fordway_command::{Context, Exit, Interrupt};
+use fordway_command::{CommandContext, CommandExit, InterruptFlag};
 use fordway_posix::PosixStore;
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, OpenStore, ReloadSignal, TlsCertificate, Users};
@@ -33,7 +33,7 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     let root = args.root.display().to_string();
     let endpoint = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr());
     let published = Published::of(&args.common, &endpoint, pair.as_ref())?;
-    let ready = Ready {
+    let ready = GatewayReady {
         root: &root,
         endpoint,
         metrics: gateway.metrics_addr().map(|address| format!("http://{address}/metrics")),
@@ -69,7 +69,7 @@ fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
 }
 
 /// The users, and the key pair if there is one alone, with whether it had to be made.
-fn users(args: &ServeArgs) -> Result<(Users, Option<(Identity, bool)>)> {
+fn users(args: &ServeArgs) -> Result<(Users, Option<(AccessKeyPair, bool)>)> {
     let store = args.common.store(args.etag);
     let root = std::path::absolute(&args.root)
         .map_err(|error| fordway_command::file_error("finding", args.root.display(), error))?;
@@ -111,7 +111,7 @@ struct GatewayReady<'r> {
     published: Published<'r>,
 }
 
-fn keys<S: serde::Serializer>(identity: &Option<&Identity>, serializer: S) -> Result<S::Ok, S::Error> {
+fn keys<S: serde::Serializer>(identity: &Option<&AccessKeyPair>, serializer: S) -> Result<S::Ok, S::Error> {
     let pair = identity.map(|identity| [&identity.access_key, &identity.secret_key]);
     pair.serialize(serializer)
 }
@@ -131,14 +131,14 @@ impl fmt::Display for GatewayReady<'_> {
 #[derive(Serialize)]
 struct Published<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
-    generated: Option<&'r Identity>,
+    generated: Option<&'r AccessKeyPair>,
     #[serde(skip_serializing_if = "Option::is_none")]
     env_file: Option<&'r Path>,
 }
 
 impl<'r> Published<'r> {
     /// Writes the file, if there is to be one; `pair` is the one key pair, with whether it was made just now.
-    fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (Identity, bool)>) -> Result<Self> {
+    fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (AccessKeyPair, bool)>) -> Result<Self> {
         let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
         let Some(path) = &args.write_env else { return Ok(Published { generated, env_file: None }) };
         env_file::write(path, endpoint, pair.map(|(keys, _)| keys))?;
@@ -153,7 +153,7 @@ impl fmt::Display for Published<'_> {
         if let Some(path) = self.env_file {
             write!(f, "\nfordway: endpoint and keys are in {}", path.display())?;
         }
-        let Some(Identity { access_key, secret_key }) = self.generated else { return Ok(()) };
+        let Some(AccessKeyPair { access_key, secret_key }) = self.generated else { return Ok(()) };
         write!(f, "\nexport AWS_ACCESS_KEY_ID={access_key}\nexport AWS_SECRET_ACCESS_KEY={secret_key}")
     }
 }

@@ -327,10 +327,10 @@ fn places_that_cannot_be_copied_between() {
         let ran = rig.run(words).ended(CommandExit::Usage);
         assert!(ran.stderr.starts_with("fordway: "), "{words:?}: {}", ran.stderr);
     }
-    let none = rig.run(&["cp", "DIR/none", "s3://bkt/"]).ended(Exit::NotFound);
+    let none = rig.run(&["cp", "DIR/none", "s3://bkt/"]).ended(CommandExit::NotFound);
     assert!(none.stderr.contains("/none; check the path, or write s3://BUCKET/KEY"), "{}", none.stderr);
-    rig.run(&["cp", "DIR/f", "s3://nobucket/"]).ended(Exit::NotFound);
-    rig.run(&["cp", "s3://bkt/none", "DIR/x"]).ended(Exit::NotFound);
+    rig.run(&["cp", "DIR/f", "s3://nobucket/"]).ended(CommandExit::NotFound);
+    rig.run(&["cp", "s3://bkt/none", "DIR/x"]).ended(CommandExit::NotFound);
     assert_eq!(rig.files(), ["f"]);
 }
 

@@ -151,7 +151,7 @@ impl S3Config {
         let named = Self::find_endpoint(endpoint, variable)?;
         let is_endpoint_unset = named.is_none();
         let endpoint = named.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
-        let credentials = Credentials::find(variable, &profile)?;
+        let credentials = S3Credentials::find(variable, &profile)?;
         let addressing = match setting("s3.addressing_style").as_deref() {
             Some("path") => BucketAddressing::Path,
             Some("virtual") => BucketAddressing::VirtualHost,
@@ -230,7 +230,7 @@ mod tests {
     fn without_any_setting_it_is_aws_and_anonymous() {
         let found = resolve(None, &[("HOME", "/nonexistent")]).unwrap();
         assert_eq!(found.endpoint, "https://s3.us-east-1.amazonaws.com");
-        assert_eq!(found.credentials, Credentials::Anonymous);
+        assert_eq!(found.credentials, S3Credentials::Anonymous);
         assert!(found.is_endpoint_unset);
         let found = resolve(Some("http://h:1"), &[("HOME", "/nonexistent")]).unwrap();
         assert!(!found.is_endpoint_unset);

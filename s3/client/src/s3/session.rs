@@ -61,7 +61,7 @@ impl S3Session {
         call.check_headers()?;
         let address = self.address(call);
         let until = self.config.timeout.map(|timeout| Instant::now() + timeout);
-        let mut retries = Retries::new(self.retries_max(), until);
+        let mut retries = RetryBudget::new(self.retries_max(), until);
         loop {
             let failed = match self.attempt(call, &address) {
                 Ok(response) => match receive(response) {
@@ -78,7 +78,7 @@ impl S3Session {
 
     /// Who has named neither a service nor keys did not mean AWS, most likely: there is nothing to be patient for.
     fn retries_max(&self) -> u32 {
-        let is_meant = !self.config.is_endpoint_unset || self.config.credentials != Credentials::Anonymous;
+        let is_meant = !self.config.is_endpoint_unset || self.config.credentials != S3Credentials::Anonymous;
         if is_meant { self.config.max_retries } else { 0 }
     }
 

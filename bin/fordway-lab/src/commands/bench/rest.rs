@@ -22,7 +22,7 @@ use serde_json::json;
 
 use crate::args::{ArrivalsArg, GlobalArgs, HttpArg, MethodArg, RestArgs};
 
-pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
@@ -124,9 +124,9 @@ fn requests(args: &RestArgs, global: &GlobalArgs, point: &Point) -> Result<Arc<R
 }
 
 /// Errors: `InvalidArgument` where there is nothing to sign with.
-fn signer(global: &GlobalArgs) -> Result<Signer> {
+fn signer(global: &GlobalArgs) -> Result<RequestSigner> {
     let config = S3Config::resolve(None, &|name| crate::commands::variable(global, name))?;
-    if config.credentials == Credentials::Anonymous {
+    if config.credentials == S3Credentials::Anonymous {
         let detail =
             "--sign needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile";
         return Err(Error::new(ErrorKind::InvalidArgument, detail));

@@ -100,7 +100,7 @@ fn work(
     plan: &Plan,
     paths: &[PathArg],
     args: &LedgerArgs,
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<Work> {
     let mut ladder = Ladder::new(dir, &plan.sizes, paths, &args.setup)?;
     let placement = choose_placement(&ladder, args.placement)?;
@@ -187,7 +187,13 @@ fn write(dir: &FilePath, run: &Run, work: &Work) -> Result<()> {
     run.write(dir, &work.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
-fn report(out: &FilePath, printed: &[u64], run: &Run, account: &Account, context: &Context) -> Result<Exit> {
+fn report(
+    out: &FilePath,
+    printed: &[u64],
+    run: &Run,
+    account: &Account,
+    context: &CommandContext,
+) -> Result<CommandExit> {
     for component in &account.components {
         context.output.row(component)?;
     }
@@ -202,7 +208,7 @@ fn report(out: &FilePath, printed: &[u64], run: &Run, account: &Account, context
         context.output.note(&format!("warning: {warning}"));
     }
     context.output.text(&format!("run: {}", out.display()))?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Has this thread, and the processes behind the components, run where `wanted` says; answers what was done.

@@ -33,7 +33,7 @@ pub(super) struct Jobs<'a> {
     args: &'a SpeedupArgs,
     launcher: &'a Launcher,
     setups: Vec<RunningSetup>,
-    context: &'a Context,
+    context: &'a CommandContext,
     fordway: PathBuf,
     /// Everything that the launcher and its ranks write for themselves: gone with this.
     scratch: TempDir,
@@ -44,7 +44,7 @@ impl<'a> Jobs<'a> {
         args: &'a SpeedupArgs,
         launcher: &'a Launcher,
         setups: Vec<RunningSetup>,
-        context: &'a Context,
+        context: &'a CommandContext,
     ) -> Result<Self> {
         let base = Some(PathBuf::from(SHARED_MEMORY)).filter(|path| path.is_dir());
         let base = base.unwrap_or_else(std::env::temp_dir);

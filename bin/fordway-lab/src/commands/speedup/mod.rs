@@ -5,7 +5,7 @@ mod launch;
 
 use std::time::Instant;
 
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_measure::{Lane, Machine, Run, ns_text, parallel_table, unknown_name};
 use fordway_netlab::setup::{Ends, Setup, Wire};
 use fordway_store::{Error, ErrorKind, Result};
@@ -231,7 +231,7 @@ fn load(name: &str) -> Result<Setup> {
 /// Errors: `InvalidArgument` for what cannot hold the ranks of a job; errors of the reference.
 fn bring_up(
     asked: &[AskedSetup],
-    context: &Context,
+    context: &CommandContext,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<RunningSetup>> {
     let mut setups: Vec<RunningSetup> = Vec::new();

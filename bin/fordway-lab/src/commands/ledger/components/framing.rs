@@ -12,8 +12,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use fordway_store::{Bucket, ETag, ErrorKind, Expected, GetOptions, Key, PutOptions, PutResult, Result};
-use fordway_wire::node::{self, Committed, Flags, Header, Inbox, ReadDone, Reply, Sent, take_reply};
+use fordway_store::{
+    Bucket, ETag, ErrorKind, ExpectedContent, GetOptions, Key, PutOptions, PutResult, Result,
+};
+use fordway_wire::node::{
+    self, CommitResponse, ContentDelivery, FrameBuffer, FrameHeader, NodeResponse, ReadResponse,
+    ResponseFlags, take_reply,
+};
 use fordway_workload::ledger::Component;
 use h2::client::SendRequest;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};

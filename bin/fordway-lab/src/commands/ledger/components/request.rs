@@ -17,7 +17,7 @@ use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Key, MemoryStore, Objects, PutOptions,
     Result,
 };
-use fordway_wire::sigv4::{Authorization, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+use fordway_wire::sigv4::{AuthorizationHeader, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
 use fordway_workload::ledger::Component;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fordway_command::file_error;
 use fordway_netlab::setup::Ends;
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Wait, receive_with_descriptor, send_all, send_unpaced_on_loopback};
+use fordway_sys::{WaitMode, receive_with_descriptor, send_all, send_unpaced_on_loopback};
 use fordway_workload::ledger::Component;
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

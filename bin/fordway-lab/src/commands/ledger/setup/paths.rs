@@ -158,7 +158,7 @@ impl Ladder {
             Ok(Box::new(Layer::new(Operation::Get, &site.bucket, &site.contents)?))
         })?;
         self.http2_components(site, &request)?;
-        let gateway = Ladder::gateway(site.root)?.asked_in(Version::Http2);
+        let gateway = Ladder::gateway(site.root)?.asked_in(HttpVersion::Http2);
         self.whole("http2 get", "S3 over HTTP/2 in the clear on loopback, a gateway process", site, gateway)?;
         self.paths.push(
             Path::new("http2 get")
