@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use fordway_measure::{Shuffle, median, median_interval, ns_text};
+use fordway_measure::{SeededRandom, median, median_interval, ns_text};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{GetOptions, Key, ObjectBatches, Objects, PutOptions, Store};
 use fordway_sys::{Mode, OFlags, open_in, read_into_spare, stat};
@@ -30,7 +30,7 @@ fn ways(title: &str, shape: &BlockCalls, mut ways: Vec<Way<'_>>, rounds: usize) 
         return Ok(());
     }
     let mut times: Vec<Vec<f64>> = ways.iter().map(|_| Vec::new()).collect();
-    let mut shuffle = Shuffle::new(7);
+    let mut shuffle = SeededRandom::new(7);
     // The first round warms up.
     for round in 0..=rounds {
         let mut order: Vec<usize> = (0..ways.len()).collect();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use fordway_measure::{Interval, median_interval, ns_text};
+use fordway_measure::{ConfidenceInterval, median_interval, ns_text};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, ExpectedContent, Key, ListQuery, MIN_PART_BYTES,
@@ -21,7 +21,7 @@ fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<f64> {
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-fn text(interval: &Interval) -> String {
+fn text(interval: &ConfidenceInterval) -> String {
     format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high)
 }
 

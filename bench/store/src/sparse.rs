@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use fordway_measure::{Interval, median_interval};
+use fordway_measure::{ConfidenceInterval, median_interval};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, GetOptions, Key, Objects, PutOptions};
 use rustix::fs::{
@@ -174,6 +174,6 @@ fn block(numbers: std::ops::Range<usize>, call: &mut dyn FnMut(usize) -> Result<
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-fn text(interval: &Interval) -> String {
+fn text(interval: &ConfidenceInterval) -> String {
     format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high)
 }

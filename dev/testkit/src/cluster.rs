@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_netlab::{Mounts, Namespace, Process};
+use fordway_netlab::{MountNamespace, NamespaceProcess, NetworkNamespace};
 
 /// How long a file system may take to start.
 const START: Duration = Duration::from_secs(90);
@@ -123,7 +123,7 @@ set +e
 pub struct FileSystemCluster {
     /// What it is called in messages.
     pub name: &'static str,
-    agent: Process,
+    agent: NamespaceProcess,
     next: AtomicUsize,
 }
 
@@ -138,7 +138,7 @@ impl FileSystemCluster {
     /// Where the mount of each node is, as tasks see it, with an empty directory in the file system.
     pub const MOUNTS: [&'static str; 2] = ["/mnt/1/root", "/mnt/2/root"];
     /// A directory that tasks share and that is not on the file system.
-    pub const CONTROL: &'static str = Mounts::SCRATCH;
+    pub const CONTROL: &'static str = MountNamespace::SCRATCH;
 
     /// GlusterFS, as Debian has it: a volume on two bricks, each file on both. `None`, with a record of the skip,
     /// where it cannot be had.
@@ -170,9 +170,9 @@ impl FileSystemCluster {
     }
 
     fn try_start(name: &'static str, script: &str) -> Result<Self, String> {
-        let network = Namespace::new().map_err(|error| error.to_string())?;
+        let network = NetworkNamespace::new().map_err(|error| error.to_string())?;
         network.ip("addr add 10.88.0.1/32 dev lo").map_err(|error| error.to_string())?;
-        let mounts = Mounts::new().map_err(|error| error.to_string())?;
+        let mounts = MountNamespace::new().map_err(|error| error.to_string())?;
         let log = tempfile::tempfile().map_err(|error| error.to_string())?;
         let copy = || log.try_clone().map(Stdio::from).map_err(|error| error.to_string());
         let mut command = Command::new("bash");

@@ -19,12 +19,12 @@ const HEADER_BYTES: usize = 10;
 
 /// One end of a tunnel.
 #[derive(Debug)]
-pub struct Tunnel {
+pub struct TunnelEnd {
     device: TunDevice,
     socket: UdpSocket,
 }
 
-impl Tunnel {
+impl TunnelEnd {
     /// Makes a device called `device`, which is down and has no address, in the network of the calling thread, and
     /// a socket from `listen` to `peer` (`HOST:PORT` each).
     ///
@@ -39,7 +39,7 @@ impl Tunnel {
         socket.set_nonblocking(true).map_err(failed("preparing the tunnel's socket"))?;
         let device =
             TunDevice::new(device, false).map_err(|error| refused("making a network device", error))?;
-        Ok(Tunnel { device, socket })
+        Ok(TunnelEnd { device, socket })
     }
 
     /// Carries packets for as long as the process lives. What the network or the device refuses is lost, as on

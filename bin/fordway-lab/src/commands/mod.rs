@@ -19,22 +19,22 @@ use clap::CommandFactory;
 use fordway_command::{CommandContext, CommandExit, file_error, manual};
 use fordway_store::Result;
 
-use crate::args::{Cli, Command, CompletionsArgs, GlobalArgs, ManArgs};
+use crate::args::{CompletionsArgs, GlobalArgs, LabCommandLine, ManArgs, MeasuringCommand};
 
 /// Carries out a command line.
-pub(crate) fn run(cli: Cli, context: &CommandContext) -> Result<CommandExit> {
+pub(crate) fn run(cli: LabCommandLine, context: &CommandContext) -> Result<CommandExit> {
     endpoint::check(&cli.command, &cli.global, context)?;
     match cli.command {
-        Command::Compare(args) => compare::run(&args, &cli.global, context),
-        Command::Ledger(args) => ledger::run(&args, context),
-        Command::Machines(args) => machines::run(&args, context),
-        Command::Doctor(args) => doctor::run(&args, context),
-        Command::Speedup(args) => speedup::run(&args, context),
-        Command::Bench(args) => bench::run(&args, &cli.global, context),
-        Command::Netlab(args) => netlab::run(&args, context),
-        Command::Pingpong(args) => pingpong::run(&args, context),
-        Command::Completions(args) => completions(&args, context),
-        Command::Man(args) => man(&args, context),
+        MeasuringCommand::Compare(args) => compare::run(&args, &cli.global, context),
+        MeasuringCommand::Ledger(args) => ledger::run(&args, context),
+        MeasuringCommand::Machines(args) => machines::run(&args, context),
+        MeasuringCommand::Doctor(args) => doctor::run(&args, context),
+        MeasuringCommand::Speedup(args) => speedup::run(&args, context),
+        MeasuringCommand::Bench(args) => bench::run(&args, &cli.global, context),
+        MeasuringCommand::Netlab(args) => netlab::run(&args, context),
+        MeasuringCommand::Pingpong(args) => pingpong::run(&args, context),
+        MeasuringCommand::Completions(args) => completions(&args, context),
+        MeasuringCommand::Man(args) => man(&args, context),
     }
 }
 
@@ -50,14 +50,14 @@ fn variable(global: &GlobalArgs, name: &str) -> Option<String> {
 fn completions(args: &CompletionsArgs, context: &CommandContext) -> Result<CommandExit> {
     context
         .output
-        .data(&manual::completions(args.shell, Cli::command(), "fordway-lab"))
+        .data(&manual::completions(args.shell, LabCommandLine::command(), "fordway-lab"))
         .map(|()| CommandExit::Ok)
 }
 
 fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.out {
-        None => context.output.data(&manual::front_page(Cli::command())?)?,
-        Some(directory) => manual::write_pages(Cli::command(), directory)?,
+        None => context.output.data(&manual::front_page(LabCommandLine::command())?)?,
+        Some(directory) => manual::write_pages(LabCommandLine::command(), directory)?,
     }
     Ok(CommandExit::Ok)
 }

@@ -32,7 +32,7 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     }
     let root = args.root.display().to_string();
     let endpoint = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr());
-    let published = Published::of(&args.common, &endpoint, pair.as_ref())?;
+    let published = GatewayAccess::of(&args.common, &endpoint, pair.as_ref())?;
     let ready = GatewayReady {
         root: &root,
         endpoint,
@@ -108,7 +108,7 @@ struct GatewayReady<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<String>,
     #[serde(flatten)]
-    published: Published<'r>,
+    published: GatewayAccess<'r>,
 }
 
 fn keys<S: serde::Serializer>(identity: &Option<&AccessKeyPair>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -129,26 +129,26 @@ impl fmt::Display for GatewayReady<'_> {
 /// How programs come to know of the gateway beyond its ready line: by a file, or by keys that are printed because nobody
 /// could know them.
 #[derive(Serialize)]
-struct Published<'r> {
+struct GatewayAccess<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
     generated: Option<&'r AccessKeyPair>,
     #[serde(skip_serializing_if = "Option::is_none")]
     env_file: Option<&'r Path>,
 }
 
-impl<'r> Published<'r> {
+impl<'r> GatewayAccess<'r> {
     /// Writes the file, if there is to be one; `pair` is the one key pair, with whether it was made just now.
     fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (AccessKeyPair, bool)>) -> Result<Self> {
         let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
-        let Some(path) = &args.write_env else { return Ok(Published { generated, env_file: None }) };
+        let Some(path) = &args.write_env else { return Ok(GatewayAccess { generated, env_file: None }) };
         env_file::write(path, endpoint, pair.map(|(keys, _)| keys))?;
         // What is in a file that others cannot read does not belong into logs.
-        Ok(Published { generated: None, env_file: Some(path) })
+        Ok(GatewayAccess { generated: None, env_file: Some(path) })
     }
 }
 
 /// Lines for a shell.
-impl fmt::Display for Published<'_> {
+impl fmt::Display for GatewayAccess<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = self.env_file {
             write!(f, "\nfordway: endpoint and keys are in {}", path.display())?;
@@ -198,7 +198,7 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
     let ready = NodeReady {
         root: root.display().to_string(),
         tcp_endpoint: gateway.tcp_addr().map(|address| format!("tcp://{address}")),
-        published: Published::of(&args.common, &endpoint, pair.as_ref())?,
+        published: GatewayAccess::of(&args.common, &endpoint, pair.as_ref())?,
         endpoint,
     };
     context.output.record(&ready)?;
@@ -242,7 +242,7 @@ struct NodeReady<'r> {
     tcp_endpoint: Option<String>,
     endpoint: String,
     #[serde(flatten)]
-    published: Published<'r>,
+    published: GatewayAccess<'r>,
 }
 
 impl fmt::Display for NodeReady<'_> {
