@@ -83,9 +83,9 @@ impl MpiBenchmark {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    let cli = Cli::try_parse().unwrap_or_else(|error| with_new_name(error, &words).exit());
+    let cli = MpiCommandLine::try_parse().unwrap_or_else(|error| with_new_name(error, &words).exit());
     let benchmark = cli.benchmark;
-    if matches!(&benchmark, Benchmark::Transport(args) if args.which) {
+    if matches!(&benchmark, MpiBenchmark::Transport(args) if args.which) {
         println!("{}", transport::library());
         return ExitCode::SUCCESS;
     }

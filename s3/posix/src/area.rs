@@ -2,7 +2,7 @@
 //! put in its place.
 //!
 //! Whoever may write to a bucket may write to its `.fordway`, so nothing there is believed because of its
-//! name. Links are not followed (see [`crate::tree`]); only regular files are read, and no more of them
+//! name. Links are not followed (see [`crate::volume::BucketTree`]); only regular files are read, and no more of them
 //! than Fordway writes; only what was just made is given a mode or a group. In a bucket with the sticky bit
 //! one writer may not touch what is another's, so there owners count as well: directories are made as the
 //! bucket's owner where the process may act as others, and where they are a third user's, nothing of one's
@@ -314,7 +314,7 @@ impl RootVolume {
         }
     }
 
-    /// As [`SharedStore::guard`], where there may be no private area.
+    /// As [`RootVolume::guard`], where there may be no private area.
     pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         let of =
             self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the bucket's state"))?;

@@ -1,8 +1,8 @@
 //! Bytes from one process to another, by every transport there is: MPI, bare TCP, HTTP, our lanes.
 //!
-//! All are asked the same: [`Exchange::Fetch`] is a small request, and the time until all bytes of the
-//! answer are here, as a GET has it; [`Exchange::Stream`] has several of these under way;
-//! [`Exchange::PingPong`] is the half round trip that MPI's benchmarks print, for those that can.
+//! All are asked the same: [`MessageExchange::Fetch`] is a small request, and the time until all bytes of the
+//! answer are here, as a GET has it; [`MessageExchange::Stream`] has several of these under way;
+//! [`MessageExchange::PingPong`] is the half round trip that MPI's benchmarks print, for those that can.
 //!
 //! A [`MessageTransport`] does an [`MessageOrder`] at a time. Two processes with a [`MessageLink`] between them are one
 //! ([`LinkTransport`]), and so are objects behind a [`fordway_store::Store`] ([`ObjectTransport`]). Which sizes are measured, and the options
@@ -88,7 +88,7 @@ pub struct MessageOrder {
     pub exchange: MessageExchange,
     /// Bytes of each message, at least 1.
     pub size_bytes: u64,
-    /// Messages under way at once; 1 but for [`Exchange::Stream`].
+    /// Messages under way at once; 1 but for [`MessageExchange::Stream`].
     pub window: u64,
     /// How often it is done and timed.
     pub count: u64,

@@ -8,7 +8,7 @@ mod components;
 mod echo;
 mod setup;
 
-use std::path::Path as FilePath;
+use std::path::Path;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -100,7 +100,7 @@ struct LedgerRun {
 }
 
 fn work(
-    dir: &FilePath,
+    dir: &Path,
     plan: &LedgerPlan,
     paths: &[PathArg],
     args: &LedgerArgs,
@@ -182,7 +182,7 @@ fn doubts(account: &LedgerAccount, printed: &[u64]) -> Vec<String> {
 }
 
 /// The run, with the account beside it; `run.json` comes last.
-fn write(dir: &FilePath, run: &RunDocument, work: &LedgerRun) -> Result<()> {
+fn write(dir: &Path, run: &RunDocument, work: &LedgerRun) -> Result<()> {
     let failed = |error| file_error("writing", dir.join("ledger.json").display(), error);
     std::fs::create_dir_all(dir).map_err(failed)?;
     let text = serde_json::to_vec_pretty(&work.account)
@@ -192,7 +192,7 @@ fn write(dir: &FilePath, run: &RunDocument, work: &LedgerRun) -> Result<()> {
 }
 
 fn report(
-    out: &FilePath,
+    out: &Path,
     printed: &[u64],
     run: &RunDocument,
     account: &LedgerAccount,

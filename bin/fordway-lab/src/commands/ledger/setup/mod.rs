@@ -3,7 +3,7 @@
 
 mod paths;
 
-use std::path::{Path as FilePath, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fordway_command::file_error;
@@ -39,9 +39,9 @@ pub(super) struct LedgerSetup {
 
 /// Where objects are, for components that are made of them.
 struct ObjectSite<'s> {
-    dir: &'s FilePath,
+    dir: &'s Path,
     /// What gateways serve.
-    root: &'s FilePath,
+    root: &'s Path,
     bucket: Bucket,
     files: SizedFiles,
     largest: PathBuf,
@@ -52,7 +52,7 @@ struct ObjectSite<'s> {
 impl LedgerSetup {
     /// Stores an object of each of `sizes` in the empty directory `dir`, and makes the components of `paths`, and of
     /// an HTTP get through each of the set-ups `networks`.
-    pub(super) fn new(dir: &FilePath, sizes: &[u64], paths: &[PathArg], networks: &[String]) -> Result<Self> {
+    pub(super) fn new(dir: &Path, sizes: &[u64], paths: &[PathArg], networks: &[String]) -> Result<Self> {
         let setups = chosen(networks)?;
         let root = dir.join("s3");
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
@@ -131,12 +131,12 @@ impl LedgerSetup {
     }
 
     /// A gateway over HTTP/1.1 in the clear, with the durability that costs nothing.
-    fn gateway(root: &FilePath) -> Result<GatewayProcess> {
+    fn gateway(root: &Path) -> Result<GatewayProcess> {
         GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)
     }
 
     /// The same with TLS.
-    fn tls_gateway(root: &FilePath) -> Result<GatewayProcess> {
+    fn tls_gateway(root: &Path) -> Result<GatewayProcess> {
         GatewayProcess::start_tls(root, ETagPolicy::Fast, Durability::None)
     }
 
