@@ -1,0 +1,369 @@
+//! What is measured: how it is prepared at a size, and what is timed.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{
+    Bucket, CompleteOptions, CompletedPart, Expected, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches,
+    ObjectVersions, Objects, PartOptions, PartsQuery, PutOptions, UploadId, UploadsQuery, VersionId, Versioning,
+    VersionsQuery,
+};
+
+/// What the size of a case is.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// The work itself.
+    Whole,
+    /// What lies beside the one key or page that is worked on.
+    One,
+}
+
+/// What is timed; called again and again.
+pub(crate) type Act = Box<dyn FnMut() -> Result<()>>;
+
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) sizes: &'static [usize],
+    /// How often it is called for one time.
+    pub(crate) calls: usize,
+    /// Makes all that there is to be at a size.
+    pub(crate) prepare: fn(&Path, usize) -> Result<Act>,
+}
+
+/// The time of one of `calls` calls, in nanoseconds.
+pub(crate) fn timed(calls: usize, act: &mut Act) -> Result<f64> {
+    let start = Instant::now();
+    for _ in 0..calls {
+        act()?;
+    }
+    Ok(start.elapsed().as_nanos() as f64 / calls as f64)
+}
+
+const MANY: &[usize] = &[1_000, 10_000, 100_000, 1_000_000];
+const SOME: &[usize] = &[1_000, 10_000, 100_000];
+const PARTS: &[usize] = &[100, 1_000, 10_000];
+const BATCH: &[usize] = &[100, 1_000, 10_000];
+const DEPTH: &[usize] = &[5, 50];
+
+const fn whole(name: &'static str, sizes: &'static [usize], prepare: fn(&Path, usize) -> Result<Act>) -> Case {
+    Case { name, kind: Kind::Whole, sizes, calls: 1, prepare }
+}
+
+const fn one(name: &'static str, sizes: &'static [usize], prepare: fn(&Path, usize) -> Result<Act>) -> Case {
+    Case { name, kind: Kind::One, sizes, calls: 200, prepare }
+}
+
+pub(crate) fn all() -> Vec<Case> {
+    vec![
+        whole("list of all keys", MANY, |root, size| list_all(Ground::with_keys(root, size, plain)?, size, "")),
+        whole("list of all keys by prefix", MANY, |root, size| {
+            list_all(Ground::with_keys(root, size, plain)?, size, "k")
+        }),
+        whole("list of all odd keys", SOME, |root, size| list_all(Ground::with_keys(root, size, odd)?, size, "")),
+        one("page of keys", MANY, |root, size| page(Ground::with_keys(root, size, plain)?, plain(size / 2))),
+        one("page of odd keys", SOME, |root, size| page(Ground::with_keys(root, size, odd)?, odd(size / 2))),
+        one("get", MANY, get),
+        one("head", MANY, head),
+        one("head of a missing key", MANY, head_missing),
+        one("put and delete of a key", MANY, |root, size| put_and_delete(Ground::with_keys(root, size, plain)?, "new")),
+        one("put and delete of an odd key", SOME, |root, size| {
+            put_and_delete(Ground::with_keys(root, size, odd)?, "run//new")
+        }),
+        one("overwrite", MANY, overwrite),
+        one("put beside old versions", SOME, put_version),
+        one("get of an old version", SOME, get_version),
+        one("page of versions of a key", SOME, page_of_versions),
+        whole("list of all versions, two of each key", SOME, list_versions),
+        whole("list of all uploads", SOME, |root, size| list_uploads(root, size, usize::MAX)),
+        one("page of uploads", SOME, |root, size| list_uploads(root, size, 50)),
+        one("begin and abort of an upload", SOME, begin_and_abort),
+        one("part of an upload", PARTS, put_part),
+        one("page of parts", PARTS, page_of_parts),
+        whole("completion of an upload", PARTS, complete),
+        whole("batch of puts", BATCH, put_many),
+        whole("batch of gets", BATCH, get_many),
+        whole("batch of deletes", BATCH, delete_many),
+        whole("put and delete at a depth", DEPTH, at_depth),
+        whole("list of buckets", SOME, list_buckets),
+        one("head of a bucket", SOME, head_bucket),
+    ]
+}
+
+/// A store with one bucket.
+pub(crate) struct Ground {
+    pub(crate) store: PosixStore,
+    pub(crate) bucket: Bucket,
+}
+
+pub(crate) fn plain(number: usize) -> String {
+    format!("k{number:08}")
+}
+
+/// No path: it has an empty part.
+pub(crate) fn odd(number: usize) -> String {
+    format!("run//e{number:08}")
+}
+
+impl Ground {
+    pub(crate) fn new(root: &Path) -> Result<Self> {
+        let (store, bucket) = (PosixStore::open(root, PosixConfig::default())?, Bucket::new("growth")?);
+        store.create_bucket(&bucket)?;
+        Ok(Ground { store, bucket })
+    }
+
+    pub(crate) fn with_keys(root: &Path, count: usize, name: fn(usize) -> String) -> Result<Self> {
+        let ground = Ground::new(root)?;
+        (0..count).try_for_each(|number| ground.put(&name(number)).map(drop))?;
+        // The bucket as programs find it that come later.
+        Ok(Ground { store: PosixStore::open(root, PosixConfig::default())?, ..ground })
+    }
+
+    fn with_versions(root: &Path, count: usize) -> Result<(Self, Vec<VersionId>)> {
+        let ground = Ground::new(root)?;
+        ground.store.set_versioning(&ground.bucket, Versioning::Enabled)?;
+        let versions = (0..count).map(|_| ground.put("k")).collect::<Result<Vec<_>>>()?;
+        Ok((ground, versions.into_iter().flatten().collect()))
+    }
+
+    fn with_parts(root: &Path, count: usize) -> Result<(Self, UploadId)> {
+        let ground = Ground::new(root)?;
+        let upload = ground.store.create_upload(&ground.bucket, &Key::new("u")?, &PutOptions::default())?;
+        (1..=count).try_for_each(|number| ground.put_part(&upload, number).map(drop))?;
+        Ok((ground, upload))
+    }
+
+    pub(crate) fn put(&self, key: &str) -> Result<Option<VersionId>> {
+        Ok(self.store.put(&self.bucket, &Key::new(key)?, b"content", &PutOptions::default())?.version)
+    }
+
+    fn put_part(&self, upload: &UploadId, number: usize) -> Result<CompletedPart> {
+        let (number, key) = (u16::try_from(number)?, Key::new("u")?);
+        let mut part = self.store.part_writer(&self.bucket, &key, upload, number, &PartOptions::default())?;
+        part.write(b"content")?;
+        Ok(CompletedPart::new(number, part.commit(&Expected::default())?.etag))
+    }
+
+    /// Lists in one page; answers how many there were.
+    pub(crate) fn list(&self, prefix: &str) -> Result<usize> {
+        let query = ListQuery { max_keys: usize::MAX, ..ListQuery::prefix(prefix) };
+        Ok(self.store.list(&self.bucket, &query)?.entries.len())
+    }
+}
+
+/// Each of some numbers below `size`, far from each other, in turn.
+fn far_apart(size: usize) -> impl FnMut() -> usize {
+    let mut number = 0;
+    move || {
+        number = (number + 7_919) % size;
+        number
+    }
+}
+
+fn list_all(ground: Ground, size: usize, prefix: &'static str) -> Result<Act> {
+    Ok(Box::new(move || Ok(ensure!(ground.list(prefix)? == size))))
+}
+
+fn page(ground: Ground, start: String) -> Result<Act> {
+    let query = ListQuery { start_after: Some(start), max_keys: 50, ..ListQuery::default() };
+    Ok(Box::new(move || Ok(ensure!(ground.store.list(&ground.bucket, &query)?.entries.len() == 50))))
+}
+
+fn get(root: &Path, size: usize) -> Result<Act> {
+    let (ground, mut next) = (Ground::with_keys(root, size, plain)?, far_apart(size));
+    let mut content = Vec::new();
+    Ok(Box::new(move || {
+        let key = Key::new(plain(next()))?;
+        ground.store.read(&ground.bucket, &key, &GetOptions::default(), &mut content)?;
+        Ok(())
+    }))
+}
+
+fn head(root: &Path, size: usize) -> Result<Act> {
+    let (ground, mut next) = (Ground::with_keys(root, size, plain)?, far_apart(size));
+    Ok(Box::new(move || {
+        ground.store.head(&ground.bucket, &Key::new(plain(next()))?, &GetOptions::default())?;
+        Ok(())
+    }))
+}
+
+fn head_missing(root: &Path, size: usize) -> Result<Act> {
+    let (ground, mut next) = (Ground::with_keys(root, size, plain)?, far_apart(size));
+    Ok(Box::new(move || {
+        let key = Key::new(format!("{}-not", plain(next())))?;
+        Ok(ensure!(ground.store.head(&ground.bucket, &key, &GetOptions::default()).is_err()))
+    }))
+}
+
+fn put_and_delete(ground: Ground, name: &'static str) -> Result<Act> {
+    let key = Key::new(name)?;
+    Ok(Box::new(move || {
+        ground.put(name)?;
+        ground.store.delete(&ground.bucket, &key, &Default::default())?;
+        Ok(())
+    }))
+}
+
+fn overwrite(root: &Path, size: usize) -> Result<Act> {
+    let (ground, mut next) = (Ground::with_keys(root, size, plain)?, far_apart(size));
+    Ok(Box::new(move || ground.put(&plain(next())).map(drop)))
+}
+
+fn put_version(root: &Path, size: usize) -> Result<Act> {
+    let (ground, _) = Ground::with_versions(root, size)?;
+    Ok(Box::new(move || ground.put("k").map(drop)))
+}
+
+fn get_version(root: &Path, size: usize) -> Result<Act> {
+    let ((ground, versions), mut next) = (Ground::with_versions(root, size)?, far_apart(size));
+    let key = Key::new("k")?;
+    Ok(Box::new(move || {
+        ground.store.get(&ground.bucket, &key, &GetOptions::version(versions[next()].clone()))?;
+        Ok(())
+    }))
+}
+
+fn page_of_versions(root: &Path, size: usize) -> Result<Act> {
+    let (ground, versions) = Ground::with_versions(root, size)?;
+    let query = VersionsQuery {
+        key_after: Some("k".into()),
+        version_after: Some(versions[size / 2].clone()),
+        max_keys: 50,
+        ..Default::default()
+    };
+    Ok(Box::new(move || Ok(ensure!(ground.store.list_versions(&ground.bucket, &query)?.versions.len() == 50))))
+}
+
+fn list_versions(root: &Path, size: usize) -> Result<Act> {
+    let ground = with_two_versions(root, size / 2)?;
+    Ok(Box::new(move || Ok(ensure!(all_versions(&ground)? == size / 2 * 2))))
+}
+
+/// A bucket in which each of `keys` keys has two versions.
+pub(crate) fn with_two_versions(root: &Path, keys: usize) -> Result<Ground> {
+    let (ground, _) = Ground::with_versions(root, 0)?;
+    (0..2 * keys).try_for_each(|number| ground.put(&plain(number % keys)).map(drop))?;
+    Ok(ground)
+}
+
+/// Lists all versions in pages of 1,000; answers how many there are.
+pub(crate) fn all_versions(ground: &Ground) -> Result<usize> {
+    let (mut query, mut count) = (VersionsQuery::default(), 0);
+    loop {
+        let page = ground.store.list_versions(&ground.bucket, &query)?;
+        count += page.versions.len();
+        match page.next {
+            Some((key, version)) => (query.key_after, query.version_after) = (Some(key), version),
+            None => return Ok(count),
+        }
+    }
+}
+
+fn with_uploads(root: &Path, count: usize) -> Result<Ground> {
+    let ground = Ground::new(root)?;
+    for number in 0..count {
+        ground.store.create_upload(&ground.bucket, &Key::new(plain(number))?, &PutOptions::default())?;
+    }
+    Ok(ground)
+}
+
+fn list_uploads(root: &Path, size: usize, max_uploads: usize) -> Result<Act> {
+    let ground = with_uploads(root, size)?;
+    let is_page = max_uploads < size;
+    let key_after = is_page.then(|| plain(size / 2));
+    let query = UploadsQuery { key_after, max_uploads, ..Default::default() };
+    let wanted = max_uploads.min(size);
+    Ok(Box::new(move || Ok(ensure!(ground.store.list_uploads(&ground.bucket, &query)?.uploads.len() == wanted))))
+}
+
+fn begin_and_abort(root: &Path, size: usize) -> Result<Act> {
+    let (ground, key) = (with_uploads(root, size)?, Key::new("new")?);
+    Ok(Box::new(move || {
+        let upload = ground.store.create_upload(&ground.bucket, &key, &PutOptions::default())?;
+        Ok(ground.store.abort_upload(&ground.bucket, &key, &upload)?)
+    }))
+}
+
+fn put_part(root: &Path, size: usize) -> Result<Act> {
+    let ((ground, upload), mut next) = (Ground::with_parts(root, size)?, far_apart(size));
+    Ok(Box::new(move || ground.put_part(&upload, next() + 1).map(drop)))
+}
+
+fn page_of_parts(root: &Path, size: usize) -> Result<Act> {
+    let ((ground, upload), key) = (Ground::with_parts(root, size)?, Key::new("u")?);
+    let query = PartsQuery { after: u16::try_from(size / 2)?, max_parts: 50 };
+    Ok(Box::new(move || {
+        Ok(ensure!(ground.store.list_parts(&ground.bucket, &key, &upload, &query)?.parts.len() == 50))
+    }))
+}
+
+/// With the upload of its parts, which alone can be done again.
+fn complete(root: &Path, size: usize) -> Result<Act> {
+    let (ground, key) = (Ground::new(root)?, Key::new("u")?);
+    Ok(Box::new(move || {
+        let upload = ground.store.create_upload(&ground.bucket, &key, &PutOptions::default())?;
+        // Parts but the last have at least 5 MiB; a store is not asked for that many of them here.
+        let parts = (1..=size).map(|number| ground.put_part(&upload, number)).collect::<Result<Vec<_>>>()?;
+        let last = &parts[size - 1..];
+        ground.store.complete_upload(&ground.bucket, &key, &upload, last, &CompleteOptions::default())?;
+        Ok(())
+    }))
+}
+
+fn keys(count: usize) -> Result<Vec<Key>> {
+    (0..count).map(|number| Ok(Key::new(plain(number))?)).collect()
+}
+
+fn put_many(root: &Path, size: usize) -> Result<Act> {
+    let (ground, keys) = (Ground::new(root)?, keys(size)?);
+    Ok(Box::new(move || {
+        let objects: Vec<(Key, &[u8])> = keys.iter().map(|key| (key.clone(), &b"content"[..])).collect();
+        let made = ground.store.put_many(&ground.bucket, &objects, &PutOptions::default());
+        Ok(ensure!(made.iter().all(|made| made.is_ok())))
+    }))
+}
+
+fn get_many(root: &Path, size: usize) -> Result<Act> {
+    let (ground, keys) = (Ground::with_keys(root, size, plain)?, keys(size)?);
+    Ok(Box::new(move || {
+        Ok(ensure!(ground.store.get_many(&ground.bucket, &keys).iter().all(|got| got.is_ok())))
+    }))
+}
+
+/// With the batch of puts that makes what is deleted.
+fn delete_many(root: &Path, size: usize) -> Result<Act> {
+    let (mut put, keys) = (put_many(root, size)?, keys(size)?);
+    let ground = Ground { store: PosixStore::open(root, PosixConfig::default())?, bucket: Bucket::new("growth")? };
+    Ok(Box::new(move || {
+        put()?;
+        Ok(ensure!(ground.store.delete_many(&ground.bucket, &keys).iter().all(|done| done.is_ok())))
+    }))
+}
+
+fn at_depth(root: &Path, size: usize) -> Result<Act> {
+    let (ground, name) = (Ground::new(root)?, "d/".repeat(size) + "object");
+    let key = Key::new(&*name)?;
+    Ok(Box::new(move || {
+        ground.put(&name)?;
+        ground.store.delete(&ground.bucket, &key, &Default::default())?;
+        Ok(())
+    }))
+}
+
+fn with_buckets(root: &Path, count: usize) -> Result<PosixStore> {
+    let store = PosixStore::open(root, PosixConfig::default())?;
+    (0..count).try_for_each(|number| store.create_bucket(&Bucket::new(plain(number))?))?;
+    Ok(store)
+}
+
+fn list_buckets(root: &Path, size: usize) -> Result<Act> {
+    let store = with_buckets(root, size)?;
+    Ok(Box::new(move || Ok(ensure!(store.list_buckets()?.len() == size))))
+}
+
+fn head_bucket(root: &Path, size: usize) -> Result<Act> {
+    let (store, mut next) = (with_buckets(root, size)?, far_apart(size));
+    Ok(Box::new(move || Ok(store.head_bucket(&Bucket::new(plain(next()))?).map(drop)?)))
+}

@@ -1,0 +1,105 @@
+//! How the cost of each operation of the store grows with what it works on, and with what merely lies beside it.
+//!
+//! Each case is timed at several sizes, in interleaved rounds. The exponent of a round is the slope of the logarithm of the
+//! time over the logarithm of the size: 1 is a cost in proportion, 0 one that does not depend on the size.
+
+mod cases;
+mod curve;
+mod relations;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use serde::Serialize;
+
+use cases::{Case, Kind};
+use curve::Curve;
+
+/// How the cost of the store's operations grows
+#[derive(Parser)]
+struct Options {
+    /// Where to work; tmpfs shows the cost of the software alone
+    #[arg(long, default_value = "/dev/shm")]
+    root: PathBuf,
+    /// The most of anything; each size is ten times the one before
+    #[arg(long, default_value_t = 100_000)]
+    most: usize,
+    /// Rounds that count, at least 5
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Only cases whose name has this in it
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Write the curves as a picture to this file
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found, and whether it is as it should be.
+#[derive(Serialize)]
+struct Found {
+    curves: Vec<Curve>,
+    relations: Vec<relations::Relation>,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    anyhow::ensure!(options.rounds >= 5, "an interval needs at least 5 --rounds");
+    let place = tempfile::Builder::new().prefix("fordway-bench-").tempdir_in(&options.root)?;
+    let mut found = Found { curves: Vec::new(), relations: Vec::new() };
+    for (number, case) in cases::all().into_iter().enumerate() {
+        if case.name.contains(&options.only) {
+            let place = place.path().join(format!("case{number}"));
+            let curve = measure(&case, &place, &options).with_context(|| case.name.to_owned())?;
+            if !options.json {
+                println!("{curve}");
+            }
+            found.curves.push(curve);
+            std::fs::remove_dir_all(&place)?;
+        }
+    }
+    for relation in relations::all(place.path(), options.rounds, &options.only)? {
+        if !options.json {
+            println!("{relation}");
+        }
+        found.relations.push(relation);
+    }
+    if let Some(file) = &options.plot {
+        std::fs::write(file, curve::picture(&found.curves))?;
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&found)?);
+    }
+    let all_hold = found.curves.iter().all(Curve::holds) && found.relations.iter().all(|relation| relation.holds);
+    anyhow::ensure!(all_hold, "some cost grows faster than its work");
+    Ok(())
+}
+
+fn measure(case: &Case, place: &std::path::Path, options: &Options) -> Result<Curve> {
+    let sizes: Vec<usize> = case.sizes.iter().copied().filter(|size| *size <= options.most).collect();
+    let mut acts = Vec::new();
+    for size in &sizes {
+        let root = place.join(size.to_string());
+        std::fs::create_dir_all(&root)?;
+        acts.push((case.prepare)(&root, *size)?);
+    }
+    // A change within a tick of the clock cannot be told from none, so nothing is remembered of it.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let mut rounds = Vec::new();
+    // The first round warms up.
+    for round in 0..=options.rounds {
+        let times = acts.iter_mut().map(|act| cases::timed(case.calls, act)).collect::<Result<Vec<_>>>()?;
+        if round > 0 {
+            rounds.push(times);
+        }
+    }
+    let bar = match case.kind {
+        Kind::Whole => 1.05,
+        Kind::One => 0.08,
+    };
+    Curve::new(case.name, bar, sizes, &rounds)
+}
