@@ -101,7 +101,10 @@ fn lonely(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
         "head of an object alone in its directory",
         rounds,
         ComparedCalls {
-            plain: &mut |number| Ok(ensure!(fs::metadata(ground.plain.join(name(number)))?.len() == 7)),
+            plain: &mut |number| {
+                ensure!(fs::metadata(ground.plain.join(name(number)))?.len() == 7);
+                Ok(())
+            },
             bare: &mut |number| {
                 let (flags, beneath) =
                     (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, ResolveFlags::BENEATH);
@@ -109,7 +112,10 @@ fn lonely(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
                 ensure!(statat(dir, "object", AtFlags::SYMLINK_NOFOLLOW)?.st_size == 7);
                 Ok(())
             },
-            ours: &mut |number| Ok(ensure!(ground.head(&name(number))? == 7)),
+            ours: &mut |number| {
+                ensure!(ground.head(&name(number))? == 7);
+                Ok(())
+            },
         },
     )
 }
