@@ -52,22 +52,22 @@ pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
     fs::create_dir(&bare)?;
     let (store, bucket) = (PosixStore::open(&s3, PosixConfig::default())?, Bucket::new("sparse")?);
     store.create_bucket(&bucket)?;
-    let ground = ComparedDirectories { plain: &plain, bare: &bare, store, bucket };
+    let dirs = ComparedDirectories { plain: &plain, bare: &bare, store, bucket };
     // A first put makes the bucket's private directory, as any bucket in use has it.
-    ground.put("first")?;
-    missing(&ground, rounds)?;
-    lonely(&ground, rounds)?;
-    new_levels(&ground, rounds)
+    dirs.put("first")?;
+    missing(&dirs, rounds)?;
+    lonely(&dirs, rounds)?;
+    new_levels(&dirs, rounds)
 }
 
 /// A HEAD of keys that are not there.
-fn missing(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
-    let root = File::open(ground.bare)?;
+fn missing(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
+    let root = File::open(dirs.bare)?;
     measure(
         "head of a missing key",
         rounds,
         ComparedCalls {
-            plain: &mut |number| match fs::metadata(ground.plain.join(format!("no{number:06}"))) {
+            plain: &mut |number| match fs::metadata(dirs.plain.join(format!("no{number:06}"))) {
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 other => anyhow::bail!("{other:?}"),
             },
@@ -76,7 +76,7 @@ fn missing(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
                 ensure!(found.is_err());
                 Ok(())
             },
-            ours: &mut |number| match ground.head(&format!("no{number:06}")) {
+            ours: &mut |number| match dirs.head(&format!("no{number:06}")) {
                 Err(error) if error.kind() == fordway_store::ErrorKind::NoSuchKey => Ok(()),
                 other => anyhow::bail!("{other:?}"),
             },
@@ -85,24 +85,24 @@ fn missing(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
 }
 
 /// A HEAD of objects that lie alone in their directories, each visited once a round.
-fn lonely(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
+fn lonely(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     let keys = (rounds + 1) * BLOCK;
     let name = |number: usize| format!("d{number:06}/object");
     for number in 0..keys {
-        ground.put(&name(number))?;
-        for root in [ground.plain, ground.bare] {
+        dirs.put(&name(number))?;
+        for root in [dirs.plain, dirs.bare] {
             let path = root.join(name(number));
             fs::create_dir(path.parent().context("a key without a directory")?)?;
             fs::write(path, b"content")?;
         }
     }
-    let root = File::open(ground.bare)?;
+    let root = File::open(dirs.bare)?;
     measure(
         "head of an object alone in its directory",
         rounds,
         ComparedCalls {
             plain: &mut |number| {
-                ensure!(fs::metadata(ground.plain.join(name(number)))?.len() == 7);
+                ensure!(fs::metadata(dirs.plain.join(name(number)))?.len() == 7);
                 Ok(())
             },
             bare: &mut |number| {
@@ -113,7 +113,7 @@ fn lonely(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
                 Ok(())
             },
             ours: &mut |number| {
-                ensure!(ground.head(&name(number))? == 7);
+                ensure!(dirs.head(&name(number))? == 7);
                 Ok(())
             },
         },
@@ -121,14 +121,14 @@ fn lonely(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
 }
 
 /// A put of the first object in three directories that must be made.
-fn new_levels(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
-    let root = File::open(ground.bare)?;
+fn new_levels(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
+    let root = File::open(dirs.bare)?;
     measure(
         "put into three new directories",
         rounds,
         ComparedCalls {
             plain: &mut |number| {
-                let dir = ground.plain.join(format!("n{number:06}/b/c"));
+                let dir = dirs.plain.join(format!("n{number:06}/b/c"));
                 fs::create_dir_all(&dir)?;
                 Ok(File::create(dir.join("object"))?.write_all(b"content")?)
             },
@@ -150,7 +150,7 @@ fn new_levels(ground: &ComparedDirectories, rounds: usize) -> Result<()> {
                 let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
                 Ok(linkat(rustix::fs::CWD, path, &dir, "object", AtFlags::SYMLINK_FOLLOW)?)
             },
-            ours: &mut |number| ground.put(&format!("n{number:06}/b/c/object")),
+            ours: &mut |number| dirs.put(&format!("n{number:06}/b/c/object")),
         },
     )
 }

@@ -133,24 +133,24 @@ impl BenchBucket {
     }
 
     pub(crate) fn with_keys(root: &Path, count: usize, name: fn(usize) -> String) -> Result<Self> {
-        let ground = BenchBucket::new(root)?;
-        (0..count).try_for_each(|number| ground.put(&name(number)).map(drop))?;
+        let bench = BenchBucket::new(root)?;
+        (0..count).try_for_each(|number| bench.put(&name(number)).map(drop))?;
         // The bucket as programs find it that come later.
-        Ok(BenchBucket { store: PosixStore::open(root, PosixConfig::default())?, ..ground })
+        Ok(BenchBucket { store: PosixStore::open(root, PosixConfig::default())?, ..bench })
     }
 
     fn with_versions(root: &Path, count: usize) -> Result<(Self, Vec<VersionId>)> {
-        let ground = BenchBucket::new(root)?;
-        ground.store.set_versioning(&ground.bucket, VersioningState::Enabled)?;
-        let versions = (0..count).map(|_| ground.put("k")).collect::<Result<Vec<_>>>()?;
-        Ok((ground, versions.into_iter().flatten().collect()))
+        let bench = BenchBucket::new(root)?;
+        bench.store.set_versioning(&bench.bucket, VersioningState::Enabled)?;
+        let versions = (0..count).map(|_| bench.put("k")).collect::<Result<Vec<_>>>()?;
+        Ok((bench, versions.into_iter().flatten().collect()))
     }
 
     fn with_parts(root: &Path, count: usize) -> Result<(Self, UploadId)> {
-        let ground = BenchBucket::new(root)?;
-        let upload = ground.store.create_upload(&ground.bucket, &Key::new("u")?, &PutOptions::default())?;
-        (1..=count).try_for_each(|number| ground.put_part(&upload, number).map(drop))?;
-        Ok((ground, upload))
+        let bench = BenchBucket::new(root)?;
+        let upload = bench.store.create_upload(&bench.bucket, &Key::new("u")?, &PutOptions::default())?;
+        (1..=count).try_for_each(|number| bench.put_part(&upload, number).map(drop))?;
+        Ok((bench, upload))
     }
 
     pub(crate) fn put(&self, key: &str) -> Result<Option<VersionId>> {
@@ -180,99 +180,97 @@ fn far_apart(size: usize) -> impl FnMut() -> usize {
     }
 }
 
-fn list_all(ground: BenchBucket, size: usize, prefix: &'static str) -> Result<Act> {
-    Ok(Box::new(move || Ok(ensure!(ground.list(prefix)? == size))))
+fn list_all(bench: BenchBucket, size: usize, prefix: &'static str) -> Result<Act> {
+    Ok(Box::new(move || Ok(ensure!(bench.list(prefix)? == size))))
 }
 
-fn page(ground: BenchBucket, start: String) -> Result<Act> {
+fn page(bench: BenchBucket, start: String) -> Result<Act> {
     let query = ListQuery { start_after: Some(start), max_keys: 50, ..ListQuery::default() };
-    Ok(Box::new(move || Ok(ensure!(ground.store.list(&ground.bucket, &query)?.entries.len() == 50))))
+    Ok(Box::new(move || Ok(ensure!(bench.store.list(&bench.bucket, &query)?.entries.len() == 50))))
 }
 
 fn get(root: &Path, size: usize) -> Result<Act> {
-    let (ground, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
+    let (bench, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
     let mut content = Vec::new();
     Ok(Box::new(move || {
         let key = Key::new(plain(next()))?;
-        ground.store.read(&ground.bucket, &key, &GetOptions::default(), &mut content)?;
+        bench.store.read(&bench.bucket, &key, &GetOptions::default(), &mut content)?;
         Ok(())
     }))
 }
 
 fn head(root: &Path, size: usize) -> Result<Act> {
-    let (ground, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
+    let (bench, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
     Ok(Box::new(move || {
-        ground.store.head(&ground.bucket, &Key::new(plain(next()))?, &GetOptions::default())?;
+        bench.store.head(&bench.bucket, &Key::new(plain(next()))?, &GetOptions::default())?;
         Ok(())
     }))
 }
 
 fn head_missing(root: &Path, size: usize) -> Result<Act> {
-    let (ground, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
+    let (bench, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
     Ok(Box::new(move || {
         let key = Key::new(format!("{}-not", plain(next())))?;
-        Ok(ensure!(ground.store.head(&ground.bucket, &key, &GetOptions::default()).is_err()))
+        Ok(ensure!(bench.store.head(&bench.bucket, &key, &GetOptions::default()).is_err()))
     }))
 }
 
-fn put_and_delete(ground: BenchBucket, name: &'static str) -> Result<Act> {
+fn put_and_delete(bench: BenchBucket, name: &'static str) -> Result<Act> {
     let key = Key::new(name)?;
     Ok(Box::new(move || {
-        ground.put(name)?;
-        ground.store.delete(&ground.bucket, &key, &Default::default())?;
+        bench.put(name)?;
+        bench.store.delete(&bench.bucket, &key, &Default::default())?;
         Ok(())
     }))
 }
 
 fn overwrite(root: &Path, size: usize) -> Result<Act> {
-    let (ground, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
-    Ok(Box::new(move || ground.put(&plain(next())).map(drop)))
+    let (bench, mut next) = (BenchBucket::with_keys(root, size, plain)?, far_apart(size));
+    Ok(Box::new(move || bench.put(&plain(next())).map(drop)))
 }
 
 fn put_version(root: &Path, size: usize) -> Result<Act> {
-    let (ground, _) = BenchBucket::with_versions(root, size)?;
-    Ok(Box::new(move || ground.put("k").map(drop)))
+    let (bench, _) = BenchBucket::with_versions(root, size)?;
+    Ok(Box::new(move || bench.put("k").map(drop)))
 }
 
 fn get_version(root: &Path, size: usize) -> Result<Act> {
-    let ((ground, versions), mut next) = (BenchBucket::with_versions(root, size)?, far_apart(size));
+    let ((bench, versions), mut next) = (BenchBucket::with_versions(root, size)?, far_apart(size));
     let key = Key::new("k")?;
     Ok(Box::new(move || {
-        ground.store.get(&ground.bucket, &key, &GetOptions::version(versions[next()].clone()))?;
+        bench.store.get(&bench.bucket, &key, &GetOptions::version(versions[next()].clone()))?;
         Ok(())
     }))
 }
 
 fn page_of_versions(root: &Path, size: usize) -> Result<Act> {
-    let (ground, versions) = BenchBucket::with_versions(root, size)?;
+    let (bench, versions) = BenchBucket::with_versions(root, size)?;
     let query = VersionsQuery {
         key_after: Some("k".into()),
         version_after: Some(versions[size / 2].clone()),
         max_keys: 50,
         ..Default::default()
     };
-    Ok(Box::new(move || {
-        Ok(ensure!(ground.store.list_versions(&ground.bucket, &query)?.versions.len() == 50))
-    }))
+    Ok(Box::new(move || Ok(ensure!(bench.store.list_versions(&bench.bucket, &query)?.versions.len() == 50))))
 }
 
 fn list_versions(root: &Path, size: usize) -> Result<Act> {
-    let ground = with_two_versions(root, size / 2)?;
-    Ok(Box::new(move || Ok(ensure!(all_versions(&ground)? == size / 2 * 2))))
+    let bench = with_two_versions(root, size / 2)?;
+    Ok(Box::new(move || Ok(ensure!(all_versions(&bench)? == size / 2 * 2))))
 }
 
 /// A bucket in which each of `keys` keys has two versions.
 pub(crate) fn with_two_versions(root: &Path, keys: usize) -> Result<BenchBucket> {
-    let (ground, _) = BenchBucket::with_versions(root, 0)?;
-    (0..2 * keys).try_for_each(|number| ground.put(&plain(number % keys)).map(drop))?;
-    Ok(ground)
+    let (bench, _) = BenchBucket::with_versions(root, 0)?;
+    (0..2 * keys).try_for_each(|number| bench.put(&plain(number % keys)).map(drop))?;
+    Ok(bench)
 }
 
 /// Lists all versions in pages of 1,000; answers how many there are.
-pub(crate) fn all_versions(ground: &BenchBucket) -> Result<usize> {
+pub(crate) fn all_versions(bench: &BenchBucket) -> Result<usize> {
     let (mut query, mut count) = (VersionsQuery::default(), 0);
     loop {
-        let page = ground.store.list_versions(&ground.bucket, &query)?;
+        let page = bench.store.list_versions(&bench.bucket, &query)?;
         count += page.versions.len();
         match page.next {
             Some((key, version)) => (query.key_after, query.version_after) = (Some(key), version),
@@ -282,54 +280,54 @@ pub(crate) fn all_versions(ground: &BenchBucket) -> Result<usize> {
 }
 
 fn with_uploads(root: &Path, count: usize) -> Result<BenchBucket> {
-    let ground = BenchBucket::new(root)?;
+    let bench = BenchBucket::new(root)?;
     for number in 0..count {
-        ground.store.create_upload(&ground.bucket, &Key::new(plain(number))?, &PutOptions::default())?;
+        bench.store.create_upload(&bench.bucket, &Key::new(plain(number))?, &PutOptions::default())?;
     }
-    Ok(ground)
+    Ok(bench)
 }
 
 fn list_uploads(root: &Path, size: usize, max_uploads: usize) -> Result<Act> {
-    let ground = with_uploads(root, size)?;
+    let bench = with_uploads(root, size)?;
     let is_page = max_uploads < size;
     let key_after = is_page.then(|| plain(size / 2));
     let query = UploadsQuery { key_after, max_uploads, ..Default::default() };
     let wanted = max_uploads.min(size);
     Ok(Box::new(move || {
-        Ok(ensure!(ground.store.list_uploads(&ground.bucket, &query)?.uploads.len() == wanted))
+        Ok(ensure!(bench.store.list_uploads(&bench.bucket, &query)?.uploads.len() == wanted))
     }))
 }
 
 fn begin_and_abort(root: &Path, size: usize) -> Result<Act> {
-    let (ground, key) = (with_uploads(root, size)?, Key::new("new")?);
+    let (bench, key) = (with_uploads(root, size)?, Key::new("new")?);
     Ok(Box::new(move || {
-        let upload = ground.store.create_upload(&ground.bucket, &key, &PutOptions::default())?;
-        Ok(ground.store.abort_upload(&ground.bucket, &key, &upload)?)
+        let upload = bench.store.create_upload(&bench.bucket, &key, &PutOptions::default())?;
+        Ok(bench.store.abort_upload(&bench.bucket, &key, &upload)?)
     }))
 }
 
 fn put_part(root: &Path, size: usize) -> Result<Act> {
-    let ((ground, upload), mut next) = (BenchBucket::with_parts(root, size)?, far_apart(size));
-    Ok(Box::new(move || ground.put_part(&upload, next() + 1).map(drop)))
+    let ((bench, upload), mut next) = (BenchBucket::with_parts(root, size)?, far_apart(size));
+    Ok(Box::new(move || bench.put_part(&upload, next() + 1).map(drop)))
 }
 
 fn page_of_parts(root: &Path, size: usize) -> Result<Act> {
-    let ((ground, upload), key) = (BenchBucket::with_parts(root, size)?, Key::new("u")?);
+    let ((bench, upload), key) = (BenchBucket::with_parts(root, size)?, Key::new("u")?);
     let query = PartsQuery { after: u16::try_from(size / 2)?, max_parts: 50 };
     Ok(Box::new(move || {
-        Ok(ensure!(ground.store.list_parts(&ground.bucket, &key, &upload, &query)?.parts.len() == 50))
+        Ok(ensure!(bench.store.list_parts(&bench.bucket, &key, &upload, &query)?.parts.len() == 50))
     }))
 }
 
 /// With the upload of its parts, which alone can be done again.
 fn complete(root: &Path, size: usize) -> Result<Act> {
-    let (ground, key) = (BenchBucket::new(root)?, Key::new("u")?);
+    let (bench, key) = (BenchBucket::new(root)?, Key::new("u")?);
     Ok(Box::new(move || {
-        let upload = ground.store.create_upload(&ground.bucket, &key, &PutOptions::default())?;
+        let upload = bench.store.create_upload(&bench.bucket, &key, &PutOptions::default())?;
         // Parts but the last have at least 5 MiB; a store is not asked for that many of them here.
-        let parts = (1..=size).map(|number| ground.put_part(&upload, number)).collect::<Result<Vec<_>>>()?;
+        let parts = (1..=size).map(|number| bench.put_part(&upload, number)).collect::<Result<Vec<_>>>()?;
         let last = &parts[size - 1..];
-        ground.store.complete_upload(&ground.bucket, &key, &upload, last, &CompleteOptions::default())?;
+        bench.store.complete_upload(&bench.bucket, &key, &upload, last, &CompleteOptions::default())?;
         Ok(())
     }))
 }
@@ -339,40 +337,40 @@ fn keys(count: usize) -> Result<Vec<Key>> {
 }
 
 fn put_many(root: &Path, size: usize) -> Result<Act> {
-    let (ground, keys) = (BenchBucket::new(root)?, keys(size)?);
+    let (bench, keys) = (BenchBucket::new(root)?, keys(size)?);
     Ok(Box::new(move || {
         let objects: Vec<(Key, &[u8])> = keys.iter().map(|key| (key.clone(), &b"content"[..])).collect();
-        let made = ground.store.put_many(&ground.bucket, &objects, &PutOptions::default());
+        let made = bench.store.put_many(&bench.bucket, &objects, &PutOptions::default());
         Ok(ensure!(made.iter().all(|made| made.is_ok())))
     }))
 }
 
 fn get_many(root: &Path, size: usize) -> Result<Act> {
-    let (ground, keys) = (BenchBucket::with_keys(root, size, plain)?, keys(size)?);
+    let (bench, keys) = (BenchBucket::with_keys(root, size, plain)?, keys(size)?);
     Ok(Box::new(move || {
-        Ok(ensure!(ground.store.get_many(&ground.bucket, &keys).iter().all(|got| got.is_ok())))
+        Ok(ensure!(bench.store.get_many(&bench.bucket, &keys).iter().all(|got| got.is_ok())))
     }))
 }
 
 /// With the batch of puts that makes what is deleted.
 fn delete_many(root: &Path, size: usize) -> Result<Act> {
     let (mut put, keys) = (put_many(root, size)?, keys(size)?);
-    let ground = BenchBucket {
+    let bench = BenchBucket {
         store: PosixStore::open(root, PosixConfig::default())?,
         bucket: Bucket::new("growth")?,
     };
     Ok(Box::new(move || {
         put()?;
-        Ok(ensure!(ground.store.delete_many(&ground.bucket, &keys).iter().all(|done| done.is_ok())))
+        Ok(ensure!(bench.store.delete_many(&bench.bucket, &keys).iter().all(|done| done.is_ok())))
     }))
 }
 
 fn at_depth(root: &Path, size: usize) -> Result<Act> {
-    let (ground, name) = (BenchBucket::new(root)?, "d/".repeat(size) + "object");
+    let (bench, name) = (BenchBucket::new(root)?, "d/".repeat(size) + "object");
     let key = Key::new(&*name)?;
     Ok(Box::new(move || {
-        ground.put(&name)?;
-        ground.store.delete(&ground.bucket, &key, &Default::default())?;
+        bench.put(&name)?;
+        bench.store.delete(&bench.bucket, &key, &Default::default())?;
         Ok(())
     }))
 }

@@ -68,10 +68,10 @@ fn two(place: &Path) -> Result<[std::path::PathBuf; 2]> {
 }
 
 fn by_prefix(place: &Path) -> Result<(Act, Act)> {
-    let ground = BenchBucket::with_keys(place, KEYS, plain)?;
-    let again = BenchBucket { store: ground.store.clone(), bucket: ground.bucket.clone() };
+    let bench = BenchBucket::with_keys(place, KEYS, plain)?;
+    let again = BenchBucket { store: bench.store.clone(), bucket: bench.bucket.clone() };
     Ok((
-        Box::new(move || Ok(ensure!(ground.list("k")? == KEYS))),
+        Box::new(move || Ok(ensure!(bench.list("k")? == KEYS))),
         Box::new(move || Ok(ensure!(again.list("")? == KEYS))),
     ))
 }
@@ -87,13 +87,13 @@ fn odd_and_plain(place: &Path) -> Result<(Act, Act)> {
 }
 
 fn among_versions(place: &Path) -> Result<(Act, Act)> {
-    let ground = with_two_versions(place, 1)?;
-    (0..3_000).try_for_each(|_| ground.put("many").map(drop))?;
-    (0..3_000).try_for_each(|number| ground.put(&format!("few{number}")).map(drop))?;
-    let again = BenchBucket { store: ground.store.clone(), bucket: ground.bucket.clone() };
+    let bench = with_two_versions(place, 1)?;
+    (0..3_000).try_for_each(|_| bench.put("many").map(drop))?;
+    (0..3_000).try_for_each(|number| bench.put(&format!("few{number}")).map(drop))?;
+    let again = BenchBucket { store: bench.store.clone(), bucket: bench.bucket.clone() };
     let mut number = 0;
     Ok((
-        Box::new(move || ground.put("many").map(drop)),
+        Box::new(move || bench.put("many").map(drop)),
         Box::new(move || {
             number += 1;
             again.put(&format!("few{number}")).map(drop)
