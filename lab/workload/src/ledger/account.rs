@@ -76,7 +76,7 @@ pub struct PathEntry {
     pub residual_share: ConfidenceInterval,
 }
 
-/// A component within an [`PathEntry`].
+/// A component within a [`PathEntry`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartCost {
     /// Its name.

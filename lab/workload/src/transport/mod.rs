@@ -4,7 +4,7 @@
 //! answer are here, as a GET has it; [`MessageExchange::Stream`] has several of these under way;
 //! [`MessageExchange::PingPong`] is the half round trip that MPI's benchmarks print, for those that can.
 //!
-//! A [`MessageTransport`] does an [`MessageOrder`] at a time. Two processes with a [`MessageLink`] between them are one
+//! A [`MessageTransport`] does a [`MessageOrder`] at a time. Two processes with a [`MessageLink`] between them are one
 //! ([`LinkTransport`]), and so are objects behind a [`fordway_store::Store`] ([`ObjectTransport`]). Which sizes are measured, and the options
 //! of every program that runs transports, are here too.
 
