@@ -71,8 +71,14 @@ fn by_prefix(place: &Path) -> Result<(Act, Act)> {
     let bench = BenchBucket::with_keys(place, KEYS, plain)?;
     let again = BenchBucket { store: bench.store.clone(), bucket: bench.bucket.clone() };
     Ok((
-        Box::new(move || Ok(ensure!(bench.list("k")? == KEYS))),
-        Box::new(move || Ok(ensure!(again.list("")? == KEYS))),
+        Box::new(move || {
+            ensure!(bench.list("k")? == KEYS);
+            Ok(())
+        }),
+        Box::new(move || {
+            ensure!(again.list("")? == KEYS);
+            Ok(())
+        }),
     ))
 }
 
@@ -81,8 +87,14 @@ fn odd_and_plain(place: &Path) -> Result<(Act, Act)> {
     let (with_odd, with_plain) =
         (BenchBucket::with_keys(&one, KEYS / 10, odd)?, BenchBucket::with_keys(&other, KEYS / 10, plain)?);
     Ok((
-        Box::new(move || Ok(ensure!(with_odd.list("")? == KEYS / 10))),
-        Box::new(move || Ok(ensure!(with_plain.list("")? == KEYS / 10))),
+        Box::new(move || {
+            ensure!(with_odd.list("")? == KEYS / 10);
+            Ok(())
+        }),
+        Box::new(move || {
+            ensure!(with_plain.list("")? == KEYS / 10);
+            Ok(())
+        }),
     ))
 }
 
@@ -105,7 +117,13 @@ fn versions_and_keys(place: &Path) -> Result<(Act, Act)> {
     let [one, other] = two(place)?;
     let (versions, keys) = (with_two_versions(&one, 8_000)?, BenchBucket::with_keys(&other, 16_000, plain)?);
     Ok((
-        Box::new(move || Ok(ensure!(all_versions(&versions)? == 16_000))),
-        Box::new(move || Ok(ensure!(keys.list("")? == 16_000))),
+        Box::new(move || {
+            ensure!(all_versions(&versions)? == 16_000);
+            Ok(())
+        }),
+        Box::new(move || {
+            ensure!(keys.list("")? == 16_000);
+            Ok(())
+        }),
     ))
 }
