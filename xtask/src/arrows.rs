@@ -17,7 +17,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
 /// Where a crate stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum CrateRoom {
     Needs,
     Base,
     Http,
@@ -33,36 +33,36 @@ enum Room {
     Xtask,
 }
 
-const ROOMS: &[(Room, &[&str])] = &[
-    (Room::Needs, &["needs"]),
-    (Room::Base, &["store", "wire", "sys"]),
-    (Room::Http, &["http"]),
-    (Room::S3, &["posix", "client", "serve"]),
-    (Room::Lanes, &["lanes"]),
-    (Room::Lab, &["measure", "workload", "load", "netlab", "machine"]),
-    (Room::Command, &["command"]),
-    (Room::Testkit, &["testkit"]),
-    (Room::Program, &["cli", "capi", "libs3", "python"]),
-    (Room::Instrument, &["lab", "mpi", "bench-node", "bench-store"]),
-    (Room::Xtask, &["xtask"]),
+const ROOMS: &[(CrateRoom, &[&str])] = &[
+    (CrateRoom::Needs, &["needs"]),
+    (CrateRoom::Base, &["store", "wire", "sys"]),
+    (CrateRoom::Http, &["http"]),
+    (CrateRoom::S3, &["posix", "client", "serve"]),
+    (CrateRoom::Lanes, &["lanes"]),
+    (CrateRoom::Lab, &["measure", "workload", "load", "netlab", "machine"]),
+    (CrateRoom::Command, &["command"]),
+    (CrateRoom::Testkit, &["testkit"]),
+    (CrateRoom::Program, &["cli", "capi", "libs3", "python"]),
+    (CrateRoom::Instrument, &["lab", "mpi", "bench-node", "bench-store"]),
+    (CrateRoom::Xtask, &["xtask"]),
 ];
 
 /// The only arrows within a room; in the lab, everything may use `measure`.
 const WITHIN_ROOMS: &[(&str, &str)] = &[("wire", "store")];
 
 /// What a room may use.
-fn uses(room: Room) -> &'static [Room] {
-    use Room::{Base, Command, Http, Lab, Lanes, S3};
+fn uses(room: CrateRoom) -> &'static [CrateRoom] {
+    use CrateRoom::{Base, Command, Http, Lab, Lanes, S3};
     match room {
-        Room::Needs | Base | Room::Xtask => &[],
+        CrateRoom::Needs | Base | CrateRoom::Xtask => &[],
         Http => &[Base],
         S3 => &[Base, Http],
         Lanes | Lab => &[Base, Http, S3],
         Command => &[Base, Http, S3, Lanes],
-        Room::Program => &[Base, Http, S3, Lanes, Command],
+        CrateRoom::Program => &[Base, Http, S3, Lanes, Command],
         // Clusters of its own lie in networks of the lab.
-        Room::Testkit => &[Base, Http, S3, Lanes, Lab],
-        Room::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
+        CrateRoom::Testkit => &[Base, Http, S3, Lanes, Lab],
+        CrateRoom::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
     }
 }
 
@@ -92,7 +92,7 @@ fn short(package: &str) -> String {
     package.strip_prefix("fordway-").unwrap_or(package).to_owned()
 }
 
-fn room_of(name: &str) -> Option<Room> {
+fn room_of(name: &str) -> Option<CrateRoom> {
     ROOMS.iter().find(|(_, names)| names.contains(&name)).map(|(room, _)| *room)
 }
 
@@ -102,11 +102,11 @@ fn fault(from: &str, to: &str, kind: DependencyKind) -> Option<String> {
         return Some(format!("{from} -> {to}: one of them has no room yet; give it one"));
     };
     let allowed = match to_room {
-        Room::Needs => {
-            kind == DependencyKind::Development || matches!(from_room, Room::Testkit | Room::Xtask)
+        CrateRoom::Needs => {
+            kind == DependencyKind::Development || matches!(from_room, CrateRoom::Testkit | CrateRoom::Xtask)
         }
-        Room::Testkit => kind == DependencyKind::Development && from_room != Room::Xtask,
-        Room::Lab if from_room == Room::Lab => to == "measure",
+        CrateRoom::Testkit => kind == DependencyKind::Development && from_room != CrateRoom::Xtask,
+        CrateRoom::Lab if from_room == CrateRoom::Lab => to == "measure",
         _ if from_room == to_room => WITHIN_ROOMS.contains(&(from, to)),
         _ => uses(from_room).contains(&to_room),
     };

@@ -15,7 +15,7 @@ const INTRODUCTION: &str = "\
  * This file is written by `cargo xtask header` of bind/capi/src/abi.rs and exports.rs. */";
 
 /// Names in C of what Rust calls otherwise.
-const NAMES: [(&str, &str); 2] = [("Options", "fordway_options"), ("Fragment", "fordway_fragment")];
+const NAMES: [(&str, &str); 2] = [("OpenOptions", "fordway_options"), ("Fragment", "fordway_fragment")];
 
 /// Writes the header. Errors: the sources cannot be read as Rust.
 pub(crate) fn write(root: &Path) -> Result<()> {

@@ -182,7 +182,7 @@ pub struct Checksum {
 impl Checksum {
     /// Computes the checksum of `data`.
     pub fn of(algorithm: ChecksumAlgorithm, data: &[u8]) -> Self {
-        let mut running = Running::new(algorithm);
+        let mut running = ChecksumState::new(algorithm);
         running.update(data);
         running.finish()
     }
@@ -228,7 +228,7 @@ impl Checksum {
 
     /// The checksum of the parts' checksums, in order.
     pub fn composite(algorithm: ChecksumAlgorithm, parts: &[&Checksum]) -> Self {
-        let mut running = Running::new(algorithm);
+        let mut running = ChecksumState::new(algorithm);
         parts.iter().for_each(|part| running.update(&part.value));
         Checksum { parts: u16::try_from(parts.len()).ok(), ..running.finish() }
     }
@@ -249,7 +249,7 @@ impl Checksum {
 
 /// What the sender says the content is; checked before it is published.
 #[derive(Clone, Debug, Default)]
-pub struct Expected {
+pub struct ExpectedContent {
     /// Its length in bytes.
     pub size: Option<u64>,
     /// Its MD5 (`Content-MD5`). Checked only if the writer was opened with `check_md5` or an MD5 ETag.
@@ -259,14 +259,14 @@ pub struct Expected {
 }
 
 /// Computes an ETag and checksums in one pass.
-pub struct Hasher {
+pub struct ContentHasher {
     size: u64,
     policy: ETagPolicy,
     md5: Option<fast_md5::Md5>,
-    checksum: Option<Running>,
+    checksum: Option<ChecksumState>,
 }
 
-enum Running {
+enum ChecksumState {
     Crc(ChecksumAlgorithm, crc_fast::Digest),
     Sha1(sha1::Sha1),
     Sha256(sha2::Sha256),
@@ -278,9 +278,9 @@ enum Running {
     XxHash128(Box<XxHash3_128>),
 }
 
-/// What a [`Hasher`] found.
+/// What a [`ContentHasher`] found.
 #[derive(Clone, Debug)]
-pub struct Digests {
+pub struct HashResult {
     /// Bytes seen.
     pub size: u64,
     /// Their MD5, where it was asked for.
@@ -291,19 +291,19 @@ pub struct Digests {
     pub checksum: Option<Checksum>,
 }
 
-impl Hasher {
+impl ContentHasher {
     /// A hasher for the ETag `policy`; `check_md5` computes an MD5 whatever the policy.
     pub fn new(policy: ETagPolicy, check_md5: bool, checksum: Option<ChecksumAlgorithm>) -> Self {
-        Hasher {
+        ContentHasher {
             size: 0,
             policy,
             md5: (check_md5 || policy == ETagPolicy::Md5).then(fast_md5::Md5::new),
-            checksum: checksum.map(Running::new),
+            checksum: checksum.map(ChecksumState::new),
         }
     }
 
     /// Whether nothing is computed of the content: bytes need not pass by, and may be
-    /// [skipped](Hasher::skip).
+    /// [skipped](ContentHasher::skip).
     pub fn is_idle(&self) -> bool {
         self.md5.is_none() && self.checksum.is_none()
     }
@@ -325,18 +325,18 @@ impl Hasher {
     }
 
     /// Ends the computation and holds it against `expected`. Errors: `IncompleteBody`, `BadDigest`.
-    pub fn finish(self, expected: &Expected) -> Result<Digests> {
+    pub fn finish(self, expected: &ExpectedContent) -> Result<HashResult> {
         let md5 = self.md5.map(fast_md5::Md5::finalize);
-        let checksum = self.checksum.map(Running::finish);
+        let checksum = self.checksum.map(ChecksumState::finish);
         let etag = md5.filter(|_| self.policy == ETagPolicy::Md5).map(ETag::from_md5);
-        let found = Digests { size: self.size, md5, etag, checksum };
+        let found = HashResult { size: self.size, md5, etag, checksum };
         found.check(expected)?;
         Ok(found)
     }
 }
 
-impl Digests {
-    fn check(&self, expected: &Expected) -> Result<()> {
+impl HashResult {
+    fn check(&self, expected: &ExpectedContent) -> Result<()> {
         if let Some(size) = expected.size
             && size != self.size
         {
@@ -361,54 +361,54 @@ impl Digests {
     }
 }
 
-impl Running {
+impl ChecksumState {
     fn new(algorithm: ChecksumAlgorithm) -> Self {
         match algorithm {
             ChecksumAlgorithm::Crc32 => Self::crc(algorithm, CrcAlgorithm::Crc32IsoHdlc),
             ChecksumAlgorithm::Crc32c => Self::crc(algorithm, CrcAlgorithm::Crc32Iscsi),
             ChecksumAlgorithm::Crc64Nvme => Self::crc(algorithm, CrcAlgorithm::Crc64Nvme),
-            ChecksumAlgorithm::Sha1 => Running::Sha1(sha1::Sha1::new()),
-            ChecksumAlgorithm::Sha256 => Running::Sha256(sha2::Sha256::new()),
-            ChecksumAlgorithm::Sha512 => Running::Sha512(sha2::Sha512::new()),
-            ChecksumAlgorithm::Md5 => Running::Md5(fast_md5::Md5::new()),
-            ChecksumAlgorithm::XxHash64 => Running::XxHash64(XxHash64::with_seed(0)),
-            ChecksumAlgorithm::XxHash3 => Running::XxHash3(Box::new(XxHash3_64::with_seed(0))),
-            ChecksumAlgorithm::XxHash128 => Running::XxHash128(Box::new(XxHash3_128::with_seed(0))),
+            ChecksumAlgorithm::Sha1 => ChecksumState::Sha1(sha1::Sha1::new()),
+            ChecksumAlgorithm::Sha256 => ChecksumState::Sha256(sha2::Sha256::new()),
+            ChecksumAlgorithm::Sha512 => ChecksumState::Sha512(sha2::Sha512::new()),
+            ChecksumAlgorithm::Md5 => ChecksumState::Md5(fast_md5::Md5::new()),
+            ChecksumAlgorithm::XxHash64 => ChecksumState::XxHash64(XxHash64::with_seed(0)),
+            ChecksumAlgorithm::XxHash3 => ChecksumState::XxHash3(Box::new(XxHash3_64::with_seed(0))),
+            ChecksumAlgorithm::XxHash128 => ChecksumState::XxHash128(Box::new(XxHash3_128::with_seed(0))),
         }
     }
 
     fn crc(algorithm: ChecksumAlgorithm, kind: CrcAlgorithm) -> Self {
-        Running::Crc(algorithm, crc_fast::Digest::new(kind))
+        ChecksumState::Crc(algorithm, crc_fast::Digest::new(kind))
     }
 
     fn update(&mut self, data: &[u8]) {
         match self {
-            Running::Crc(_, crc) => crc.update(data),
-            Running::Sha1(sha) => sha.update(data),
-            Running::Sha256(sha) => sha.update(data),
-            Running::Sha512(sha) => sha.update(data),
-            Running::Md5(md5) => md5.update(data),
-            Running::XxHash64(hash) => hash.write(data),
-            Running::XxHash3(hash) => hash.write(data),
-            Running::XxHash128(hash) => hash.write(data),
+            ChecksumState::Crc(_, crc) => crc.update(data),
+            ChecksumState::Sha1(sha) => sha.update(data),
+            ChecksumState::Sha256(sha) => sha.update(data),
+            ChecksumState::Sha512(sha) => sha.update(data),
+            ChecksumState::Md5(md5) => md5.update(data),
+            ChecksumState::XxHash64(hash) => hash.write(data),
+            ChecksumState::XxHash3(hash) => hash.write(data),
+            ChecksumState::XxHash128(hash) => hash.write(data),
         }
     }
 
     fn finish(self) -> Checksum {
         let whole = |algorithm, value| Checksum { algorithm, value, parts: None };
         match self {
-            Running::Crc(algorithm, crc) => Checksum::of_crc(algorithm, crc.finalize()),
-            Running::Sha1(found) => whole(ChecksumAlgorithm::Sha1, found.finalize().to_vec()),
-            Running::Sha256(found) => whole(ChecksumAlgorithm::Sha256, found.finalize().to_vec()),
-            Running::Sha512(found) => whole(ChecksumAlgorithm::Sha512, found.finalize().to_vec()),
-            Running::Md5(found) => whole(ChecksumAlgorithm::Md5, found.finalize().to_vec()),
-            Running::XxHash64(found) => {
+            ChecksumState::Crc(algorithm, crc) => Checksum::of_crc(algorithm, crc.finalize()),
+            ChecksumState::Sha1(found) => whole(ChecksumAlgorithm::Sha1, found.finalize().to_vec()),
+            ChecksumState::Sha256(found) => whole(ChecksumAlgorithm::Sha256, found.finalize().to_vec()),
+            ChecksumState::Sha512(found) => whole(ChecksumAlgorithm::Sha512, found.finalize().to_vec()),
+            ChecksumState::Md5(found) => whole(ChecksumAlgorithm::Md5, found.finalize().to_vec()),
+            ChecksumState::XxHash64(found) => {
                 whole(ChecksumAlgorithm::XxHash64, found.finish().to_be_bytes().to_vec())
             }
-            Running::XxHash3(found) => {
+            ChecksumState::XxHash3(found) => {
                 whole(ChecksumAlgorithm::XxHash3, found.finish().to_be_bytes().to_vec())
             }
-            Running::XxHash128(found) => {
+            ChecksumState::XxHash128(found) => {
                 whole(ChecksumAlgorithm::XxHash128, found.finish_128().to_be_bytes().to_vec())
             }
         }
@@ -434,10 +434,10 @@ mod tests {
     }
 
     fn digest(algorithm: ChecksumAlgorithm) -> String {
-        let mut hasher = Hasher::new(ETagPolicy::Md5, false, Some(algorithm));
+        let mut hasher = ContentHasher::new(ETagPolicy::Md5, false, Some(algorithm));
         hasher.update(b"1234");
         hasher.update(b"56789");
-        let found = hasher.finish(&Expected::default()).unwrap();
+        let found = hasher.finish(&ExpectedContent::default()).unwrap();
         hex(&found.checksum.unwrap().value)
     }
 
@@ -485,24 +485,32 @@ mod tests {
 
     #[test]
     fn etags_follow_the_policy() {
-        let etag = |policy| Hasher::new(policy, false, None).finish(&Expected::default()).unwrap().etag;
+        let etag = |policy| {
+            ContentHasher::new(policy, false, None).finish(&ExpectedContent::default()).unwrap().etag
+        };
         assert_eq!(etag(ETagPolicy::Md5).unwrap().as_str(), "d41d8cd98f00b204e9800998ecf8427e");
         assert_eq!(etag(ETagPolicy::Fast), None);
     }
 
     #[test]
     fn refuses_what_was_not_announced() {
-        let kind = |expected: Expected| {
-            let mut hasher = Hasher::new(ETagPolicy::Fast, true, Some(ChecksumAlgorithm::Crc32));
+        let kind = |expected: ExpectedContent| {
+            let mut hasher = ContentHasher::new(ETagPolicy::Fast, true, Some(ChecksumAlgorithm::Crc32));
             hasher.update(b"123456789");
             hasher.finish(&expected).err().map(|error| error.kind())
         };
-        assert_eq!(kind(Expected { size: Some(9), ..Default::default() }), None);
-        assert_eq!(kind(Expected { size: Some(8), ..Default::default() }), Some(ErrorKind::IncompleteBody));
-        assert_eq!(kind(Expected { md5: Some([0; 16]), ..Default::default() }), Some(ErrorKind::BadDigest));
+        assert_eq!(kind(ExpectedContent { size: Some(9), ..Default::default() }), None);
+        assert_eq!(
+            kind(ExpectedContent { size: Some(8), ..Default::default() }),
+            Some(ErrorKind::IncompleteBody)
+        );
+        assert_eq!(
+            kind(ExpectedContent { md5: Some([0; 16]), ..Default::default() }),
+            Some(ErrorKind::BadDigest)
+        );
         let crc = |text| Checksum::from_base64(ChecksumAlgorithm::Crc32, text).unwrap();
-        assert_eq!(kind(Expected { checksum: Some(crc("y/Q5Jg==")), ..Default::default() }), None);
-        let wrong = Expected { checksum: Some(crc("AAAAAA==")), ..Default::default() };
+        assert_eq!(kind(ExpectedContent { checksum: Some(crc("y/Q5Jg==")), ..Default::default() }), None);
+        let wrong = ExpectedContent { checksum: Some(crc("AAAAAA==")), ..Default::default() };
         assert_eq!(kind(wrong), Some(ErrorKind::BadDigest));
     }
 }

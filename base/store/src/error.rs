@@ -115,10 +115,10 @@ kinds! {
 
 /// What failed, on what, where, why, after how many tries, and what to do next.
 #[derive(Debug)]
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorFields>);
 
 #[derive(Debug)]
-struct Inner {
+struct ErrorFields {
     kind: ErrorKind,
     detail: String,
     operation: &'static str,
@@ -133,7 +133,7 @@ impl Error {
     /// An error of `kind`; `detail` is a sentence fragment that says why, and may be empty.
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
         let (operation, lane, target) = ("", "", String::new());
-        Error(Box::new(Inner {
+        Error(Box::new(ErrorFields {
             kind,
             detail: detail.into(),
             operation,

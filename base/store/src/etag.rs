@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::name::Text;
+use super::name::InlineText;
 
 /// The longest tag kept without an allocation; the tag of an upload of 10,000 parts has 38 bytes.
 const SHORT_BYTES: usize = 40;
@@ -12,7 +12,7 @@ const SHORT_BYTES: usize = 40;
 /// odd lengths and offsets make the processor wait for the stores before.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[repr(align(16))]
-pub struct ETag(Text<SHORT_BYTES>);
+pub struct ETag(InlineText<SHORT_BYTES>);
 
 impl ETag {
     /// Takes a tag as a client or server writes it: quotes are dropped.

@@ -11,16 +11,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::{
-    Bucket, CompleteOptions, CompletedPart, DeleteOptions, Deleted, Error, ErrorKind, Expected, GetOptions,
-    Key, ObjectInfo, ObjectPart, Objects, PartListing, PartOptions, PartsQuery, PutOptions, PutResult,
-    Result, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery,
-    Writer,
+    Bucket, CompleteOptions, CompletedPart, DeleteOptions, DeleteResult, Error, ErrorKind, ExpectedContent,
+    GetOptions, Key, ObjectInfo, ObjectPart, Objects, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, Result, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState,
+    VersionsQuery, Writer,
 };
 
 /// Many objects by one call. A store that can do better than one after the other says how.
 pub trait ObjectBatches: Objects {
     /// Removes many objects; one result per key, in order.
-    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
         keys.iter().map(|key| self.delete(bucket, key, &DeleteOptions::default())).collect()
     }
 
@@ -59,12 +59,12 @@ pub trait ObjectTags {
 /// Buckets that keep old versions.
 pub trait ObjectVersions {
     /// Whether the bucket keeps old versions. Errors: `NoSuchBucket`.
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning>;
+    fn versioning(&self, bucket: &Bucket) -> Result<VersioningState>;
 
     /// Has the bucket keep old versions from now on, or no longer.
-    /// Errors: `NoSuchBucket`; `InvalidArgument` for [`Versioning::Unversioned`], to which there is no
+    /// Errors: `NoSuchBucket`; `InvalidArgument` for [`VersioningState::Unversioned`], to which there is no
     /// way back; `NotImplemented` where the store cannot keep them.
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()>;
+    fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()>;
 
     /// One page of all versions and delete markers, by key and then from the newest to the oldest.
     /// Errors: `NoSuchBucket`.
@@ -103,7 +103,7 @@ pub trait MultipartUploads: Objects {
         let part = PartOptions { size_hint: Some(object.content.len()), ..Default::default() };
         let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
         object.content.for_each_chunk(|chunk| writer.write(chunk))?;
-        writer.commit(&Expected::default())
+        writer.commit(&ExpectedContent::default())
     }
 
     /// The parts an upload has so far, by number. Errors: `NoSuchUpload`.

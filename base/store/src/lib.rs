@@ -18,14 +18,16 @@ mod receive;
 mod version;
 
 pub use conditions::{ByteRange, Conditions, ETagMatch};
-pub use digest::{Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, Digests, Expected, Hasher};
+pub use digest::{
+    Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, ContentHasher, ExpectedContent, HashResult,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use etag::{ETag, ETagPolicy};
 pub use extensions::{
     BucketDocuments, DocumentKind, MAX_DOCUMENT_BYTES, MAX_TAGS, MultipartUploads, ObjectBatches, ObjectTags,
     ObjectVersions, Tags, check_document, check_tag, check_tags,
 };
-pub use list::{Collector, Entry, ListQuery, Listing, MAX_KEYS, ObjectSummary, Step};
+pub use list::{ListCollector, ListEntry, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary, WalkStep};
 pub use memory::MemoryStore;
 pub use multipart::{
     CompleteOptions, CompletedPart, MAX_PARTS, MIN_PART_BYTES, PartInfo, PartListing, PartsQuery, UploadId,
@@ -33,12 +35,12 @@ pub use multipart::{
 };
 pub use name::{Bucket, Key, MAX_KEY_BYTES};
 pub use object::{
-    BoxedMetadata, BucketInfo, Content, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, Object,
-    ObjectInfo, ObjectPart, PartOptions, PutOptions, PutResult,
+    BoxedMetadata, BucketInfo, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, ObjectContent,
+    ObjectInfo, ObjectPart, OpenObject, PartOptions, PutOptions, PutResult,
 };
 pub use receive::{PageBuffer, TRUSTED_BYTES, check_room, receive_exact, receive_rest};
 pub use version::{
-    Deleted, VersionCollector, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
+    DeleteResult, VersionCollector, VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };
 
 use std::os::fd::BorrowedFd;
@@ -87,13 +89,13 @@ pub trait Objects: Send + Sync {
     fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
         let mut writer = self.writer(bucket, key, options)?;
         writer.write(body)?;
-        writer.commit(&Expected::default())
+        writer.commit(&ExpectedContent::default())
     }
 
     /// Opens an object, whole, or a range or part of it.
     /// Errors: `NoSuchKey`, `NoSuchVersion`, `InvalidRange`, `InvalidPart`, `NotModified`,
     /// `PreconditionFailed`, `MethodNotAllowed` for a version that is a delete marker.
-    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object>;
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject>;
 
     /// Reads an object (or the range asked for) into `buffer`, which is cleared first and keeps its
     /// capacity between calls; returns the size of the whole object. The form of `get` for callers
@@ -133,7 +135,7 @@ pub trait Objects: Send + Sync {
     /// versions, the object becomes one and a delete marker the latest; a delete of a version removes
     /// just that, and what is then the newest becomes the latest.
     /// Errors: `NoSuchBucket`, `PreconditionFailed`.
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted>;
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult>;
 
     /// Copies an object within the store.
     /// Errors: `NoSuchKey` for a missing source, `InvalidArgument` for a copy onto itself that
@@ -147,7 +149,7 @@ pub trait Objects: Send + Sync {
     ) -> Result<PutResult>;
 
     /// One page of a bucket in byte order of the keys. Errors: `NoSuchBucket`.
-    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing>;
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing>;
 }
 
 /// An object or part being written. Dropping it without a commit leaves nothing behind.
@@ -176,17 +178,17 @@ pub trait Writer: Send {
 
     /// Checks what arrived against `expected`, then publishes it.
     /// Errors: `BadDigest`, `IncompleteBody`, `PreconditionFailed`, `LockTimeout`.
-    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult>;
+    fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult>;
 
     /// As [`Writer::commit`]; but where the lock of the key is not to be had now, the writer comes back, for
     /// a caller that can wait better than a thread. Writers that need no lock know no difference.
-    fn try_commit(self: Box<Self>, expected: &Expected) -> Result<PutResult, Uncommitted> {
-        self.commit(expected).map_err(Uncommitted::Failed)
+    fn try_commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
+        self.commit(expected).map_err(CommitFailure::Failed)
     }
 }
 
 /// Why a writer did not commit.
-pub enum Uncommitted {
+pub enum CommitFailure {
     /// It failed, and is gone.
     Failed(Error),
     /// Somebody holds the lock (`LockTimeout`): nothing was published, and it may be tried again.

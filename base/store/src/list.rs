@@ -65,43 +65,43 @@ pub struct ObjectSummary {
 
 /// One entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum ListEntry {
     /// An object.
     Object(ObjectSummary),
     /// A prefix that one or more keys share.
     CommonPrefix(String),
 }
 
-impl Entry {
+impl ListEntry {
     /// The key or prefix: what entries are ordered by.
     pub fn name(&self) -> &str {
         match self {
-            Entry::Object(object) => &object.key,
-            Entry::CommonPrefix(prefix) => prefix,
+            ListEntry::Object(object) => &object.key,
+            ListEntry::CommonPrefix(prefix) => prefix,
         }
     }
 
     /// The object, where it is one.
     pub fn object(&self) -> Option<&ObjectSummary> {
         match self {
-            Entry::Object(object) => Some(object),
-            Entry::CommonPrefix(_) => None,
+            ListEntry::Object(object) => Some(object),
+            ListEntry::CommonPrefix(_) => None,
         }
     }
 }
 
 /// One page of a bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
+pub struct ObjectListing {
     /// Objects and common prefixes, in byte order of their names.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ListEntry>,
     /// What to pass as `start_after` for the next page; `None` on the last.
     pub next: Option<String>,
 }
 
 /// What the walker of a bucket does after it offered a key.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum WalkStep {
     /// Offer the next key.
     Next,
     /// Keys that start with this need not be offered: they are in the entry just made, or before the start.
@@ -111,16 +111,16 @@ pub enum Step {
 }
 
 /// Turns keys that arrive in byte order into one page.
-pub struct Collector<'q> {
+pub struct ListCollector<'q> {
     query: &'q ListQuery,
-    entries: Vec<Entry>,
+    entries: Vec<ListEntry>,
     full: bool,
 }
 
-impl<'q> Collector<'q> {
+impl<'q> ListCollector<'q> {
     /// An empty page for `query`.
     pub fn new(query: &'q ListQuery) -> Self {
-        Collector { query, entries: Vec::new(), full: false }
+        ListCollector { query, entries: Vec::new(), full: false }
     }
 
     /// Considers `key`; `describe` is called only if the key itself becomes an entry, and answers
@@ -129,37 +129,37 @@ impl<'q> Collector<'q> {
         &mut self,
         key: &str,
         describe: impl FnOnce() -> Result<Option<ObjectSummary>>,
-    ) -> Result<Step> {
+    ) -> Result<WalkStep> {
         if !key.starts_with(self.query.prefix.as_str()) || !self.query.is_after_start(key) {
-            return Ok(Step::Next);
+            return Ok(WalkStep::Next);
         }
         let prefix = self.query.common_prefix(key);
-        let last = self.entries.last().map(Entry::name);
+        let last = self.entries.last().map(ListEntry::name);
         // Keys come in order, so all below one prefix come one after the other.
         if prefix.is_some() && prefix == last {
-            return Ok(Step::Next);
+            return Ok(WalkStep::Next);
         }
         // Only now: a page is full when something is left for the next one, which is never empty then.
         if self.entries.len() >= self.query.max_keys {
             self.full = true;
-            return Ok(Step::Full);
+            return Ok(WalkStep::Full);
         }
         match prefix {
             Some(prefix) => {
-                self.entries.push(Entry::CommonPrefix(prefix.to_owned()));
-                Ok(Step::SkipPrefix(prefix.to_owned()))
+                self.entries.push(ListEntry::CommonPrefix(prefix.to_owned()));
+                Ok(WalkStep::SkipPrefix(prefix.to_owned()))
             }
             None => {
-                self.entries.extend(describe()?.map(Entry::Object));
-                Ok(Step::Next)
+                self.entries.extend(describe()?.map(ListEntry::Object));
+                Ok(WalkStep::Next)
             }
         }
     }
 
     /// The page. It has a `next` only if a key was offered that no longer fitted.
-    pub fn finish(self) -> Listing {
+    pub fn finish(self) -> ObjectListing {
         let last = self.entries.last().map(|entry| entry.name().to_owned());
-        Listing { next: last.filter(|_| self.full), entries: self.entries }
+        ObjectListing { next: last.filter(|_| self.full), entries: self.entries }
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     fn page(keys: &[&str], query: &ListQuery) -> (Vec<String>, Option<String>) {
-        let mut collector = Collector::new(query);
+        let mut collector = ListCollector::new(query);
         for key in keys {
             let summary = ObjectSummary {
                 key: (*key).to_owned(),
@@ -179,7 +179,7 @@ mod tests {
                 modified: UNIX_EPOCH,
                 checksum: None,
             };
-            if collector.offer(key, || Ok(Some(summary))).unwrap() == Step::Full {
+            if collector.offer(key, || Ok(Some(summary))).unwrap() == WalkStep::Full {
                 break;
             }
         }

@@ -63,7 +63,7 @@ impl Bucket {
 
 /// An object's key: 1 to 1,024 bytes of UTF-8, any of them, NUL excepted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Text<SHORT_KEY_BYTES>);
+pub struct Key(InlineText<SHORT_KEY_BYTES>);
 
 impl Key {
     /// Checks that `key` can be a key. Errors: `InvalidKey`, `KeyTooLong`.
@@ -99,55 +99,55 @@ impl fmt::Display for Key {
 
 /// A text that never changes. Up to `N` bytes lie in it; a longer one has an allocation.
 #[derive(Clone)]
-pub(crate) enum Text<const N: usize> {
+pub(crate) enum InlineText<const N: usize> {
     Short(ArrayString<N>),
     Long(Box<str>),
 }
 
-impl<const N: usize> From<&str> for Text<N> {
+impl<const N: usize> From<&str> for InlineText<N> {
     fn from(text: &str) -> Self {
-        ArrayString::from(text).map_or_else(|_| Text::Long(text.into()), Text::Short)
+        ArrayString::from(text).map_or_else(|_| InlineText::Long(text.into()), InlineText::Short)
     }
 }
 
-impl<const N: usize> Deref for Text<N> {
+impl<const N: usize> Deref for InlineText<N> {
     type Target = str;
 
     fn deref(&self) -> &str {
         match self {
-            Text::Short(text) => text,
-            Text::Long(text) => text,
+            InlineText::Short(text) => text,
+            InlineText::Long(text) => text,
         }
     }
 }
 
-impl<const N: usize> PartialEq for Text<N> {
+impl<const N: usize> PartialEq for InlineText<N> {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl<const N: usize> Eq for Text<N> {}
+impl<const N: usize> Eq for InlineText<N> {}
 
-impl<const N: usize> PartialOrd for Text<N> {
+impl<const N: usize> PartialOrd for InlineText<N> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<const N: usize> Ord for Text<N> {
+impl<const N: usize> Ord for InlineText<N> {
     fn cmp(&self, other: &Self) -> Ordering {
         (**self).cmp(&**other)
     }
 }
 
-impl<const N: usize> Hash for Text<N> {
+impl<const N: usize> Hash for InlineText<N> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (**self).hash(state);
     }
 }
 
-impl<const N: usize> fmt::Debug for Text<N> {
+impl<const N: usize> fmt::Debug for InlineText<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, f)
     }
@@ -185,8 +185,8 @@ mod tests {
 
     #[test]
     fn the_length_does_not_show() {
-        let texts: Vec<Text<4>> = ["", "abcd", "abcde", "b"].map(Text::from).into();
-        assert!(matches!(texts[1], Text::Short(_)) && matches!(texts[2], Text::Long(_)));
+        let texts: Vec<InlineText<4>> = ["", "abcd", "abcde", "b"].map(InlineText::from).into();
+        assert!(matches!(texts[1], InlineText::Short(_)) && matches!(texts[2], InlineText::Long(_)));
         assert_eq!(texts.iter().map(|text| &**text).collect::<Vec<_>>(), ["", "abcd", "abcde", "b"]);
         assert!(texts.is_sorted(), "{texts:?}");
         let set: std::collections::HashSet<_> = texts.iter().cloned().collect();

@@ -196,7 +196,7 @@ pub struct PutOptions {
     pub conditions: Conditions,
     /// What the ETag is made of; `None` takes the store's own policy.
     pub etag_policy: Option<ETagPolicy>,
-    /// Computes an MD5 to hold against [`crate::Expected::md5`], whatever the ETag is made of.
+    /// Computes an MD5 to hold against [`crate::ExpectedContent::md5`], whatever the ETag is made of.
     pub check_md5: bool,
     /// Computes and keeps this checksum; for an upload, one of each part and one of the object.
     pub checksum: Option<ChecksumAlgorithm>,
@@ -232,9 +232,9 @@ impl PutOptions {
 /// Options of one part of a multipart upload.
 #[derive(Clone, Debug, Default)]
 pub struct PartOptions {
-    /// Computes an MD5 to hold against [`crate::Expected::md5`], whatever the ETag is made of.
+    /// Computes an MD5 to hold against [`crate::ExpectedContent::md5`], whatever the ETag is made of.
     pub check_md5: bool,
-    /// Computes this checksum, to hold against [`crate::Expected::checksum`]; `None` takes the
+    /// Computes this checksum, to hold against [`crate::ExpectedContent::checksum`]; `None` takes the
     /// upload's. Errors: `InvalidArgument` if the upload has another.
     pub checksum: Option<ChecksumAlgorithm>,
     /// The part's length where it is known.
@@ -369,17 +369,17 @@ impl CopyOptions {
 
 /// An object opened for reading.
 #[derive(Debug)]
-pub struct Object {
+pub struct OpenObject {
     /// What is known of the whole object.
     pub info: ObjectInfo,
     /// The bytes of it that `content` holds.
     pub range: std::ops::Range<u64>,
     /// The bytes.
-    pub content: Content,
+    pub content: ObjectContent,
 }
 
 /// Content in whatever form the lane has it without a copy.
-pub enum Content {
+pub enum ObjectContent {
     /// In memory.
     Bytes(Bytes),
     /// In a file that the caller may read, map, send or hand over.
@@ -399,13 +399,13 @@ pub struct FileRegion<F = File> {
     pub len: u64,
 }
 
-impl Content {
+impl ObjectContent {
     /// The number of bytes in it.
     pub fn len(&self) -> u64 {
         match self {
-            Content::Bytes(bytes) => bytes.len() as u64,
-            Content::File(region) => region.len,
-            Content::Stream(_, len) => *len,
+            ObjectContent::Bytes(bytes) => bytes.len() as u64,
+            ObjectContent::File(region) => region.len,
+            ObjectContent::Stream(_, len) => *len,
         }
     }
 
@@ -420,15 +420,15 @@ impl Content {
         buffer.clear();
         let len = usize::try_from(self.len()).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
         match self {
-            Content::Bytes(bytes) => buffer.extend_from_slice(&bytes),
-            Content::File(FileRegion { file, mut offset, .. }) => {
+            ObjectContent::Bytes(bytes) => buffer.extend_from_slice(&bytes),
+            ObjectContent::File(FileRegion { file, mut offset, .. }) => {
                 receive_exact(buffer, len, |piece| {
                     file.read_exact_at(piece, offset).map_err(|e| short(e, len as u64))?;
                     offset += piece.len() as u64;
                     Ok(())
                 })?;
             }
-            Content::Stream(mut reader, _) => {
+            ObjectContent::Stream(mut reader, _) => {
                 receive_exact(buffer, len, |piece| {
                     reader.read_exact(piece).map_err(|e| short(e, len as u64))
                 })?;
@@ -448,7 +448,7 @@ impl Content {
     /// Errors: `IncompleteBody` if the source ends early, `Io`, and errors of `consume`.
     pub fn for_each_chunk(self, mut consume: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let total = self.len();
-        if let Content::Bytes(bytes) = self {
+        if let ObjectContent::Bytes(bytes) = self {
             return bytes.chunks(CHUNK_BYTES).try_for_each(consume);
         }
         let mut reader = self.into_reader();
@@ -466,12 +466,12 @@ impl Content {
         Ok(())
     }
 
-    /// The content as a reader that ends after [`Content::len`] bytes.
+    /// The content as a reader that ends after [`ObjectContent::len`] bytes.
     pub fn into_reader(self) -> Box<dyn Read + Send> {
         match self {
-            Content::Bytes(bytes) => Box::new(io::Cursor::new(bytes)),
-            Content::File(region) => Box::new(region),
-            Content::Stream(reader, len) => Box::new(reader.take(len)),
+            ObjectContent::Bytes(bytes) => Box::new(io::Cursor::new(bytes)),
+            ObjectContent::File(region) => Box::new(region),
+            ObjectContent::Stream(reader, len) => Box::new(reader.take(len)),
         }
     }
 }
@@ -486,12 +486,12 @@ impl<F: Borrow<File>> Read for FileRegion<F> {
     }
 }
 
-impl std::fmt::Debug for Content {
+impl std::fmt::Debug for ObjectContent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let form = match self {
-            Content::Bytes(_) => "Bytes",
-            Content::File(_) => "File",
-            Content::Stream(..) => "Stream",
+            ObjectContent::Bytes(_) => "Bytes",
+            ObjectContent::File(_) => "File",
+            ObjectContent::Stream(..) => "Stream",
         };
         write!(f, "{form}({} bytes)", self.len())
     }
@@ -518,8 +518,8 @@ mod tests {
     #[test]
     fn all_forms_give_the_same_bytes() {
         let data: Vec<u8> = (0..600_000u32).map(|i| i as u8).collect();
-        let bytes = || Content::Bytes(Bytes::from(data.clone()));
-        let stream = || Content::Stream(Box::new(io::Cursor::new(data.clone())), data.len() as u64);
+        let bytes = || ObjectContent::Bytes(Bytes::from(data.clone()));
+        let stream = || ObjectContent::Stream(Box::new(io::Cursor::new(data.clone())), data.len() as u64);
         for content in [bytes(), stream()] {
             assert_eq!(content.into_vec().unwrap(), data);
         }
@@ -537,7 +537,7 @@ mod tests {
 
     #[test]
     fn an_early_end_is_an_error() {
-        let short = || Content::Stream(Box::new(io::Cursor::new(vec![1, 2, 3])), 4);
+        let short = || ObjectContent::Stream(Box::new(io::Cursor::new(vec![1, 2, 3])), 4);
         assert_eq!(short().into_vec().unwrap_err().kind(), ErrorKind::IncompleteBody);
         assert_eq!(short().for_each_chunk(|_| Ok(())).unwrap_err().kind(), ErrorKind::IncompleteBody);
     }

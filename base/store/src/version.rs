@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use crate::list::{ListQuery, MAX_KEYS, Step};
+use crate::list::{ListQuery, MAX_KEYS, WalkStep};
 use crate::{ChecksumPlan, ETag, Error, ErrorKind, Result};
 
 /// The name of one version of an object.
@@ -50,7 +50,7 @@ impl fmt::Display for VersionId {
 
 /// Whether a bucket keeps the versions that are overwritten and deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Versioning {
+pub enum VersioningState {
     /// It never did.
     #[default]
     Unversioned,
@@ -60,12 +60,12 @@ pub enum Versioning {
     Suspended,
 }
 
-impl Versioning {
+impl VersioningState {
     /// Errors: `InvalidArgument` for what a bucket cannot be set to.
     pub fn check_settable(self) -> Result<()> {
         match self {
-            Versioning::Enabled | Versioning::Suspended => Ok(()),
-            Versioning::Unversioned => Err(Error::new(
+            VersioningState::Enabled | VersioningState::Suspended => Ok(()),
+            VersioningState::Unversioned => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 "versioning can be enabled or suspended, but not forgotten",
             )),
@@ -75,7 +75,7 @@ impl Versioning {
 
 /// What a delete did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Deleted {
+pub struct DeleteResult {
     /// The version that was removed, or the delete marker that was made; `None` in a bucket without.
     pub version: Option<VersionId>,
     /// Whether that is a delete marker.
@@ -175,32 +175,32 @@ impl<'q> VersionCollector<'q> {
         key: &str,
         list: impl FnOnce() -> Result<Vec<(VersionId, V)>>,
         mut describe: impl FnMut(V) -> Result<Option<VersionSummary>>,
-    ) -> Result<Step> {
+    ) -> Result<WalkStep> {
         let is_wanted = key.starts_with(&self.query.prefix)
             && (self.keys.is_after_start(key) || self.query.is_resumed(key));
         if !is_wanted {
-            return Ok(Step::Next);
+            return Ok(WalkStep::Next);
         }
         if let Some(prefix) = self.keys.common_prefix(key).map(str::to_owned) {
             // Before the look at room: a page that has the prefix already needs none for it.
             if self.page.prefixes.last() == Some(&prefix) {
-                return Ok(Step::SkipPrefix(prefix));
+                return Ok(WalkStep::SkipPrefix(prefix));
             }
             if self.is_full() {
-                return Ok(Step::Full);
+                return Ok(WalkStep::Full);
             }
             self.last = Some((prefix.clone(), None));
             self.page.prefixes.push(prefix.clone());
-            return Ok(Step::SkipPrefix(prefix));
+            return Ok(WalkStep::SkipPrefix(prefix));
         }
         for (name, version) in self.after_start(key, list()?) {
             if self.is_full() {
-                return Ok(Step::Full);
+                return Ok(WalkStep::Full);
             }
             self.last = Some((key.to_owned(), Some(name)));
             self.page.versions.extend(describe(version)?);
         }
-        Ok(Step::Next)
+        Ok(WalkStep::Next)
     }
 
     /// The versions of `key` that were not on the page before. If the last one of that is gone, none
@@ -250,7 +250,7 @@ mod tests {
             };
             let versions =
                 || Ok([("2", true), ("1", false)].map(version).map(|it| (it.version.clone(), it)).to_vec());
-            if page.offer(key, versions, |version| Ok(Some(version))).unwrap() == Step::Full {
+            if page.offer(key, versions, |version| Ok(Some(version))).unwrap() == WalkStep::Full {
                 break;
             }
         }

@@ -150,7 +150,7 @@ const WITH_TIMES: u64 = 3;
 /// The first published form of the kernel's `perf_event_attr`, which every kernel takes.
 #[repr(C)]
 #[derive(Default)]
-struct Attributes {
+struct PerfAttributes {
     kind: u32,
     size: u32,
     config: u64,
@@ -211,12 +211,12 @@ fn threads_of(pid: u32) -> Vec<i32> {
 }
 
 fn open_event(event: u64, thread: i32) -> Result<File> {
-    let attributes = Attributes {
-        size: size_of::<Attributes>() as u32,
+    let attributes = PerfAttributes {
+        size: size_of::<PerfAttributes>() as u32,
         config: event,
         read_format: WITH_TIMES,
         flags: INHERIT | EXCLUDE_HYPERVISOR,
-        ..Attributes::default()
+        ..PerfAttributes::default()
     };
     const ANY_CPU: i32 = -1;
     const NO_GROUP: i32 = -1;
@@ -257,12 +257,12 @@ pub fn reference_cycles() -> Option<u64> {
 /// A moment of the monotonic clock, as of the kernel's last tick (1 to 10 ms ago). Cost: a fifth of
 /// `Instant::now`'s, which reads the processor's counter; none is a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tick {
+pub struct CoarseInstant {
     /// Since the clock started.
     ns: u64,
 }
 
-impl Tick {
+impl CoarseInstant {
     /// The last one.
     pub fn now() -> Self {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -270,12 +270,12 @@ impl Tick {
         // library's is used because it works in debuggers that give a process no vDSO.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
         // The clock starts with the machine, so it is never negative; 64 bits last for 584 years.
-        Tick { ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 }
+        CoarseInstant { ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 }
     }
 
     /// How long ago it was, by the last tick.
     pub fn elapsed(self) -> Duration {
-        Duration::from_nanos(Tick::now().ns.saturating_sub(self.ns))
+        Duration::from_nanos(CoarseInstant::now().ns.saturating_sub(self.ns))
     }
 }
 
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn counts_grow_or_are_absent() {
-        assert_eq!(size_of::<Attributes>(), 64);
+        assert_eq!(size_of::<PerfAttributes>(), 64);
         let counters = HardwareCounters::open(&[std::process::id()]);
         let before = counters.read().instructions;
         std::hint::black_box((0..1_000_000_u64).fold(0, |sum, n| sum ^ std::hint::black_box(n)));
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn it_is_at_most_a_tick_behind() {
-        let (start, tick) = (Instant::now(), Tick::now());
+        let (start, tick) = (Instant::now(), CoarseInstant::now());
         std::thread::sleep(Duration::from_millis(30));
         let (exact, coarse) = (start.elapsed(), tick.elapsed());
         assert!(coarse + Duration::from_millis(11) > exact, "{coarse:?} of {exact:?}");

@@ -1,6 +1,6 @@
 //! Faults on purpose, for tests: built with the feature `faults` only.
 //!
-//! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`Plan`]
+//! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`FaultPlan`]
 //! and learns which calls it made; the plan may fail or kill at one of them. Plans belong to the
 //! calling thread, so tests run side by side. Cost without a plan: one relaxed load.
 
@@ -12,7 +12,7 @@ use rustix::process::{Signal, getpid, kill_process};
 
 /// What happens instead of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum SyscallFault {
     /// The process ends as by `kill -9`. What the calls before have done stands, so to die before
     /// call N + 1 is to die after call N.
     Kill,
@@ -22,15 +22,15 @@ pub enum Fault {
 
 /// What goes wrong while an operation runs. The default is nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Plan {
+pub struct FaultPlan {
     /// At which call, counted from 1, which fault.
-    pub nth: Option<(usize, Fault)>,
+    pub nth: Option<(usize, SyscallFault)>,
     /// Calls that always fail, by name: an old kernel, or a file system that lacks something.
     pub missing: &'static [(&'static str, Errno)],
 }
 
-struct Run {
-    plan: Plan,
+struct FaultRun {
+    plan: FaultPlan,
     calls: Vec<&'static str>,
 }
 
@@ -38,13 +38,13 @@ struct Run {
 static PLANNED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static RUN: RefCell<Option<Run>> = const { RefCell::new(None) };
+    static RUN: RefCell<Option<FaultRun>> = const { RefCell::new(None) };
 }
 
 /// Ends the plan even if the operation panics.
-struct Planned;
+struct FaultGuard;
 
-impl Drop for Planned {
+impl Drop for FaultGuard {
     fn drop(&mut self) {
         PLANNED.fetch_sub(1, Ordering::Relaxed);
         RUN.set(None);
@@ -53,10 +53,10 @@ impl Drop for Planned {
 
 /// Runs `act` under `plan`; returns what it returned, and the file-system calls this thread reached
 /// meanwhile, in order. A plan within a plan replaces it.
-pub fn run<T>(plan: Plan, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
+pub fn run<T>(plan: FaultPlan, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
     PLANNED.fetch_add(1, Ordering::Relaxed);
-    RUN.set(Some(Run { plan, calls: Vec::new() }));
-    let planned = Planned;
+    RUN.set(Some(FaultRun { plan, calls: Vec::new() }));
+    let planned = FaultGuard;
     let result = act();
     let calls = RUN.with_borrow_mut(Option::take).map(|run| run.calls).unwrap_or_default();
     drop(planned);
@@ -72,16 +72,16 @@ pub(crate) fn point(name: &'static str) -> Result<()> {
     RUN.with_borrow_mut(|run| run.as_mut().map_or(Ok(()), |run| run.reach(name)))
 }
 
-impl Run {
+impl FaultRun {
     fn reach(&mut self, name: &'static str) -> Result<()> {
         self.calls.push(name);
         match self.plan.nth {
-            Some((at, Fault::Kill)) if at == self.calls.len() => {
+            Some((at, SyscallFault::Kill)) if at == self.calls.len() => {
                 let _ = kill_process(getpid(), Signal::KILL);
                 // A process that may not even signal itself ends all the same.
                 std::process::abort()
             }
-            Some((at, Fault::Fail(errno))) if at == self.calls.len() => Err(errno),
+            Some((at, SyscallFault::Fail(errno))) if at == self.calls.len() => Err(errno),
             _ => match self.plan.missing.iter().find(|(missing, _)| *missing == name) {
                 Some((_, errno)) => Err(*errno),
                 None => Ok(()),
@@ -100,24 +100,24 @@ mod tests {
 
     #[test]
     fn calls_are_counted_failed_by_number_and_by_name() {
-        assert_eq!(run(Plan::default(), three), ([Ok(()); 3], vec!["a", "b", "a"]));
-        let second = Plan { nth: Some((2, Fault::Fail(Errno::IO))), ..Plan::default() };
+        assert_eq!(run(FaultPlan::default(), three), ([Ok(()); 3], vec!["a", "b", "a"]));
+        let second = FaultPlan { nth: Some((2, SyscallFault::Fail(Errno::IO))), ..FaultPlan::default() };
         assert_eq!(run(second, three).0, [Ok(()), Err(Errno::IO), Ok(())]);
-        let missing = Plan { missing: &[("a", Errno::NOSYS)], ..Plan::default() };
+        let missing = FaultPlan { missing: &[("a", Errno::NOSYS)], ..FaultPlan::default() };
         assert_eq!(run(missing, three).0, [Err(Errno::NOSYS), Ok(()), Err(Errno::NOSYS)]);
         assert_eq!(three(), [Ok(()); 3]);
     }
 
     #[test]
     fn other_threads_are_left_alone() {
-        let plan = Plan { nth: Some((1, Fault::Fail(Errno::IO))), ..Plan::default() };
+        let plan = FaultPlan { nth: Some((1, SyscallFault::Fail(Errno::IO))), ..FaultPlan::default() };
         let (other, calls) = run(plan, || std::thread::scope(|scope| scope.spawn(three).join()));
         assert_eq!((other.ok(), calls), (Some([Ok(()); 3]), vec![]));
     }
 
     #[test]
     fn a_panic_ends_the_plan() {
-        let plan = Plan { nth: Some((1, Fault::Fail(Errno::IO))), ..Plan::default() };
+        let plan = FaultPlan { nth: Some((1, SyscallFault::Fail(Errno::IO))), ..FaultPlan::default() };
         let panicked = std::panic::catch_unwind(|| run(plan, || panic!("on purpose")));
         assert!(panicked.is_err());
         assert_eq!(point("a"), Ok(()));

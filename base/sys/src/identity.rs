@@ -1,5 +1,5 @@
 //! As whom a thread acts on files, and what the system's user database says of a user. Threads that gave up the right to
-//! become another user have the work done by a [`Helper`].
+//! become another user have the work done by a [`PrivilegedThread`].
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -11,8 +11,8 @@ use rustix::fs::Gid;
 use rustix::io::{Errno, Result};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
 
-use super::process::Process;
-use crate::socket::Peer;
+use super::process::ProcessIdentity;
+use crate::socket::PeerCredentials;
 
 /// The effective user of this process.
 pub fn user_id() -> u32 {
@@ -32,7 +32,7 @@ pub fn group_id() -> u32 {
 /// and a signal that ends one thread ends the process.
 ///
 /// Errors: `PERM` unless the process may change its users (root). The thread must then not be used.
-pub fn act_as(peer: &Peer) -> Result<()> {
+pub fn act_as(peer: &PeerCredentials) -> Result<()> {
     let groups: Vec<Gid> = peer.groups.iter().map(|group| Gid::from_raw(*group)).collect();
     set_thread_groups(&groups)?;
     set_file_id(libc::SYS_setfsgid, peer.gid)?;
@@ -43,14 +43,14 @@ pub fn act_as(peer: &Peer) -> Result<()> {
 
 /// What a thread of root can act as for the length of a call. Made once for each user.
 #[derive(Debug)]
-pub struct Role {
-    role: Arc<Stand>,
-    own: Arc<Stand>,
+pub struct UserRole {
+    role: Arc<ThreadCredentials>,
+    own: Arc<ThreadCredentials>,
 }
 
 /// Everything that the kernel judges access to files by.
 #[derive(Debug)]
-struct Stand {
+struct ThreadCredentials {
     uid: u32,
     gid: u32,
     groups: Vec<Gid>,
@@ -59,19 +59,22 @@ struct Stand {
 
 thread_local! {
     /// What the thread plays, and what it was before it played anything.
-    static PLAYED: RefCell<Option<(Arc<Stand>, Arc<Stand>)>> = const { RefCell::new(None) };
+    static PLAYED: RefCell<Option<(Arc<ThreadCredentials>, Arc<ThreadCredentials>)>> = const { RefCell::new(None) };
 }
 
-impl Role {
+impl UserRole {
     /// Errors: from asking the kernel who the calling thread is.
-    pub fn new(peer: &Peer) -> Result<Self> {
+    pub fn new(peer: &PeerCredentials) -> Result<Self> {
         let own = match PLAYED.with_borrow(|played| played.as_ref().map(|(_, own)| own.clone())) {
             Some(own) => own,
-            None => Arc::new(Stand::of_thread()?),
+            None => Arc::new(ThreadCredentials::of_thread()?),
         };
         let groups = peer.groups.iter().map(|group| Gid::from_raw(*group)).collect();
         let capabilities = CapabilitySets { effective: CapabilitySet::empty(), ..own.capabilities };
-        Ok(Role { role: Arc::new(Stand { uid: peer.uid, gid: peer.gid, groups, capabilities }), own })
+        Ok(UserRole {
+            role: Arc::new(ThreadCredentials { uid: peer.uid, gid: peer.gid, groups, capabilities }),
+            own,
+        })
     }
 
     /// Does `work` with the calling thread, and no other, acting on files as the user: user, group and
@@ -85,7 +88,7 @@ impl Role {
     pub fn play<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let before = PLAYED.replace(Some((self.role.clone(), self.own.clone())));
         let is_nested = before.is_some();
-        let back = Back { own: &self.own, before };
+        let back = CredentialGuard { own: &self.own, before };
         if is_nested {
             self.own.come_back()?;
         }
@@ -96,9 +99,9 @@ impl Role {
     }
 }
 
-impl Stand {
+impl ThreadCredentials {
     fn of_thread() -> Result<Self> {
-        Ok(Stand {
+        Ok(ThreadCredentials {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             groups: rustix::process::getgroups()?,
@@ -128,12 +131,12 @@ impl Stand {
 }
 
 /// Brings a thread back to what it was when it is dropped.
-struct Back<'o> {
-    own: &'o Stand,
-    before: Option<(Arc<Stand>, Arc<Stand>)>,
+struct CredentialGuard<'o> {
+    own: &'o ThreadCredentials,
+    before: Option<(Arc<ThreadCredentials>, Arc<ThreadCredentials>)>,
 }
 
-impl Drop for Back<'_> {
+impl Drop for CredentialGuard<'_> {
     fn drop(&mut self) {
         let before = self.before.take();
         let role = before.as_ref().map(|(role, _)| role.clone());
@@ -183,11 +186,11 @@ const GROUPS_MAX: usize = 65_536;
 const NO_GROUP: u32 = 65_534;
 
 /// The user with the id `uid` and its groups; one of no group where the database does not know it.
-pub fn peer_of_user(uid: u32) -> Peer {
-    known(uid).unwrap_or(Peer { uid, gid: NO_GROUP, groups: Vec::new() })
+pub fn peer_of_user(uid: u32) -> PeerCredentials {
+    known(uid).unwrap_or(PeerCredentials { uid, gid: NO_GROUP, groups: Vec::new() })
 }
 
-fn known(uid: u32) -> Option<Peer> {
+fn known(uid: u32) -> Option<PeerCredentials> {
     let mut entry = MaybeUninit::<libc::passwd>::uninit();
     let mut text = vec![0; TEXT_BYTES];
     let mut found = std::ptr::null_mut();
@@ -201,7 +204,7 @@ fn known(uid: u32) -> Option<Peer> {
     let entry = unsafe { entry.assume_init() };
     // SAFETY: its name ends in NUL and lies in `text`, which is still there.
     let name = unsafe { CStr::from_ptr(entry.pw_name) };
-    Some(Peer { uid, gid: entry.pw_gid, groups: groups_of(name, entry.pw_gid) })
+    Some(PeerCredentials { uid, gid: entry.pw_gid, groups: groups_of(name, entry.pw_gid) })
 }
 
 fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
@@ -225,45 +228,51 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// A thread that may act as others when the one that needs it may not any more.
 #[derive(Debug)]
-pub struct Helper {
+pub struct PrivilegedThread {
     work: Mutex<Sender<Work>>,
-    started_by: Process,
+    started_by: ProcessIdentity,
 }
 
-static HELPER: OnceLock<Option<Helper>> = OnceLock::new();
+static HELPER: OnceLock<Option<PrivilegedThread>> = OnceLock::new();
 
-impl Helper {
+impl PrivilegedThread {
     /// Starts the process's helper, unless there is one; to be called by a thread that may act as others.
     pub fn start() {
         HELPER.get_or_init(|| {
             let (sender, receiver) = channel::<Work>();
             let serve = move || receiver.into_iter().for_each(|work| work());
             let started = std::thread::Builder::new().name("fordway-helper".to_owned()).spawn(serve);
-            started.is_ok().then(|| Helper { work: Mutex::new(sender), started_by: Process::current() })
+            started.is_ok().then(|| PrivilegedThread {
+                work: Mutex::new(sender),
+                started_by: ProcessIdentity::current(),
+            })
         });
     }
 
     /// Errors: `PERM` if there is none: a child process has none of its parent's threads.
-    fn current() -> Result<&'static Helper> {
+    fn current() -> Result<&'static PrivilegedThread> {
         let helper = HELPER.get().and_then(Option::as_ref).ok_or(Errno::PERM)?;
         if helper.started_by.is_current() { Ok(helper) } else { Err(Errno::PERM) }
     }
 }
 
 /// Does `work` as `peer`, with no capability: on the calling thread where that may act as others, else on
-/// the process's [`Helper`]. Errors: `PERM` where neither may.
-pub fn act_for<T: Send + 'static>(peer: &Peer, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+/// the process's [`PrivilegedThread`]. Errors: `PERM` where neither may.
+pub fn act_for<T: Send + 'static>(
+    peer: &PeerCredentials,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
     if may_act_as_others() {
-        return Role::new(peer)?.play(work);
+        return UserRole::new(peer)?.play(work);
     }
     let (answer, answered): (SyncSender<Result<T>>, _) = sync_channel(1);
     let peer = peer.clone();
     let errand: Work = Box::new(move || {
         // Whoever asked may have ended; one that panics fails that call alone.
-        let play = std::panic::AssertUnwindSafe(|| Role::new(&peer).and_then(|role| role.play(work)));
+        let play = std::panic::AssertUnwindSafe(|| UserRole::new(&peer).and_then(|role| role.play(work)));
         let _ = answer.send(std::panic::catch_unwind(play).unwrap_or(Err(Errno::IO)));
     });
-    let sent = Helper::current()?.work.lock().unwrap_or_else(PoisonError::into_inner).send(errand);
+    let sent = PrivilegedThread::current()?.work.lock().unwrap_or_else(PoisonError::into_inner).send(errand);
     sent.map_err(|_| Errno::PERM)?;
     answered.recv().unwrap_or(Err(Errno::IO))
 }
@@ -289,14 +298,15 @@ mod tests {
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
-                act_as(&Peer { uid: 54_321, gid: 54_320, groups: vec![54_322] }).unwrap();
+                act_as(&PeerCredentials { uid: 54_321, gid: 54_320, groups: vec![54_322] }).unwrap();
                 assert!(std::fs::read(at("secret")).is_err(), "nobody but root may read it");
                 assert_eq!(std::fs::read(at("ours")).unwrap(), b"o", "a further group may");
                 std::fs::write(at("made"), "m").unwrap();
                 std::thread::scope(|inner| {
                     inner.spawn(|| assert!(std::fs::read(at("secret")).is_err())).join().unwrap();
                 });
-                act_as(&Peer { uid: 0, gid: 0, groups: vec![] }).expect_err("there is no way back");
+                act_as(&PeerCredentials { uid: 0, gid: 0, groups: vec![] })
+                    .expect_err("there is no way back");
             });
             other.join().unwrap();
         });
@@ -315,7 +325,8 @@ mod tests {
         std::fs::write(at("secret"), "s").unwrap();
         std::fs::set_permissions(at("secret"), PermissionsExt::from_mode(0o600)).unwrap();
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        let role = Role::new(&Peer { uid: 54_321, gid: 54_320, groups: vec![54_322] }).unwrap();
+        let role =
+            UserRole::new(&PeerCredentials { uid: 54_321, gid: 54_320, groups: vec![54_322] }).unwrap();
         let groups = rustix::process::getgroups().unwrap();
         let read = role.play(|| std::fs::write(at("made"), "m").and_then(|()| std::fs::read(at("secret"))));
         assert!(read.unwrap().is_err(), "the user may not read it");
@@ -334,17 +345,20 @@ mod tests {
         let root = peer_of_user(0);
         assert_eq!((root.uid, root.gid), (0, 0));
         assert!(root.groups.contains(&0));
-        assert_eq!(peer_of_user(4_000_000_001), Peer { uid: 4_000_000_001, gid: NO_GROUP, groups: vec![] });
+        assert_eq!(
+            peer_of_user(4_000_000_001),
+            PeerCredentials { uid: 4_000_000_001, gid: NO_GROUP, groups: vec![] }
+        );
     }
 
     #[test]
     fn a_thread_that_gave_up_its_rights_is_helped() {
-        let user = |uid| Peer { uid, gid: uid, groups: vec![] };
+        let user = |uid| PeerCredentials { uid, gid: uid, groups: vec![] };
         if !fordway_needs::root("act as others") {
             assert_eq!(act_for(&user(54_321), file_user), Err(Errno::PERM));
             return;
         }
-        Helper::start();
+        PrivilegedThread::start();
         let asked = std::thread::spawn(move || {
             act_as(&user(54_321)).unwrap();
             (act_for(&user(54_322), file_user), file_user())
@@ -352,7 +366,7 @@ mod tests {
         assert_eq!(asked.join().unwrap(), (Ok(54_322), 54_321));
         assert_eq!(act_for(&user(54_322), file_user), Ok(54_322));
         let nested =
-            Role::new(&user(54_321)).unwrap().play(|| (act_for(&user(54_322), file_user), file_user()));
+            UserRole::new(&user(54_321)).unwrap().play(|| (act_for(&user(54_322), file_user), file_user()));
         assert_eq!(nested, Ok((Ok(54_322), 54_321)));
         assert_eq!(file_user(), 0);
     }

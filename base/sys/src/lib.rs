@@ -32,7 +32,7 @@ mod shared;
 mod socket;
 
 pub use counters::{
-    HardwareCounters, HardwareCounts, ProcessUsage, Tick, descendants, pin_process, pin_thread,
+    CoarseInstant, HardwareCounters, HardwareCounts, ProcessUsage, descendants, pin_process, pin_thread,
     precise_timers, reference_cycles, usage_of,
 };
 pub use dir::{DirEntry, EntryKind, is_text_of_a_name, kind_in, name_to_text, read_dir, text_to_name};
@@ -42,24 +42,26 @@ pub use file::{
     rename, set_group, set_mode, set_modified, set_owner, set_xattr, stat, stat_in, sync_data, write_all_at,
 };
 pub use identity::{
-    Helper, Role, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others, peer_of_user, user_id,
+    PrivilegedThread, UserRole, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others,
+    peer_of_user, user_id,
 };
 pub use lock::{ByteLocks, LockGuard, lock_file, with_lock_patience};
-pub use memory::{Mapping, give_back_heap, in_huge_pages, unused_heap_bytes};
+pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
 pub use namespace::{
-    PacketHeader, TUN_READ_BYTES_MAX, Tun, end_with_thread, enter_mount_namespace, enter_network_namespace,
-    new_mount_namespace, new_network_namespace, own_process_namespace,
+    PacketHeader, TUN_READ_BYTES_MAX, TunDevice, end_with_thread, enter_mount_namespace,
+    enter_network_namespace, new_mount_namespace, new_network_namespace, own_process_namespace,
 };
 pub use nowait::{drop_cached, is_cached, is_to_be_done_again, read_cached, without_waiting, would_wait};
 pub use process::{
-    Cores, Process, Usage, current_core, process_cpu_ns, process_usage, raise_open_files, terminate,
-    thread_cpu_ns, usable_cores,
+    ProcessIdentity, ResourceUsage, ThreadCores, current_core, process_cpu_ns, process_usage,
+    raise_open_files, terminate, thread_cpu_ns, usable_cores,
 };
-pub use root::{Links, Resolution, Root};
+pub use root::{PathResolution, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
-pub use shared::{Sharing, inode_in, locks_of_one_node, look_again, stat_now};
+pub use shared::{FileSystemSharing, inode_in, locks_of_one_node, look_again, stat_now};
 pub use socket::{
-    Peer, TcpInfo, Wait, is_writable, keep_alive, offer_room, peer_of, receive, receive_with_descriptor,
-    send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water, tcp_info,
+    PeerCredentials, TcpInfo, WaitMode, is_writable, keep_alive, offer_room, peer_of, receive,
+    receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,
+    tcp_info,
 };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::io::{Errno, Result};
 
 use super::file::last_errno;
-use super::process::Process;
+use super::process::ProcessIdentity;
 use crate::call;
 
 /// Locks within the process, so that threads which share the open lock file exclude each other too.
@@ -41,16 +41,16 @@ pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T 
 }
 
 /// How long a lock is waited for.
-struct Patience {
+struct LockWait {
     longest: Duration,
     /// When it began; known once there is something to wait for.
     begin: Option<Instant>,
     pause: Duration,
 }
 
-impl Patience {
+impl LockWait {
     fn new(longest: Duration) -> Self {
-        Patience { longest: longest.min(PATIENCE.get()), begin: None, pause: PAUSE_MIN }
+        LockWait { longest: longest.min(PATIENCE.get()), begin: None, pause: PAUSE_MIN }
     }
 
     fn left(&mut self) -> Duration {
@@ -69,7 +69,7 @@ impl Patience {
     }
 }
 
-impl Drop for Patience {
+impl Drop for LockWait {
     /// The next lock has what this one left.
     fn drop(&mut self) {
         if let Some(begin) = self.begin
@@ -85,11 +85,11 @@ impl Drop for Patience {
 /// Errors: `NOLCK` where the file system has no locks, `TIMEDOUT` if another holds it for longer than `patience`.
 pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     // A length of 0 is "to the end, wherever that will be".
-    wait_for(file.as_fd(), (0, 0), &mut Patience::new(patience))
+    wait_for(file.as_fd(), (0, 0), &mut LockWait::new(patience))
 }
 
 /// Tries again and again, because the kernel's own wait has no end.
-fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut Patience) -> Result<()> {
+fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut LockWait) -> Result<()> {
     loop {
         match control(file, libc::F_OFD_SETLK, libc::F_WRLCK, start, length) {
             Err(Errno::AGAIN | Errno::ACCESS) => patience.pause()?,
@@ -105,8 +105,8 @@ fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut Pa
 pub struct ByteLocks {
     file: OwnedFd,
     id: u64,
-    opened_by: Process,
-    stripes: Vec<Stripe>,
+    opened_by: ProcessIdentity,
+    stripes: Vec<LockStripe>,
 }
 
 /// A byte held; dropping it lets it go.
@@ -119,7 +119,7 @@ pub struct LockGuard<'l> {
 
 /// A lock between the threads of this process, which can be waited for until a deadline.
 #[derive(Debug, Default)]
-struct Stripe {
+struct LockStripe {
     state: Mutex<StripeState>,
     is_free: Condvar,
 }
@@ -131,16 +131,16 @@ struct StripeState {
 }
 
 #[derive(Debug)]
-struct StripeGuard<'l>(&'l Stripe);
+struct StripeGuard<'l>(&'l LockStripe);
 
-impl Stripe {
+impl LockStripe {
     fn state(&self) -> MutexGuard<'_, StripeState> {
         // Two plain values are whole at any time, even after a panic.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Errors: `TIMEDOUT`.
-    fn take(&self, patience: &mut Patience) -> Result<StripeGuard<'_>> {
+    fn take(&self, patience: &mut LockWait) -> Result<StripeGuard<'_>> {
         let mut state = self.state();
         if state.is_held {
             state.waiting += 1;
@@ -182,8 +182,8 @@ impl ByteLocks {
         ByteLocks {
             file,
             id: TABLES.fetch_add(1, Ordering::Relaxed),
-            opened_by: Process::current(),
-            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+            opened_by: ProcessIdentity::current(),
+            stripes: (0..STRIPES).map(|_| LockStripe::default()).collect(),
         }
     }
 
@@ -196,7 +196,7 @@ impl ByteLocks {
     /// Errors: `NOLCK` where the file system has no locks, `TIMEDOUT` if another holds it for longer than
     /// `patience` or the patience of [`with_lock_patience`].
     pub fn lock(&self, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
-        let mut patience = Patience::new(patience);
+        let mut patience = LockWait::new(patience);
         let stripe = self.stripes[offset as usize % STRIPES].take(&mut patience)?;
         let byte = i64::from(offset);
         wait_for(self.file.as_fd(), (byte, 1), &mut patience)?;

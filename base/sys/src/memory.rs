@@ -19,7 +19,7 @@ use crate::call::point;
 /// written in place. A POSIX program that cuts the file short makes an access behind its new end a
 /// `SIGBUS`; a caller that cannot rule that out reads instead.
 #[derive(Debug)]
-pub struct Mapping {
+pub struct FileMapping {
     /// The first page; dangling where nothing is mapped.
     pages: NonNull<u8>,
     mapped_bytes: usize,
@@ -29,13 +29,13 @@ pub struct Mapping {
 }
 
 // SAFETY: the memory is read-only for as long as the mapping lives, and owned by it alone.
-unsafe impl Send for Mapping {}
+unsafe impl Send for FileMapping {}
 // SAFETY: as above; shared reads need no order.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for FileMapping {}
 
 static PAGE_BYTES: LazyLock<u64> = LazyLock::new(|| rustix::param::page_size() as u64);
 
-impl Mapping {
+impl FileMapping {
     /// Maps `len` bytes of `file` from `offset`, which must be within it.
     /// Cost: one `mmap`, a page fault for each page (or group of pages) touched, one `munmap`.
     /// Errors: `NODEV` where the file system cannot map files, `NOMEM`, `OVERFLOW`.
@@ -45,7 +45,7 @@ impl Mapping {
         let mapped_bytes = mapped.map_err(|_| Errno::OVERFLOW)?;
         let (start, len) = (offset - before, mapped_bytes - before as usize);
         let mut mapping =
-            Mapping { pages: NonNull::dangling(), mapped_bytes: 0, offset: before as usize, len };
+            FileMapping { pages: NonNull::dangling(), mapped_bytes: 0, offset: before as usize, len };
         // The kernel maps no empty range.
         if len > 0 {
             mapping.pages = map(file, start, mapped_bytes)?;
@@ -70,7 +70,7 @@ fn map(file: &File, start: u64, bytes: usize) -> Result<NonNull<u8>> {
     }
 }
 
-impl Deref for Mapping {
+impl Deref for FileMapping {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -80,7 +80,7 @@ impl Deref for Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for FileMapping {
     fn drop(&mut self) {
         if self.mapped_bytes > 0 {
             // SAFETY: just these pages were mapped by `new`, and nothing borrows from them any more.
@@ -137,10 +137,10 @@ mod tests {
         for (offset, len) in
             [(0, 20_000), (0, 0), (4096, 4096), (4095, 2), (19_999, 1), (20_000, 0), (5000, 0)]
         {
-            let mapping = Mapping::new(&file, offset, len).unwrap();
+            let mapping = FileMapping::new(&file, offset, len).unwrap();
             assert_eq!(&*mapping, &content[offset as usize..][..len as usize], "{len} bytes at {offset}");
         }
-        assert_eq!(Mapping::new(&file, u64::MAX, 2).unwrap_err(), Errno::OVERFLOW);
+        assert_eq!(FileMapping::new(&file, u64::MAX, 2).unwrap_err(), Errno::OVERFLOW);
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub const TUN_READ_BYTES_MAX: usize = HEADER_BYTES + 65_536;
 /// read here, a packet of IP at a time behind its header; what is written here the kernel receives.
 /// Reads and writes do not wait. The device is gone when this is dropped.
 #[derive(Debug)]
-pub struct Tun(File);
+pub struct TunDevice(File);
 
 /// What the kernel says of a packet, at the start of what is read (the fields of `virtio_net_hdr` that count).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl PacketHeader {
     }
 }
 
-impl Tun {
+impl TunDevice {
     /// Makes a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets`
     /// the kernel may leave TCP's segmentation to the other side, and hand over up to 64 KiB in a packet.
     ///
@@ -135,7 +135,7 @@ impl Tun {
         let offload = if large_packets { libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 } else { 0 };
         // SAFETY: TUNSETOFFLOAD takes its argument by value.
         check(unsafe { libc::ioctl(file, libc::TUNSETOFFLOAD, libc::c_ulong::from(offload)) })?;
-        Ok(Tun(device))
+        Ok(TunDevice(device))
     }
 
     /// Reads one packet with its header into `buf`, of which [`TUN_READ_BYTES_MAX`] are enough for any;
@@ -156,7 +156,7 @@ impl Tun {
     }
 }
 
-impl std::os::fd::AsFd for Tun {
+impl std::os::fd::AsFd for TunDevice {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -216,11 +216,11 @@ mod tests {
         let name = "fordway-tun0";
         std::thread::spawn(move || {
             crate::new_network_namespace().unwrap();
-            let tun = Tun::new(name, true).unwrap();
+            let tun = TunDevice::new(name, true).unwrap();
             assert!(devices().contains(name));
-            let taken = Tun::new(name, true).expect_err("the name is taken");
+            let taken = TunDevice::new(name, true).expect_err("the name is taken");
             assert_eq!(Errno::from_io_error(&taken), Some(Errno::BUSY));
-            let long = Tun::new("a-name-of-16-let", true).expect_err("the name is too long");
+            let long = TunDevice::new("a-name-of-16-let", true).expect_err("the name is too long");
             assert_eq!(Errno::from_io_error(&long), Some(Errno::INVAL));
             drop(tun);
             assert!(!devices().contains(name));

@@ -13,7 +13,7 @@ use crate::call::{fstatfs, point, pread};
 
 /// How the calling thread looks names up.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum LookupMode {
     Waits,
     AsksMemory,
     /// It asked, and something was not in memory.
@@ -21,10 +21,10 @@ enum Mode {
 }
 
 thread_local! {
-    static MODE: Cell<Mode> = const { Cell::new(Mode::Waits) };
+    static MODE: Cell<LookupMode> = const { Cell::new(LookupMode::Waits) };
 }
 
-/// Does `work` with the files that a [`Root`](crate::Root) opens looked up in memory alone; `None` if
+/// Does `work` with the files that a [`RootDirectory`](crate::RootDirectory) opens looked up in memory alone; `None` if
 /// one of them would have had to be waited for. `work` has seen `AGAIN` then, and whatever it made of
 /// that is thrown away: it must be something that changes nothing and can be done again, by a thread
 /// that may wait. Asking for the state of a name (`stat_in`, `get_xattr_in`) still waits: no kernel
@@ -36,13 +36,13 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     struct Waits;
     impl Drop for Waits {
         fn drop(&mut self) {
-            MODE.set(Mode::Waits);
+            MODE.set(LookupMode::Waits);
         }
     }
     let _waits = Waits;
-    MODE.set(Mode::AsksMemory);
+    MODE.set(LookupMode::AsksMemory);
     let done = work();
-    (MODE.get() != Mode::WouldHaveWaited).then_some(done)
+    (MODE.get() != LookupMode::WouldHaveWaited).then_some(done)
 }
 
 /// Said before a wait for a device: whether the calling thread is within [`without_waiting`], and so
@@ -50,7 +50,7 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
 pub fn would_wait() -> bool {
     let is_to_fail = is_asking();
     if is_to_fail {
-        MODE.set(Mode::WouldHaveWaited);
+        MODE.set(LookupMode::WouldHaveWaited);
     }
     is_to_fail
 }
@@ -58,11 +58,11 @@ pub fn would_wait() -> bool {
 /// Whether what the calling thread does now is to be done again: something within [`without_waiting`] was
 /// not in memory, and what comes of it, errors included, is thrown away. Changes nothing.
 pub fn is_to_be_done_again() -> bool {
-    MODE.get() == Mode::WouldHaveWaited
+    MODE.get() == LookupMode::WouldHaveWaited
 }
 
 fn is_asking() -> bool {
-    MODE.get() != Mode::Waits
+    MODE.get() != LookupMode::Waits
 }
 
 /// Whether a file system answers from memory at all: each look-up that it does not answer is done
@@ -72,7 +72,7 @@ fn is_asking() -> bool {
 /// for again right after it was opened: where it is not there even then, [`IN_VAIN_MAX`] times, asking
 /// is given up. It takes several, because a rename anywhere can come between.
 #[derive(Debug, Default)]
-pub(crate) struct Recall(AtomicU8);
+pub(crate) struct CacheProbe(AtomicU8);
 
 /// Nobody has asked yet, or was answered from memory at once.
 const UNKNOWN: u8 = 0;
@@ -82,7 +82,7 @@ const IN_VAIN_MAX: u8 = 8;
 const NEVER: u8 = IN_DOUBT + IN_VAIN_MAX;
 const ANSWERS: u8 = u8::MAX;
 
-impl Recall {
+impl CacheProbe {
     /// Whether the calling thread is to ask memory alone.
     pub(crate) fn is_to_be_asked(&self) -> bool {
         is_asking() && self.0.load(Ordering::Relaxed) != NEVER
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn who_never_answers_is_asked_no_more() {
-        let recall = Recall::default();
+        let recall = CacheProbe::default();
         let is_asked = || without_waiting(|| recall.is_to_be_asked()) == Some(true);
         assert!(is_asked() && !recall.is_in_doubt());
         assert!(!recall.is_to_be_asked(), "who may wait does");
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn one_answer_settles_it() {
-        let recall = Recall::default();
+        let recall = CacheProbe::default();
         recall.has_not_answered();
         recall.was_in_vain();
         recall.has_answered();

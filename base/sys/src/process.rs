@@ -12,7 +12,7 @@ use super::file::last_errno;
 
 /// What the calling process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// CPU time in user mode, nanoseconds (resolution of the kernel: microseconds).
     pub user_ns: u64,
     /// CPU time in the kernel, nanoseconds (resolution of the kernel: microseconds).
@@ -66,13 +66,13 @@ pub fn terminate(pid: u32) -> Result<()> {
 }
 
 /// Resources used by the calling process. Cost: one `getrusage`.
-pub fn process_usage() -> Usage {
+pub fn process_usage() -> ResourceUsage {
     // SAFETY: `rusage` is plain data, for which all zeros is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is a valid `rusage` for the kernel to fill; with RUSAGE_SELF it cannot fail.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
-    Usage {
+    ResourceUsage {
         user_ns: ns(usage.ru_utime),
         system_ns: ns(usage.ru_stime),
         max_rss_bytes: usage.ru_maxrss as u64 * 1024,
@@ -81,16 +81,16 @@ pub fn process_usage() -> Usage {
     }
 }
 
-/// Forks that led to this process since the first [`Process::current`].
+/// Forks that led to this process since the first [`ProcessIdentity::current`].
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// A process as what it opened knows it. Locks on open files, connections and pools of threads are no
 /// good in a child that was forked after they were made: it shares them with its parent, or lacks the
 /// threads. Who keeps such a thing keeps this beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Process(u64);
+pub struct ProcessIdentity(u64);
 
-impl Process {
+impl ProcessIdentity {
     /// The calling one. Cost: two atomic loads, no system call.
     pub fn current() -> Self {
         static WATCHED: Once = Once::new();
@@ -102,12 +102,12 @@ impl Process {
             // registration nothing is counted, and a child shares what its parent opened.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
-        Process(FORKS.load(Ordering::Acquire))
+        ProcessIdentity(FORKS.load(Ordering::Acquire))
     }
 
     /// Whether it is the calling one.
     pub fn is_current(self) -> bool {
-        self == Process::current()
+        self == ProcessIdentity::current()
     }
 }
 
@@ -125,16 +125,16 @@ pub fn usable_cores() -> Vec<usize> {
 /// The processors of the calling thread, where it can keep to one of them for a while. To be used by the
 /// thread that made it.
 #[derive(Debug)]
-pub struct Cores {
+pub struct ThreadCores {
     /// What it may use; `None` where the system does not tell.
     all: Option<CpuSet>,
     kept_to: Option<u32>,
 }
 
-impl Cores {
+impl ThreadCores {
     /// Those that the calling thread may use.
     pub fn of_this_thread() -> Self {
-        Cores { all: sched_getaffinity(None).ok(), kept_to: None }
+        ThreadCores { all: sched_getaffinity(None).ok(), kept_to: None }
     }
 
     /// Keeps to `core`, if this thread may use it. Cost: one system call if that is another one than before.
@@ -184,11 +184,11 @@ mod tests {
 
     #[test]
     fn a_child_is_another_process() {
-        let parent = Process::current();
+        let parent = ProcessIdentity::current();
         // SAFETY: the child does nothing but compare and exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let is_other = !parent.is_current() && Process::current().is_current();
+            let is_other = !parent.is_current() && ProcessIdentity::current().is_current();
             // SAFETY: ends the child at once, without anything of the test's that would run twice.
             unsafe { libc::_exit(i32::from(!is_other)) };
         }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_to_a_core_for_as_long_as_it_says() {
-        let mut cores = Cores::of_this_thread();
+        let mut cores = ThreadCores::of_this_thread();
         let before = sched_getaffinity(None).unwrap();
         let core = current_core();
         assert!(usable_cores().contains(&(core as usize)) && usable_cores().len() as u32 == before.count());

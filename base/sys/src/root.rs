@@ -11,14 +11,14 @@ use rustix::io::{Errno, Result};
 
 use super::dir::{name_to_text, text_to_name};
 use crate::call::{openat, openat2, readlinkat, statat};
-use crate::nowait::{Recall, would_wait};
+use crate::nowait::{CacheProbe, would_wait};
 
 /// The most symbolic links followed on one path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// How a [`Root`] resolves paths.
+/// How a [`RootDirectory`] resolves paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resolution {
+pub enum PathResolution {
     /// By `openat2`, where the kernel has it.
     Kernel,
     /// Name by name, as on kernels without `openat2`.
@@ -27,19 +27,19 @@ pub enum Resolution {
 
 /// Which symbolic links a path may lead through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Links {
+pub enum SymlinkPolicy {
     /// Those that stay beneath the directory that the path starts in.
     Beneath,
     /// None: a link on the way, or at its end, is the error `LOOP`.
     None,
 }
 
-impl Links {
+impl SymlinkPolicy {
     fn resolve(self) -> ResolveFlags {
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         match self {
-            Links::Beneath => beneath,
-            Links::None => beneath | ResolveFlags::NO_SYMLINKS,
+            SymlinkPolicy::Beneath => beneath,
+            SymlinkPolicy::None => beneath | ResolveFlags::NO_SYMLINKS,
         }
     }
 }
@@ -47,19 +47,19 @@ impl Links {
 /// A directory that paths are resolved beneath: neither `..`, nor an absolute path, nor a symbolic
 /// link, nor a race with a rename leads out of it.
 #[derive(Debug)]
-pub struct Root {
+pub struct RootDirectory {
     dir: OwnedFd,
     kernel_resolves: AtomicBool,
-    recall: Recall,
+    recall: CacheProbe,
 }
 
-impl Root {
+impl RootDirectory {
     /// Opens the directory at `path`. Errors: from `open`; `NOTDIR`.
-    pub fn open(path: &Path, resolution: Resolution) -> Result<Self> {
+    pub fn open(path: &Path, resolution: PathResolution) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty())?;
-        let kernel_resolves = AtomicBool::new(resolution == Resolution::Kernel);
-        Ok(Root { dir, kernel_resolves, recall: Recall::default() })
+        let kernel_resolves = AtomicBool::new(resolution == PathResolution::Kernel);
+        Ok(RootDirectory { dir, kernel_resolves, recall: CacheProbe::default() })
     }
 
     /// The directory itself.
@@ -71,16 +71,16 @@ impl Root {
     /// Cost: one `openat2`. Errors: `XDEV` where the path leads outside, errors of `openat`, and `AGAIN`
     /// within [`without_waiting`](crate::without_waiting).
     pub fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File> {
-        self.open_from(&self.dir, path, Links::Beneath, flags, mode)
+        self.open_from(&self.dir, path, SymlinkPolicy::Beneath, flags, mode)
     }
 
-    /// As [`Root::open_beneath`], of a path that starts in `start`, a directory beneath the root, and
+    /// As [`RootDirectory::open_beneath`], of a path that starts in `start`, a directory beneath the root, and
     /// stays beneath that.
     pub fn open_from(
         &self,
         start: impl AsFd,
         path: &str,
-        links: Links,
+        links: SymlinkPolicy,
         flags: OFlags,
         mode: Mode,
     ) -> Result<File> {
@@ -102,7 +102,7 @@ impl Root {
         &self,
         start: BorrowedFd<'_>,
         path: &str,
-        links: Links,
+        links: SymlinkPolicy,
         flags: OFlags,
         mode: Mode,
     ) -> Result<OwnedFd> {
@@ -198,7 +198,7 @@ impl Root {
 fn open_by_walk(
     start: BorrowedFd<'_>,
     path: &str,
-    links: Links,
+    links: SymlinkPolicy,
     flags: OFlags,
     mode: Mode,
 ) -> Result<OwnedFd> {
@@ -223,7 +223,7 @@ fn open_by_walk(
             && !(last && flags.contains(OFlags::NOFOLLOW))
         {
             followed += 1;
-            if links == Links::None || followed > MAX_LINKS {
+            if links == SymlinkPolicy::None || followed > MAX_LINKS {
                 return Err(Errno::LOOP);
             }
             if target.starts_with('/') {
@@ -291,8 +291,8 @@ mod tests {
         ] {
             symlink(target, top.join(link)).unwrap();
         }
-        for resolution in [Resolution::Kernel, Resolution::Walk] {
-            let root = Root::open(&top, resolution).unwrap();
+        for resolution in [PathResolution::Kernel, PathResolution::Walk] {
+            let root = RootDirectory::open(&top, resolution).unwrap();
             let read = |path: &str| {
                 let mut text = String::new();
                 root.open_beneath(path, OFlags::RDONLY, Mode::empty())
@@ -307,14 +307,16 @@ mod tests {
                 assert_eq!(read(path), Err(Errno::XDEV), "{resolution:?} {path}");
             }
             for path in ["in", "a/up", "a/dir/f", "out", "loop"] {
-                let opened = root.open_from(root.dir(), path, Links::None, OFlags::RDONLY, Mode::empty());
+                let opened =
+                    root.open_from(root.dir(), path, SymlinkPolicy::None, OFlags::RDONLY, Mode::empty());
                 assert_eq!(opened.err(), Some(Errno::LOOP), "{resolution:?} {path}");
             }
             let below = root.open_beneath("a", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
             for (path, expected) in
                 [("b/f", None), ("dir/f", None), ("up", Some(Errno::XDEV)), ("..", Some(Errno::XDEV))]
             {
-                let opened = root.open_from(&below, path, Links::Beneath, OFlags::RDONLY, Mode::empty());
+                let opened =
+                    root.open_from(&below, path, SymlinkPolicy::Beneath, OFlags::RDONLY, Mode::empty());
                 assert_eq!(opened.err(), expected, "{resolution:?} {path} from a");
             }
             assert_eq!(read("loop"), Err(Errno::LOOP), "{resolution:?}");
@@ -329,7 +331,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
         std::fs::write(dir.path().join("a/f"), "").unwrap();
-        let root = Root::open(dir.path(), Resolution::Kernel).unwrap();
+        let root = RootDirectory::open(dir.path(), PathResolution::Kernel).unwrap();
         let open = |path: &str| root.open_beneath(path, OFlags::RDONLY, Mode::empty()).map(drop);
         if without_waiting(|| open("a/f")) != Some(Ok(())) || !root.recall.is_believed() {
             fordway_needs::skip("this kernel or file system does not look names up in memory alone");
@@ -347,7 +349,7 @@ mod tests {
         assert_eq!(without_waiting(|| open_in("l")), Some(Err(Errno::LOOP)));
         assert_eq!(without_waiting(|| open("a\0f")), Some(Err(Errno::INVAL)));
         assert!(root.recall.is_believed(), "a name that is none says nothing of the file system");
-        let walk = Root::open(dir.path(), Resolution::Walk).unwrap();
+        let walk = RootDirectory::open(dir.path(), PathResolution::Walk).unwrap();
         let opened = without_waiting(|| walk.open_beneath("a/f", OFlags::RDONLY, Mode::empty()).is_ok());
         assert_eq!(opened, Some(true), "who walks waits");
     }

@@ -38,7 +38,7 @@ const LUSTRE: u64 = 0x0BD0_0BD0;
 
 /// Whether other nodes may change a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Sharing {
+pub enum FileSystemSharing {
     /// This kernel alone.
     #[default]
     Local,
@@ -48,21 +48,21 @@ pub enum Sharing {
     Unknown,
 }
 
-impl Sharing {
+impl FileSystemSharing {
     /// Classifies the file system of `file` by its type. Cost: one `fstatfs`.
     pub fn of(file: impl AsFd) -> Result<Self> {
         // The type is 32 bits; some architectures extend its sign.
         let kind = fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF;
         Ok(match kind {
-            NFS => Sharing::Nfs,
-            kind if LOCAL.contains(&kind) => Sharing::Local,
-            _ => Sharing::Unknown,
+            NFS => FileSystemSharing::Nfs,
+            kind if LOCAL.contains(&kind) => FileSystemSharing::Local,
+            _ => FileSystemSharing::Unknown,
         })
     }
 
     /// Whether other nodes may change it.
     pub fn is_shared(self) -> bool {
-        self != Sharing::Local
+        self != FileSystemSharing::Local
     }
 }
 
@@ -173,7 +173,10 @@ mod tests {
 
     #[test]
     fn proc_is_of_no_known_type() {
-        assert_eq!(Sharing::of(std::fs::File::open("/proc/self/stat").unwrap()), Ok(Sharing::Unknown));
-        assert!(Sharing::Unknown.is_shared() && !Sharing::Local.is_shared());
+        assert_eq!(
+            FileSystemSharing::of(std::fs::File::open("/proc/self/stat").unwrap()),
+            Ok(FileSystemSharing::Unknown)
+        );
+        assert!(FileSystemSharing::Unknown.is_shared() && !FileSystemSharing::Local.is_shared());
     }
 }

@@ -19,18 +19,18 @@ use crate::call::sendfile;
 
 /// Whether a call waits for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum WaitMode {
     /// Until something arrives, or the socket's time limit passes.
     Yes,
     /// Not at all: `WOULDBLOCK` if nothing is there.
     No,
 }
 
-impl Wait {
+impl WaitMode {
     fn flags(self) -> RecvFlags {
         match self {
-            Wait::Yes => RecvFlags::empty(),
-            Wait::No => RecvFlags::DONTWAIT,
+            WaitMode::Yes => RecvFlags::empty(),
+            WaitMode::No => RecvFlags::DONTWAIT,
         }
     }
 }
@@ -72,7 +72,7 @@ fn send_parts(socket: impl AsFd, parts: &[IoSlice<'_>], descriptor: Option<Borro
 
 /// Receives what has arrived, up to the length of `buffer`; 0 at the end of the stream. Descriptors
 /// that were passed are closed. Cost: one `recv`.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: Wait) -> Result<usize> {
+pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: WaitMode) -> Result<usize> {
     loop {
         match recv(&socket, &mut *buffer, wait.flags()) {
             Err(Errno::INTR) => {}
@@ -85,7 +85,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: Wait) -> Result<usize
 pub fn receive_with_descriptor(
     socket: impl AsFd,
     buffer: &mut [u8],
-    wait: Wait,
+    wait: WaitMode,
 ) -> Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     loop {
@@ -115,7 +115,7 @@ pub fn keep_alive(socket: impl AsFd) -> Result<()> {
 
 /// Who is at the other end of a Unix socket, as the kernel saw them when they connected.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Peer {
+pub struct PeerCredentials {
     /// User.
     pub uid: u32,
     /// Group.
@@ -126,7 +126,7 @@ pub struct Peer {
 
 /// Asks the kernel for the peer (`SO_PEERCRED`, and `SO_PEERGROUPS` of Linux 4.13).
 /// Errors: from what is no connected Unix socket.
-pub fn peer_of(socket: impl AsFd) -> Result<Peer> {
+pub fn peer_of(socket: impl AsFd) -> Result<PeerCredentials> {
     let credentials = socket_peercred(&socket)?;
     let mut groups = vec![0u32; 64];
     loop {
@@ -142,7 +142,11 @@ pub fn peer_of(socket: impl AsFd) -> Result<Peer> {
             (0, _) => {
                 groups.truncate(count);
                 groups.sort_unstable();
-                return Ok(Peer { uid: credentials.uid.as_raw(), gid: credentials.gid.as_raw(), groups });
+                return Ok(PeerCredentials {
+                    uid: credentials.uid.as_raw(),
+                    gid: credentials.gid.as_raw(),
+                    groups,
+                });
             }
             (_, Errno::RANGE) if count > groups.len() => groups.resize(count, 0),
             (_, errno) => return Err(errno),
@@ -256,15 +260,15 @@ mod tests {
         let file = std::fs::File::open("/proc/self/comm").unwrap();
         send_all(&one, b"head", b"body", Some(file.as_fd())).unwrap();
         let mut buffer = [0; 16];
-        let (count, descriptor) = receive_with_descriptor(&other, &mut buffer, Wait::Yes).unwrap();
+        let (count, descriptor) = receive_with_descriptor(&other, &mut buffer, WaitMode::Yes).unwrap();
         assert_eq!(&buffer[..count], b"headbody");
         let (mut sent, mut passed) = (String::new(), String::new());
         std::fs::File::from(descriptor.unwrap()).read_to_string(&mut passed).unwrap();
         { file }.read_to_string(&mut sent).unwrap();
         assert!(passed.is_empty() != sent.is_empty(), "both read one open file: {passed:?} {sent:?}");
-        assert_eq!(receive(&other, &mut buffer, Wait::No), Err(Errno::WOULDBLOCK));
+        assert_eq!(receive(&other, &mut buffer, WaitMode::No), Err(Errno::WOULDBLOCK));
         drop(one);
-        assert_eq!(receive_with_descriptor(&other, &mut buffer, Wait::Yes).unwrap().0, 0);
+        assert_eq!(receive_with_descriptor(&other, &mut buffer, WaitMode::Yes).unwrap().0, 0);
         assert_eq!(send_all(&other, b"x", b"", None), Err(Errno::PIPE));
     }
 

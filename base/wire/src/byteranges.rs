@@ -1,6 +1,6 @@
 //! Several ranges of one object in one answer: `Range` with a list, and `multipart/byteranges`
 //! (RFC 9110 sections 14.2 and 14.6), which S3 itself does not have. No sockets: texts in, texts out.
-//! [`Parts`] is the client's side: it takes such a body apart as it arrives, in whatever pieces.
+//! [`MultipartParser`] is the client's side: it takes such a body apart as it arrives, in whatever pieces.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub fn parse_ranges(text: &str) -> Option<Vec<ByteRange>> {
 }
 
 /// What lies between the contents of a `multipart/byteranges` body.
-pub struct Frame<'a> {
+pub struct MultipartFraming<'a> {
     /// What separates the parts; must not occur in them.
     pub boundary: &'a str,
     /// The type of the whole object.
@@ -30,7 +30,7 @@ pub struct Frame<'a> {
     pub size: u64,
 }
 
-impl Frame<'_> {
+impl MultipartFraming<'_> {
     /// The value of `Content-Type` of the answer.
     pub fn media_type(&self) -> String {
         format!("multipart/byteranges; boundary={}", self.boundary)
@@ -38,7 +38,7 @@ impl Frame<'_> {
 
     /// What stands before the bytes of `range`, which must not be empty.
     pub fn before(&self, range: &Range<u64>) -> String {
-        let Frame { boundary, content_type, size } = self;
+        let MultipartFraming { boundary, content_type, size } = self;
         let (first, last) = (range.start, range.end - 1);
         format!(
             "\r\n--{boundary}\r\ncontent-type: {content_type}\r\ncontent-range: bytes {first}-{last}/{size}\r\n\r\n"
@@ -89,10 +89,10 @@ fn parameter_value(text: &str) -> Option<(String, &str)> {
 /// Takes a `multipart/byteranges` body apart. Lines may end with CR LF or with LF alone; a preamble
 /// and an epilogue are passed over. Holds at most one line of a part's head.
 #[derive(Debug)]
-pub struct Parts {
+pub struct MultipartParser {
     /// The boundary with its two hyphens.
     delimiter: Vec<u8>,
-    state: State,
+    state: MultipartState,
     /// The beginning of a line whose end is still to come.
     line: Vec<u8>,
     /// Bytes since the last content.
@@ -104,7 +104,7 @@ pub struct Parts {
 }
 
 #[derive(Debug)]
-enum State {
+enum MultipartState {
     /// Before the first delimiter.
     Preamble,
     /// In a part's head, with what its `Content-Range` said.
@@ -120,7 +120,7 @@ enum State {
 
 /// What the bytes at hand begin with.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MultipartStep {
     /// Nothing that concerns the caller; to be skipped.
     Skip(usize),
     /// The end of a part's head, to be skipped; the bytes of the whole that follow, and its size.
@@ -131,11 +131,14 @@ pub enum Step {
     End(usize),
 }
 
-impl Step {
+impl MultipartStep {
     /// The bytes that the step is about.
     pub fn len(&self) -> usize {
         match self {
-            Step::Skip(count) | Step::Part(count, ..) | Step::Data(count) | Step::End(count) => *count,
+            MultipartStep::Skip(count)
+            | MultipartStep::Part(count, ..)
+            | MultipartStep::Data(count)
+            | MultipartStep::End(count) => *count,
         }
     }
 
@@ -147,32 +150,32 @@ impl Step {
 
 /// Why a body is no `multipart/byteranges`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed(&'static str);
+pub struct MalformedMultipart(&'static str);
 
-impl fmt::Display for Malformed {
+impl fmt::Display for MalformedMultipart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for MalformedMultipart {}
 
-impl Parts {
+impl MultipartParser {
     /// For a body with this boundary; see [`boundary_of`].
     pub fn new(boundary: &str) -> Self {
         let delimiter = [b"--", boundary.as_bytes()].concat();
-        let (state, line) = (State::Preamble, Vec::new());
-        Parts { delimiter, state, line, between_bytes: 0, form_bytes: None, line_break: b"\r\n" }
+        let (state, line) = (MultipartState::Preamble, Vec::new());
+        MultipartParser { delimiter, state, line, between_bytes: 0, form_bytes: None, line_break: b"\r\n" }
     }
 
     /// The bytes of content that are next, with nothing in between.
     pub fn data_left(&self) -> u64 {
-        if let State::Data(left) = self.state { left } else { 0 }
+        if let MultipartState::Data(left) = self.state { left } else { 0 }
     }
 
     /// Whether the last part has ended; a body that ends before is cut.
     pub fn has_ended(&self) -> bool {
-        matches!(self.state, State::Done)
+        matches!(self.state, MultipartState::Done)
     }
 
     /// How many bytes lie between the content at hand and `next`'s, which must not be empty, if the
@@ -181,34 +184,35 @@ impl Parts {
         self.form_bytes.map(|form| form + digits_of(next))
     }
 
-    /// Counts bytes of content that the caller took without showing them, up to [`Parts::data_left`].
+    /// Counts bytes of content that the caller took without showing them, up to [`MultipartParser::data_left`].
     pub fn passed(&mut self, count: u64) {
-        if let State::Data(left) = self.state {
-            self.state = if count >= left { State::AfterData } else { State::Data(left - count) };
+        if let MultipartState::Data(left) = self.state {
+            self.state =
+                if count >= left { MultipartState::AfterData } else { MultipartState::Data(left - count) };
         }
     }
 
     /// Says what `bytes` begin with; the caller takes that many off before it shows the next ones.
     /// A step has at least one byte if there is one. Errors: what is no such body.
-    pub fn step(&mut self, bytes: &[u8]) -> Result<Step, Malformed> {
+    pub fn step(&mut self, bytes: &[u8]) -> Result<MultipartStep, MalformedMultipart> {
         match self.state {
-            State::Done => Ok(Step::End(bytes.len())),
-            State::Data(left) => {
+            MultipartState::Done => Ok(MultipartStep::End(bytes.len())),
+            MultipartState::Data(left) => {
                 let count = left.min(bytes.len() as u64);
                 self.passed(count);
-                Ok(Step::Data(count as usize))
+                Ok(MultipartStep::Data(count as usize))
             }
             _ => self.between(bytes),
         }
     }
 
     /// Takes one line, or what there is of it.
-    fn between(&mut self, bytes: &[u8]) -> Result<Step, Malformed> {
+    fn between(&mut self, bytes: &[u8]) -> Result<MultipartStep, MalformedMultipart> {
         let end = memchr::memchr(b'\n', bytes).map(|at| at + 1);
         let taken = &bytes[..end.unwrap_or(bytes.len())];
         self.between_bytes += taken.len();
         if self.between_bytes > BETWEEN_BYTES_MAX {
-            return Err(Malformed("8 KiB without a part's content"));
+            return Err(MalformedMultipart("8 KiB without a part's content"));
         }
         if self.line.is_empty() && end.is_some() {
             return self.line_ended(taken, taken.len());
@@ -216,7 +220,7 @@ impl Parts {
         self.line.extend_from_slice(taken);
         // A body may end right behind its last delimiter, with no line break.
         if end.is_none() && !self.is_last_delimiter(&self.line) {
-            return Ok(Step::Skip(taken.len()));
+            return Ok(MultipartStep::Skip(taken.len()));
         }
         let mut line = std::mem::take(&mut self.line);
         let step = self.line_ended(&line, taken.len());
@@ -228,53 +232,56 @@ impl Parts {
     /// Whether `line` closes the body; not looked for within a part's head.
     fn is_last_delimiter(&self, line: &[u8]) -> bool {
         let rest = line.strip_prefix(&self.delimiter[..]);
-        let may_end = matches!(self.state, State::Preamble | State::Delimiter);
+        let may_end = matches!(self.state, MultipartState::Preamble | MultipartState::Delimiter);
         may_end && rest.is_some_and(|rest| rest.starts_with(b"--"))
     }
 
-    fn line_ended(&mut self, line: &[u8], taken: usize) -> Result<Step, Malformed> {
+    fn line_ended(&mut self, line: &[u8], taken: usize) -> Result<MultipartStep, MalformedMultipart> {
         let text = line.trim_ascii_end();
-        if let State::Head(found) = &mut self.state {
+        if let MultipartState::Head(found) = &mut self.state {
             if text.is_empty() {
-                let (range, size) = found.take().ok_or(Malformed("a part without a Content-Range"))?;
-                self.state = State::Data(range.end - range.start);
+                let (range, size) =
+                    found.take().ok_or(MalformedMultipart("a part without a Content-Range"))?;
+                self.state = MultipartState::Data(range.end - range.start);
                 self.form_bytes = self.between_bytes.checked_sub(digits_of(&range));
                 self.between_bytes = 0;
                 self.line_break = if line.ends_with(b"\r\n") { b"\r\n" } else { b"\n" };
-                return Ok(Step::Part(taken, range, size));
+                return Ok(MultipartStep::Part(taken, range, size));
             }
             if let Some(value) = content_range(text) {
-                *found = Some(parse_content_range(value).ok_or(Malformed("a Content-Range that is none"))?);
+                *found = Some(
+                    parse_content_range(value).ok_or(MalformedMultipart("a Content-Range that is none"))?,
+                );
             }
-            return Ok(Step::Skip(taken));
+            return Ok(MultipartStep::Skip(taken));
         }
-        if matches!(self.state, State::AfterData) {
+        if matches!(self.state, MultipartState::AfterData) {
             return self.content_ended(line, taken);
         }
         if self.is_last_delimiter(line) {
-            self.state = State::Done;
-            return Ok(Step::End(taken));
+            self.state = MultipartState::Done;
+            return Ok(MultipartStep::End(taken));
         }
         if text == self.delimiter {
-            if matches!(self.state, State::Preamble) && self.between_bytes == taken {
+            if matches!(self.state, MultipartState::Preamble) && self.between_bytes == taken {
                 // A body may begin with it; a line break precedes all others.
                 self.between_bytes += line.len() - text.len();
             }
-            self.state = State::Head(None);
-        } else if matches!(self.state, State::Delimiter) {
-            return Err(Malformed("a part that is longer than its Content-Range"));
+            self.state = MultipartState::Head(None);
+        } else if matches!(self.state, MultipartState::Delimiter) {
+            return Err(MalformedMultipart("a part that is longer than its Content-Range"));
         }
-        Ok(Step::Skip(taken))
+        Ok(MultipartStep::Skip(taken))
     }
 
     /// A content ends with the line break of its delimiter (RFC 2046 section 5.1.1). One that is a byte short would
     /// have taken a piece of that for content.
-    fn content_ended(&mut self, line: &[u8], taken: usize) -> Result<Step, Malformed> {
+    fn content_ended(&mut self, line: &[u8], taken: usize) -> Result<MultipartStep, MalformedMultipart> {
         if line != self.line_break {
-            return Err(Malformed("a part that is not as long as its Content-Range"));
+            return Err(MalformedMultipart("a part that is not as long as its Content-Range"));
         }
-        self.state = State::Delimiter;
-        Ok(Step::Skip(taken))
+        self.state = MultipartState::Delimiter;
+        Ok(MultipartStep::Skip(taken))
     }
 }
 
@@ -295,7 +302,7 @@ fn content_range(line: &[u8]) -> Option<&str> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Frame, *};
+    use super::{MultipartFraming, *};
 
     #[test]
     fn lists_of_ranges() {
@@ -315,15 +322,15 @@ mod tests {
 
     /// The ranges and contents in a body that arrives in these pieces.
     fn read<'a>(boundary: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Option<Found> {
-        let (mut parts, mut found) = (Parts::new(boundary), Found::new());
+        let (mut parts, mut found) = (MultipartParser::new(boundary), Found::new());
         for mut piece in pieces {
             while !piece.is_empty() {
                 let step = parts.step(piece).ok()?;
                 assert!(!step.is_empty());
                 match &step {
-                    Step::Part(_, range, _) => found.push((range.clone(), Vec::new())),
-                    Step::Data(count) => found.last_mut()?.1.extend_from_slice(&piece[..*count]),
-                    Step::Skip(_) | Step::End(_) => {}
+                    MultipartStep::Part(_, range, _) => found.push((range.clone(), Vec::new())),
+                    MultipartStep::Data(count) => found.last_mut()?.1.extend_from_slice(&piece[..*count]),
+                    MultipartStep::Skip(_) | MultipartStep::End(_) => {}
                 }
                 piece = &piece[step.len()..];
             }
@@ -336,7 +343,7 @@ mod tests {
     }
 
     fn body_of(contents: &Found) -> Vec<u8> {
-        let frame = Frame { boundary: "b0undary", content_type: "text/plain", size: 100 };
+        let frame = MultipartFraming { boundary: "b0undary", content_type: "text/plain", size: 100 };
         assert_eq!(boundary_of(&frame.media_type()).as_deref(), Some("b0undary"));
         let mut body = Vec::new();
         for (range, content) in contents {
@@ -360,11 +367,11 @@ mod tests {
 
     #[test]
     fn heads_that_are_written_alike_are_foreseen() {
-        let frame = Frame { boundary: "b", content_type: "text/plain", size: 2000 };
+        let frame = MultipartFraming { boundary: "b", content_type: "text/plain", size: 2000 };
         let ranges = [7..8, 0..1, 9..10, 9..11, 10..100, 999..1001, 1000..1999];
         // A body begins with a line break or without.
         for skipped in [0, 2] {
-            let mut parts = Parts::new("b");
+            let mut parts = MultipartParser::new("b");
             assert_eq!(parts.bytes_before(&ranges[0]), None);
             for (before, range) in ranges.iter().enumerate() {
                 let head = frame.before(range);

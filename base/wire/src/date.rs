@@ -6,7 +6,7 @@ const DAY_S: i64 = 86_400;
 
 /// A time in UTC, split into the fields that text formats are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Utc {
+pub struct UtcTime {
     /// Years AD.
     pub year: i64,
     /// 1 to 12.
@@ -17,16 +17,16 @@ pub struct Utc {
     pub second_of_day: u32,
 }
 
-impl From<SystemTime> for Utc {
+impl From<SystemTime> for UtcTime {
     /// Times before 1970 become 1970.
     fn from(time: SystemTime) -> Self {
         let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
         let (year, month, day) = civil_from_days(seconds.div_euclid(DAY_S));
-        Utc { year, month, day, second_of_day: seconds.rem_euclid(DAY_S) as u32 }
+        UtcTime { year, month, day, second_of_day: seconds.rem_euclid(DAY_S) as u32 }
     }
 }
 
-impl Utc {
+impl UtcTime {
     /// `20130524`, the day that a signing key is for.
     pub fn day_stamp(self) -> String {
         format!("{:04}{:02}{:02}", self.year, self.month, self.day)
@@ -75,8 +75,8 @@ pub fn parse_amz_date(text: &str) -> Option<SystemTime> {
 
 /// Writes `2009-10-12T17:50:30.000Z`; what is below a millisecond is dropped.
 pub fn format_iso8601(time: SystemTime) -> String {
-    let utc = Utc::from(time);
-    let (Utc { year, month, day, .. }, (hour, minute, second)) = (utc, utc.clock());
+    let utc = UtcTime::from(time);
+    let (UtcTime { year, month, day, .. }, (hour, minute, second)) = (utc, utc.clock());
     let ms = time.duration_since(UNIX_EPOCH).unwrap_or_default().subsec_millis();
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
@@ -142,7 +142,7 @@ mod tests {
     fn known_times() {
         let time = parse_iso8601("2013-05-24T00:00:00.000Z").unwrap();
         assert_eq!(time, UNIX_EPOCH + Duration::from_secs(1_369_353_600));
-        assert_eq!(Utc::from(time).amz_date(), "20130524T000000Z");
+        assert_eq!(UtcTime::from(time).amz_date(), "20130524T000000Z");
         assert_eq!(parse_amz_date("20130524T000000Z"), Some(time));
         for bad in
             ["20130524T000000", "20130524 000000Z", "2013-05-24T0000Z", "2013052äT00000Z", "20131324T000000Z"]

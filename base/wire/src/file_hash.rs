@@ -99,9 +99,9 @@ impl FileHash {
 }
 
 /// A digest in the making.
-pub struct RunningHash(Running);
+pub struct RunningHash(HashState);
 
-enum Running {
+enum HashState {
     Adler32(u32, u32),
     Md5(fast_md5::Md5),
     Sha1(sha1::Sha1),
@@ -114,36 +114,36 @@ impl RunningHash {
     /// Of nothing yet.
     pub fn new(kind: HashKind) -> Self {
         RunningHash(match kind {
-            HashKind::Adler32 => Running::Adler32(1, 0),
-            HashKind::Md5 => Running::Md5(fast_md5::Md5::new()),
-            HashKind::Sha1 => Running::Sha1(sha1::Sha1::new()),
-            HashKind::Sha256 => Running::Sha256(sha2::Sha256::new()),
-            HashKind::Sha384 => Running::Sha384(sha2::Sha384::new()),
-            HashKind::Sha512 => Running::Sha512(sha2::Sha512::new()),
+            HashKind::Adler32 => HashState::Adler32(1, 0),
+            HashKind::Md5 => HashState::Md5(fast_md5::Md5::new()),
+            HashKind::Sha1 => HashState::Sha1(sha1::Sha1::new()),
+            HashKind::Sha256 => HashState::Sha256(sha2::Sha256::new()),
+            HashKind::Sha384 => HashState::Sha384(sha2::Sha384::new()),
+            HashKind::Sha512 => HashState::Sha512(sha2::Sha512::new()),
         })
     }
 
     /// Takes the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         match &mut self.0 {
-            Running::Adler32(low, high) => adler32(low, high, data),
-            Running::Md5(md5) => md5.update(data),
-            Running::Sha1(sha) => sha.update(data),
-            Running::Sha256(sha) => sha.update(data),
-            Running::Sha384(sha) => sha.update(data),
-            Running::Sha512(sha) => sha.update(data),
+            HashState::Adler32(low, high) => adler32(low, high, data),
+            HashState::Md5(md5) => md5.update(data),
+            HashState::Sha1(sha) => sha.update(data),
+            HashState::Sha256(sha) => sha.update(data),
+            HashState::Sha384(sha) => sha.update(data),
+            HashState::Sha512(sha) => sha.update(data),
         }
     }
 
     /// The digest of all that was taken.
     pub fn finish(self) -> FileHash {
         let (kind, hex) = match self.0 {
-            Running::Adler32(low, high) => (HashKind::Adler32, hex(&(high << 16 | low).to_be_bytes())),
-            Running::Md5(md5) => (HashKind::Md5, hex(&md5.finalize())),
-            Running::Sha1(sha) => (HashKind::Sha1, hex(&sha.finalize())),
-            Running::Sha256(sha) => (HashKind::Sha256, hex(&sha.finalize())),
-            Running::Sha384(sha) => (HashKind::Sha384, hex(&sha.finalize())),
-            Running::Sha512(sha) => (HashKind::Sha512, hex(&sha.finalize())),
+            HashState::Adler32(low, high) => (HashKind::Adler32, hex(&(high << 16 | low).to_be_bytes())),
+            HashState::Md5(md5) => (HashKind::Md5, hex(&md5.finalize())),
+            HashState::Sha1(sha) => (HashKind::Sha1, hex(&sha.finalize())),
+            HashState::Sha256(sha) => (HashKind::Sha256, hex(&sha.finalize())),
+            HashState::Sha384(sha) => (HashKind::Sha384, hex(&sha.finalize())),
+            HashState::Sha512(sha) => (HashKind::Sha512, hex(&sha.finalize())),
         };
         FileHash { kind, hex }
     }

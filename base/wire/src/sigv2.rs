@@ -44,7 +44,7 @@ const SIGNED_PARAMETERS: [&str; 30] = [
 ];
 
 /// What of a request is signed.
-pub struct SignedRequest<'a> {
+pub struct LegacySignedRequest<'a> {
     /// `GET`, `PUT`, ...
     pub method: &'a str,
     /// The bucket, if its name is in the host's and so not in `path`.
@@ -57,7 +57,7 @@ pub struct SignedRequest<'a> {
     pub headers: &'a [(&'a str, &'a str)],
 }
 
-impl SignedRequest<'_> {
+impl LegacySignedRequest<'_> {
     /// The value of `Authorization`.
     pub fn authorization(&self, access_key: &str, secret_key: &str) -> String {
         // A key of any length will do.
@@ -108,7 +108,7 @@ mod tests {
             ("GET", "Tue, 27 Mar 2007 19:36:42 +0000", "bWq2s1WEIj+Ydj0vQ697zp+IXMU="),
             ("DELETE", "Tue, 27 Mar 2007 21:20:26 +0000", "lx3byBScXR6KzyMaifNkardMwNk="),
         ] {
-            let request = SignedRequest {
+            let request = LegacySignedRequest {
                 method,
                 host_bucket: None,
                 path: "/johnsmith/photos/puppy.jpg",
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_is_signed_is_in_order_and_the_rest_is_left_out() {
-        let request = SignedRequest {
+        let request = LegacySignedRequest {
             method: "PUT",
             host_bucket: Some("b"),
             path: "/a%20b",

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-use crate::date::Utc;
+use crate::date::UtcTime;
 use crate::uri;
 
 /// The payload hash of a request whose body is not part of the signature.
@@ -44,7 +44,7 @@ pub struct SignedRequest<'a> {
 impl SigningKey {
     /// Derives the key for the day of `time`.
     pub fn new(secret_key: &str, time: SystemTime, region: &str, service: &str) -> Self {
-        SigningKey::for_day(secret_key, &Utc::from(time).day_stamp(), region, service)
+        SigningKey::for_day(secret_key, &UtcTime::from(time).day_stamp(), region, service)
     }
 
     /// Derives the key for a day written as `20130524`.
@@ -58,7 +58,7 @@ impl SigningKey {
 
     /// Whether the key is for the day of `time`.
     pub fn is_for(&self, time: SystemTime) -> bool {
-        self.day == Utc::from(time).day_stamp()
+        self.day == UtcTime::from(time).day_stamp()
     }
 
     /// The value of `Authorization`. The headers signed must contain `x-amz-date` with the same time.
@@ -79,7 +79,7 @@ impl SigningKey {
         request: &PresignedRequest,
     ) -> String {
         let credential = format!("{access_key}/{}", self.scope);
-        let (date, expires) = (Utc::from(time).amz_date(), expires_s.to_string());
+        let (date, expires) = (UtcTime::from(time).amz_date(), expires_s.to_string());
         let mut parameters = request.parameters.to_vec();
         parameters.extend([
             ("X-Amz-Algorithm", ALGORITHM),
@@ -103,7 +103,7 @@ impl SigningKey {
 
     /// The signature in hexadecimal.
     pub fn signature(&self, time: SystemTime, request: &SignedRequest) -> String {
-        hex(&self.raw_signature(&Utc::from(time).amz_date(), request))
+        hex(&self.raw_signature(&UtcTime::from(time).amz_date(), request))
     }
 
     /// Whether `signature`, in lower-case hexadecimal, fits a request dated `amz_date`. Takes
@@ -123,7 +123,7 @@ impl SigningKey {
 
 /// What an `Authorization` header says, not yet checked against anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Authorization<'a> {
+pub struct AuthorizationHeader<'a> {
     /// Who signs.
     pub access_key: &'a str,
     /// The day of the key, as `20130524`.
@@ -138,7 +138,7 @@ pub struct Authorization<'a> {
     pub signature: &'a str,
 }
 
-impl<'a> Authorization<'a> {
+impl<'a> AuthorizationHeader<'a> {
     /// Reads the header as clients usually write it; `None` for any other spelling.
     pub fn parse(value: &'a str) -> Option<Self> {
         let fields = value.strip_prefix(ALGORITHM)?.strip_prefix(" Credential=")?;
@@ -149,7 +149,14 @@ impl<'a> Authorization<'a> {
         let [access_key, day, region, service, end] =
             std::array::from_fn(|_| scope.next().unwrap_or_default());
         let is_whole = end == "aws4_request" && scope.next().is_none() && signature.len() == 64;
-        is_whole.then_some(Authorization { access_key, day, region, service, signed_headers, signature })
+        is_whole.then_some(AuthorizationHeader {
+            access_key,
+            day,
+            region,
+            service,
+            signed_headers,
+            signature,
+        })
     }
 }
 
@@ -313,7 +320,7 @@ mod tests {
         let request =
             SignedRequest { method: "GET", path: "/a", query: "", headers: &headers, payload_hash: EMPTY };
         let value = key.authorization(ACCESS_KEY, time, &request);
-        let read = Authorization::parse(&value).unwrap();
+        let read = AuthorizationHeader::parse(&value).unwrap();
         assert_eq!((read.access_key, read.day), (ACCESS_KEY, "20130524"));
         assert_eq!((read.region, read.service), ("us-east-1", "s3"));
         assert_eq!(read.signed_headers, "host;x-amz-content-sha256;x-amz-date");
@@ -324,12 +331,12 @@ mod tests {
         assert!(!same.verifies(read.signature, "20130524T000001Z", &request));
         let other = SignedRequest { path: "/b", ..request };
         assert!(!same.verifies(read.signature, DATE.1, &other));
-        assert_eq!(Authorization::parse(&value.replace(',', ", ")).unwrap(), read);
+        assert_eq!(AuthorizationHeader::parse(&value.replace(',', ", ")).unwrap(), read);
         for (from, to) in [("AWS4", "AWS5"), ("aws4_request", "x"), ("s3/", ""), ("Signature", "signature")] {
             let value = value.replacen(from, to, 1);
-            assert_eq!(Authorization::parse(&value), None, "{value}");
+            assert_eq!(AuthorizationHeader::parse(&value), None, "{value}");
         }
-        assert_eq!(Authorization::parse(&value[..value.len() - 1]), None);
+        assert_eq!(AuthorizationHeader::parse(&value[..value.len() - 1]), None);
     }
 
     #[test]

@@ -7,15 +7,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType,
-    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, DocumentKind, ETag,
-    ETagMatch, ETagPolicy, Entry, Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata,
-    ObjectInfo, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions,
-    PutResult, Result, Tags, UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing,
-    VersionSummary, Versioning, VersionsQuery,
+    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, DeleteResult, DocumentKind, ETag,
+    ETagMatch, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, ListEntry, ListQuery,
+    Metadata, ObjectInfo, ObjectListing, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, Result, Tags, UploadId, UploadListing, UploadSummary, UploadsQuery,
+    VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };
 use fordway_wire::node::{
-    Committed, FRAME_BYTES_MAX, Flags, Got, HEADER_BYTES, Header, Inbox, Input, Put, ReadDone, Reply,
-    Request, Sent, Started, Take, take_reply,
+    CommitResponse, ContentDelivery, FRAME_BYTES_MAX, FrameBuffer, FrameHeader, GetResponse, HEADER_BYTES,
+    MessageInput, NodeResponse, ReadField, ReadResponse, Request, ResponseFlags, StartResponse, WriteField,
+    take_reply,
 };
 use proptest::prelude::*;
 
@@ -129,7 +130,7 @@ made! {
     ChecksumAlgorithm = |make| make.one_of(&ChecksumAlgorithm::ALL);
     ChecksumType = |make| make.one_of(&[ChecksumType::Composite, ChecksumType::FullObject]);
     ETagPolicy = |make| make.one_of(&[ETagPolicy::Md5, ETagPolicy::Fast]);
-    Versioning = |make| make.one_of(&[Versioning::Unversioned, Versioning::Enabled, Versioning::Suspended]);
+    VersioningState = |make| make.one_of(&[VersioningState::Unversioned, VersioningState::Enabled, VersioningState::Suspended]);
     Checksum = |make| {
         let algorithm: ChecksumAlgorithm = make.any();
         Checksum { algorithm, value: vec![make.below(256) as u8; algorithm.len_bytes()], parts: make.any() }
@@ -140,14 +141,14 @@ made! {
         let (a, b) = make.any();
         make.one_of(&[ByteRange::From(a), ByteRange::Inclusive(a, b), ByteRange::Last(b)])
     };
-    Entry = |make| if make.any() { Entry::CommonPrefix(make.any()) } else { Entry::Object(make.any()) };
+    ListEntry = |make| if make.any() { ListEntry::CommonPrefix(make.any()) } else { ListEntry::Object(make.any()) };
     Error = |make| {
         let error = Error::new(make.one_of(ErrorKind::ALL), make.any::<String>());
         if make.any() { error.at_delete_marker() } else { error }
     };
-    Sent = |make| {
+    ContentDelivery = |make| {
         let (a, b) = make.any();
-        make.one_of(&[Sent::Inline, Sent::Stream(a), Sent::Descriptor(a, b)])
+        make.one_of(&[ContentDelivery::Inline, ContentDelivery::Stream(a), ContentDelivery::Descriptor(a, b)])
     };
 }
 
@@ -164,9 +165,9 @@ made_structs! {
     DeleteOptions { conditions, version }
     CopyOptions { metadata, tags, source_version, source_conditions, conditions, checksum }
     Conditions { if_match, if_none_match, if_modified_since, if_unmodified_since }
-    Expected { size, md5, checksum }
+    ExpectedContent { size, md5, checksum }
     ListQuery { prefix, delimiter, start_after, max_keys }
-    Listing { entries, next }
+    ObjectListing { entries, next }
     ObjectSummary { key, size, etag, modified, checksum }
     CompletedPart { number, etag, checksum }
     CompleteOptions { conditions, checksum, size }
@@ -176,14 +177,14 @@ made_structs! {
     UploadsQuery { prefix, key_after, upload_after, max_uploads }
     UploadSummary { key, upload, started, checksum }
     UploadListing { uploads, truncated }
-    Deleted { version, is_marker }
+    DeleteResult { version, is_marker }
     VersionSummary { key, version, is_latest, modified, content, checksum }
     VersionsQuery { prefix, delimiter, key_after, version_after, max_keys }
     VersionListing { versions, prefixes, next }
-    Got { info, range, sent }
-    ReadDone { size, sent }
-    Started { has_file }
-    Committed { made, has_spare }
+    GetResponse { info, range, sent }
+    ReadResponse { size, sent }
+    StartResponse { has_file }
+    CommitResponse { made, has_spare }
 }
 
 /// One request of each operation.
@@ -239,13 +240,14 @@ fn requests(make: &mut Make) -> Vec<Request<'static>> {
 
 /// What is read says the same as what was written: their words are compared, since not all types can be.
 #[track_caller]
-fn there_and_back<T: Put + Take + Debug>(answer: Result<T>) {
+fn there_and_back<T: WriteField + ReadField + Debug>(answer: Result<T>) {
     let mut bytes = Vec::new();
     let body = [7; 3];
-    Reply { id: 9, flags: Flags::AWAKE, answer: answer.as_ref(), body_bytes: body.len() }.put(&mut bytes);
+    NodeResponse { id: 9, flags: ResponseFlags::AWAKE, answer: answer.as_ref(), body_bytes: body.len() }
+        .put(&mut bytes);
     bytes.extend_from_slice(&body);
-    let header = Header::read(&bytes).unwrap().unwrap();
-    assert_eq!((header.id, header.flags, header.frame_bytes()), (9, Flags::AWAKE, bytes.len()));
+    let header = FrameHeader::read(&bytes).unwrap().unwrap();
+    assert_eq!((header.id, header.flags, header.frame_bytes()), (9, ResponseFlags::AWAKE, bytes.len()));
     let frame = header.frame(&bytes).unwrap();
     assert_eq!(frame.body, body);
     let read = take_reply::<T>(&frame);
@@ -257,7 +259,7 @@ fn there_and_back<T: Put + Take + Debug>(answer: Result<T>) {
     }
     // A message is what it says, no more and no less.
     for len in 0..frame.fields.len() {
-        let cut = Input::all::<T>(&frame.fields[..len]);
+        let cut = MessageInput::all::<T>(&frame.fields[..len]);
         assert!(answer.is_err() || cut.is_err(), "{len} of {} bytes", frame.fields.len());
     }
 }
@@ -266,7 +268,7 @@ fn there_and_back<T: Put + Take + Debug>(answer: Result<T>) {
 fn request_there_and_back(request: &Request<'_>) {
     let mut bytes = Vec::new();
     request.put(&mut bytes, 5, 0);
-    let header = Header::read(&bytes).unwrap().unwrap();
+    let header = FrameHeader::read(&bytes).unwrap().unwrap();
     let fields = header.frame(&bytes).unwrap().fields;
     let read = Request::take(header.code, fields).unwrap();
     assert_eq!(format!("{read:?}"), format!("{request:?}"));
@@ -289,16 +291,16 @@ fn every_kind_of_error_survives() {
     let caused = Error::new(ErrorKind::NoSpace, "writing").caused_by(std::io::Error::other("the cause"));
     let mut bytes = Vec::new();
     caused.put(&mut bytes);
-    assert_eq!(Input::all::<Error>(&bytes).unwrap().detail(), "writing: the cause");
+    assert_eq!(MessageInput::all::<Error>(&bytes).unwrap().detail(), "writing: the cause");
 }
 
 #[test]
 fn an_answer_without_room_becomes_an_error() {
     let long = vec!["x".repeat(1 << 20); 17];
     let mut bytes = b"before".to_vec();
-    Reply { id: 1, flags: Flags::default(), answer: Ok(&long), body_bytes: 0 }.put(&mut bytes);
+    NodeResponse { id: 1, flags: ResponseFlags::default(), answer: Ok(&long), body_bytes: 0 }.put(&mut bytes);
     assert!(bytes.len() < 1000 && FRAME_BYTES_MAX == 16 << 20);
-    let header = Header::read(&bytes[6..]).unwrap().unwrap();
+    let header = FrameHeader::read(&bytes[6..]).unwrap().unwrap();
     let error = take_reply::<Vec<String>>(&header.frame(&bytes[6..]).unwrap()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::EntityTooLarge);
 }
@@ -318,20 +320,20 @@ proptest! {
         there_and_back::<String>(make.any());
         there_and_back::<[u8; 32]>(make.any());
         there_and_back::<Vec<BucketInfo>>(make.any());
-        there_and_back::<Versioning>(make.any());
+        there_and_back::<VersioningState>(make.any());
         there_and_back::<PutResult>(make.any());
         there_and_back::<Vec<Result<PutResult>>>(make.any());
-        there_and_back::<Vec<Result<Deleted>>>(make.any());
+        there_and_back::<Vec<Result<DeleteResult>>>(make.any());
         there_and_back::<Vec<Result<ObjectInfo>>>(make.any());
         there_and_back::<Vec<Result<Option<u32>>>>(make.any());
         there_and_back::<Vec<u32>>(make.any());
-        there_and_back::<Started>(make.any());
-        there_and_back::<Committed>(make.any());
-        there_and_back::<Option<Committed>>(make.any());
-        there_and_back::<Got>(make.any());
-        there_and_back::<ReadDone>(make.any());
+        there_and_back::<StartResponse>(make.any());
+        there_and_back::<CommitResponse>(make.any());
+        there_and_back::<Option<CommitResponse>>(make.any());
+        there_and_back::<GetResponse>(make.any());
+        there_and_back::<ReadResponse>(make.any());
         there_and_back::<Tags>(make.any());
-        there_and_back::<Listing>(make.any());
+        there_and_back::<ObjectListing>(make.any());
         there_and_back::<VersionListing>(make.any());
         there_and_back::<UploadId>(make.any());
         there_and_back::<Vec<ObjectPart>>(make.any());
@@ -355,7 +357,7 @@ proptest! {
                 bytes[at] = *value;
             }
             bytes.truncate(cut.index(bytes.len()) + 1);
-            let mut inbox = Inbox::default();
+            let mut inbox = FrameBuffer::default();
             inbox.room()[..bytes.len()].copy_from_slice(&bytes);
             inbox.filled(bytes.len());
             inbox.room();
@@ -368,7 +370,7 @@ proptest! {
                     let second = Request::take(header.code, &again[HEADER_BYTES..]).unwrap();
                     prop_assert_eq!(format!("{read:?}"), format!("{second:?}"));
                 }
-                let _ = take_reply::<Listing>(&frame);
+                let _ = take_reply::<ObjectListing>(&frame);
                 let _ = take_reply::<Vec<Result<ObjectInfo>>>(&frame);
             }
         }
@@ -377,8 +379,8 @@ proptest! {
     #[test]
     fn random_bytes_do_no_harm(code in any::<u8>(), bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = Request::take(code, &bytes);
-        let _ = Header::read(&bytes);
-        let _ = Input::all::<Got>(&bytes);
-        let _ = Input::all::<VersionListing>(&bytes);
+        let _ = FrameHeader::read(&bytes);
+        let _ = MessageInput::all::<GetResponse>(&bytes);
+        let _ = MessageInput::all::<VersionListing>(&bytes);
     }
 }

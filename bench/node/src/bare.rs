@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use fordway_sys::{
-    Errno, Mode, OFlags, Wait, open_in, read_into_spare, receive, receive_with_descriptor, send_all, stat,
+    Errno, Mode, OFlags, WaitMode, open_in, read_into_spare, receive, receive_with_descriptor, send_all, stat,
 };
 
 use crate::{lookout, small};
@@ -18,7 +18,7 @@ use crate::{lookout, small};
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Ask {
+pub(crate) enum BareRequest {
     /// 4 KiB that are there already.
     Echo,
     /// 4 KiB of a file: open, fstat, pread, close.
@@ -52,14 +52,14 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
     let (mut request, mut content) = ([0; MESSAGE_BYTES], vec![7; 4096]);
     loop {
         // A client that was passed a descriptor is busy for longer than looking out lasts.
-        let is_large = request[0] == Ask::Descriptor as u8;
+        let is_large = request[0] == BareRequest::Descriptor as u8;
         let looks_out = !lookout.is_zero() && !is_large && 2 * OPEN.load(Ordering::Relaxed) <= cores;
         let received = wait(looks_out, |wait| receive(client, &mut request, wait));
         if received.is_err() || received == Ok(0) {
             OPEN.fetch_sub(1, Ordering::Relaxed);
             return Ok(());
         }
-        let reply = [u8::from(looks_out && request[0] != Ask::Descriptor as u8); MESSAGE_BYTES];
+        let reply = [u8::from(looks_out && request[0] != BareRequest::Descriptor as u8); MESSAGE_BYTES];
         match request[0] {
             0 => send_all(client, &reply, &content, None)?,
             1 => {
@@ -80,31 +80,31 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
 }
 
 /// Looks out for a moment if told so, then sleeps.
-fn wait<T>(looks_out: bool, mut receive: impl FnMut(Wait) -> Result<T, Errno>) -> Result<T, Errno> {
+fn wait<T>(looks_out: bool, mut receive: impl FnMut(WaitMode) -> Result<T, Errno>) -> Result<T, Errno> {
     let since = Instant::now();
     while looks_out && since.elapsed() < Duration::from_micros(20) {
-        match receive(Wait::No) {
+        match receive(WaitMode::No) {
             Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
             done => return done,
         }
     }
-    receive(Wait::Yes)
+    receive(WaitMode::Yes)
 }
 
 /// A client of the bare server.
-pub(crate) struct Client {
+pub(crate) struct BareClient {
     socket: UnixStream,
     buffer: Vec<u8>,
     looks_out: bool,
 }
 
-impl Client {
+impl BareClient {
     pub(crate) fn connect(socket: &Path) -> Result<Self> {
-        Ok(Client { socket: UnixStream::connect(socket)?, buffer: vec![0; 8192], looks_out: false })
+        Ok(BareClient { socket: UnixStream::connect(socket)?, buffer: vec![0; 8192], looks_out: false })
     }
 
     /// Asks for 4 KiB, which end up in `body`.
-    pub(crate) fn small(&mut self, ask: Ask, number: usize, body: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn small(&mut self, ask: BareRequest, number: usize, body: &mut Vec<u8>) -> Result<()> {
         let mut request = [0; MESSAGE_BYTES];
         (request[0], request[1]) = (ask as u8, number as u8);
         send_all(&self.socket, &request, &[], None)?;
@@ -123,7 +123,7 @@ impl Client {
 
     /// Has the descriptor of 1 MiB passed, and reads that into `body`.
     pub(crate) fn descriptor(&mut self, body: &mut Vec<u8>) -> Result<()> {
-        send_all(&self.socket, &[Ask::Descriptor as u8; MESSAGE_BYTES], &[], None)?;
+        send_all(&self.socket, &[BareRequest::Descriptor as u8; MESSAGE_BYTES], &[], None)?;
         let (socket, room) = (&self.socket, &mut self.buffer);
         let (_, file) = wait(self.looks_out, |wait| receive_with_descriptor(socket, room, wait))?;
         self.looks_out = self.buffer[0] == 1;

@@ -7,30 +7,30 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use fordway_measure::{Shuffle, median, median_interval, ns_text};
+use fordway_measure::{SeededRandom, median, median_interval, ns_text};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{GetOptions, Key, ObjectBatches, Objects, PutOptions, Store};
 use fordway_sys::{Mode, OFlags, open_in, read_into_spare, stat};
 
-use crate::bare::{Ask, Client};
+use crate::bare::{BareClient, BareRequest};
 use crate::{SMALL, bucket, is_wanted, node_store, small};
 
 /// One way to do something; what is timed is one call of it.
 type Way<'w> = (&'static str, Box<dyn FnMut() -> Result<()> + 'w>);
 
 /// Calls in a block, and what they count for: the objects of a batch.
-struct Shape {
+struct BlockCalls {
     calls: usize,
     objects: usize,
 }
 
 /// Runs `ways` in blocks; prints the time of each per object, and each beside the first.
-fn ways(title: &str, shape: &Shape, mut ways: Vec<Way<'_>>, rounds: usize) -> Result<()> {
+fn ways(title: &str, shape: &BlockCalls, mut ways: Vec<Way<'_>>, rounds: usize) -> Result<()> {
     if !is_wanted(title) {
         return Ok(());
     }
     let mut times: Vec<Vec<f64>> = ways.iter().map(|_| Vec::new()).collect();
-    let mut shuffle = Shuffle::new(7);
+    let mut shuffle = SeededRandom::new(7);
     // The first round warms up.
     for round in 0..=rounds {
         let mut order: Vec<usize> = (0..ways.len()).collect();
@@ -75,17 +75,17 @@ fn direct(dir: &File, name: &str, body: &mut Vec<u8>) -> Result<()> {
 }
 
 fn small_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result<()> {
-    let (node, mut client, bucket) = (node_store(gateway), Client::connect(bare)?, bucket()?);
+    let (node, mut client, bucket) = (node_store(gateway), BareClient::connect(bare)?, bucket()?);
     let dir = File::open(root.join("bucket"))?;
     let keys = (0..SMALL).map(|number| Ok(Key::new(small(number))?)).collect::<Result<Vec<_>>>()?;
     let (mut of_bare, mut of_node, mut at, mut at_node) = (Vec::new(), Vec::new(), 0, 0);
-    let one = Shape { calls: 500, objects: 1 };
+    let one = BlockCalls { calls: 500, objects: 1 };
     let one_by_one: Vec<Way<'_>> = vec![
         (
             "bare socket, open, fstat, pread",
             Box::new(|| {
                 at += 1;
-                client.small(Ask::Small, at % SMALL, &mut of_bare)
+                client.small(BareRequest::Small, at % SMALL, &mut of_bare)
             }),
         ),
         (
@@ -98,7 +98,7 @@ fn small_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
         ),
     ];
     ways("4 KiB get, one at a time", &one, one_by_one, rounds)?;
-    let batch = Shape { calls: 10, objects: SMALL };
+    let batch = BlockCalls { calls: 10, objects: SMALL };
     let batches: Vec<Way<'_>> = vec![
         (
             "open, fstat, pread, close",
@@ -121,7 +121,7 @@ fn small_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
 }
 
 fn large_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result<()> {
-    let (node, mut client, bucket) = (node_store(gateway), Client::connect(bare)?, bucket()?);
+    let (node, mut client, bucket) = (node_store(gateway), BareClient::connect(bare)?, bucket()?);
     let dir = File::open(root.join("bucket"))?;
     let (mut of_bare, mut of_node) = (Vec::with_capacity(1 << 20), Vec::with_capacity(1 << 20));
     let key = Key::new("1MiB")?;
@@ -135,7 +135,7 @@ fn large_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
             }),
         ),
     ];
-    ways("1 MiB get", &Shape { calls: 50, objects: 1 }, mega, rounds)?;
+    ways("1 MiB get", &BlockCalls { calls: 50, objects: 1 }, mega, rounds)?;
     let (mut of_posix, mut of_node) = (Vec::with_capacity(16 << 20), Vec::with_capacity(16 << 20));
     let key = Key::new("16MiB")?;
     let large: Vec<Way<'_>> = vec![
@@ -148,7 +148,7 @@ fn large_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result
             }),
         ),
     ];
-    ways("16 MiB get", &Shape { calls: 4, objects: 1 }, large, rounds)
+    ways("16 MiB get", &BlockCalls { calls: 4, objects: 1 }, large, rounds)
 }
 
 fn puts(root: &Path, gateway: &Path, rounds: usize) -> Result<()> {
@@ -172,7 +172,7 @@ fn puts(root: &Path, gateway: &Path, rounds: usize) -> Result<()> {
         };
         ways(
             title,
-            &Shape { calls, objects: 1 },
+            &BlockCalls { calls, objects: 1 },
             vec![("embedded put", put(0)), ("node put", put(1))],
             rounds,
         )?;
@@ -187,10 +187,10 @@ const ROUND_MS: u64 = 500;
 pub(crate) fn client(lane: &str, socket: &Path, ms: u64) -> Result<()> {
     let (mut body, bucket) = (Vec::new(), bucket()?);
     let keys = (0..SMALL).map(|number| Ok(Key::new(small(number))?)).collect::<Result<Vec<_>>>()?;
-    let mut bare = if lane == "echo" { Some(Client::connect(socket)?) } else { None };
+    let mut bare = if lane == "echo" { Some(BareClient::connect(socket)?) } else { None };
     let node = node_store(socket);
     let mut get = |number: usize| match &mut bare {
-        Some(bare) => bare.small(Ask::Echo, number, &mut body),
+        Some(bare) => bare.small(BareRequest::Echo, number, &mut body),
         None => {
             node.read(&bucket, &keys[number % SMALL], &GetOptions::default(), &mut body)?;
             Ok(())

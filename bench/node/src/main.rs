@@ -39,8 +39,10 @@ fn run() -> Result<()> {
     let root = dir.path().join("root");
     std::fs::create_dir_all(root.join("bucket"))?;
     fill(&root)?;
-    let (gateway, bare) =
-        (Server::start("gateway", &root, dir.path())?, Server::start("bare", &root, dir.path())?);
+    let (gateway, bare) = (
+        ServerProcess::start("gateway", &root, dir.path())?,
+        ServerProcess::start("bare", &root, dir.path())?,
+    );
     clients::compare(&root, &gateway.socket, &bare.socket, rounds)?;
     clients::compare_many(&gateway.socket, &bare.socket, rounds.div_ceil(4))
 }
@@ -77,12 +79,12 @@ fn serve(root: &str, socket: &str) -> Result<()> {
 }
 
 /// A server in a process of its own, which ends with this one.
-struct Server {
+struct ServerProcess {
     process: Child,
     socket: PathBuf,
 }
 
-impl Server {
+impl ServerProcess {
     fn start(kind: &str, root: &Path, dir: &Path) -> Result<Self> {
         let socket = dir.join(kind);
         let mut command = Command::new(std::env::current_exe()?);
@@ -90,11 +92,11 @@ impl Server {
         let mut process = command.spawn()?;
         let mut ready = String::new();
         BufReader::new(process.stdout.as_mut().context("no output")?).read_line(&mut ready)?;
-        Ok(Server { process, socket })
+        Ok(ServerProcess { process, socket })
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
         let _ = self.process.wait();

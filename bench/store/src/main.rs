@@ -12,19 +12,19 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use clap::Parser;
-use fordway_measure::{Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, table};
+use fordway_measure::{Machine, MeasuredLane, RunDocument, SCHEMA, SCHEMA_VERSION, table};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, Error, ErrorKind, Key};
-use fordway_workload::compare::{Phase, Plan, run};
-use fordway_workload::summary::{Capacity, summarise};
-use fordway_workload::{Item, PosixTarget, StoreTarget, Sync, Target, Tree};
+use fordway_workload::compare::{ComparePhase, ComparePlan, run};
+use fordway_workload::summary::{RunCapacity, summarise};
+use fordway_workload::{FileTree, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel, TreeFile};
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use tokio::runtime::{Handle, Runtime};
 
 /// The embedded store beside plain files and the object_store crate
 #[derive(Parser)]
-struct Options {
+struct BenchOptions {
     /// Where to work; tmpfs shows the cost of the software alone
     #[arg(long, default_value = "/dev/shm")]
     root: PathBuf,
@@ -49,7 +49,7 @@ struct Options {
 }
 
 fn main() -> Result<()> {
-    let options = Options::parse();
+    let options = BenchOptions::parse();
     let place = tempfile::Builder::new().prefix("fordway-bench-").tempdir_in(&options.root)?;
     let s3 = place.path().join("s3");
     std::fs::create_dir(&s3)?;
@@ -66,23 +66,23 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn compare(options: &Options, place: &std::path::Path, s3: &std::path::Path) -> Result<String> {
-    let targets: Vec<Box<dyn Target>> = vec![
-        Box::new(PosixTarget::new(&place.join("posix"), Sync::Nothing)?),
+fn compare(options: &BenchOptions, place: &std::path::Path, s3: &std::path::Path) -> Result<String> {
+    let targets: Vec<Box<dyn MeasuredTarget>> = vec![
+        Box::new(PosixTarget::new(&place.join("posix"), SyncLevel::Nothing)?),
         Box::new(embedded(s3, "embedded", true)?),
         Box::new(embedded(s3, "none-match-only", false)?),
         Box::new(ObjectStoreTarget::new(&place.join("peer"))?),
     ];
     let (plan, tree) = (plan(options), tree(options)?);
     let outcome = run(&plan, &tree, &targets, &AtomicBool::new(false), &mut |_| {})?;
-    let lanes: Vec<Lane> = targets.iter().map(|target| target.lane().clone()).collect();
+    let lanes: Vec<MeasuredLane> = targets.iter().map(|target| target.lane().clone()).collect();
     let machine = Machine::observe(&[("root", place)]);
-    let capacity = Capacity { threads: plan.threads, cpus: machine.cpus };
+    let capacity = RunCapacity { threads: plan.threads, cpus: machine.cpus };
     let summaries = summarise(&lanes, &outcome.records, capacity, plan.seed);
     targets.iter().try_for_each(|target| target.clean_up())?;
     anyhow::ensure!(outcome.failures.is_empty(), "{}", outcome.failures.join("; "));
     let parameters = [("durability", "none"), ("etag_policy", "fast")];
-    let run = Run {
+    let run = RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
         fordway_version: env!("CARGO_PKG_VERSION").into(),
@@ -93,7 +93,7 @@ fn compare(options: &Options, place: &std::path::Path, s3: &std::path::Path) -> 
         machine,
         parameters: parameters.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect(),
         lanes,
-        phases: Phase::ALL.iter().map(|phase| phase.name().to_owned()).collect(),
+        phases: ComparePhase::ALL.iter().map(|phase| phase.name().to_owned()).collect(),
         summaries,
         scores: Vec::new(),
         warnings: vec![],
@@ -101,27 +101,27 @@ fn compare(options: &Options, place: &std::path::Path, s3: &std::path::Path) -> 
     Ok(table(&run))
 }
 
-fn plan(options: &Options) -> Plan {
-    Plan { rounds: options.rounds, warm_up: 2, seed: 1, threads: options.threads, range_bytes: 4096 }
+fn plan(options: &BenchOptions) -> ComparePlan {
+    ComparePlan { rounds: options.rounds, warm_up: 2, seed: 1, threads: options.threads, range_bytes: 4096 }
 }
 
-fn tree(options: &Options) -> Result<Tree> {
-    let item = |i: usize| -> Result<Item> {
-        Ok(Item { key: Key::new(format!("f{i:06}"))?, body: vec![i as u8; options.size] })
+fn tree(options: &BenchOptions) -> Result<FileTree> {
+    let item = |i: usize| -> Result<TreeFile> {
+        Ok(TreeFile { key: Key::new(format!("f{i:06}"))?, body: vec![i as u8; options.size] })
     };
     let items = (0..options.objects).map(item).collect::<Result<Vec<_>>>()?;
-    Ok(Tree { bytes: (options.size * options.objects) as u64, items, warnings: vec![] })
+    Ok(FileTree { bytes: (options.size * options.objects) as u64, items, warnings: vec![] })
 }
 
 fn embedded(root: &std::path::Path, name: &str, if_match: bool) -> Result<StoreTarget> {
     let store = PosixStore::open(root, PosixConfig { if_match, ..PosixConfig::default() })?;
-    let lane = Lane { name: name.to_owned(), description: String::new() };
+    let lane = MeasuredLane { name: name.to_owned(), description: String::new() };
     Ok(StoreTarget::new(lane, std::sync::Arc::new(store), Bucket::new(name)?, None)?)
 }
 
 /// Objects below one directory.
 pub(crate) struct ObjectStoreTarget {
-    lane: Lane,
+    lane: MeasuredLane,
     store: LocalFileSystem,
     runtime: Runtime,
 }
@@ -129,7 +129,7 @@ pub(crate) struct ObjectStoreTarget {
 impl ObjectStoreTarget {
     pub(crate) fn new(dir: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir(dir)?;
-        let lane = Lane { name: "object_store".into(), description: String::new() };
+        let lane = MeasuredLane { name: "object_store".into(), description: String::new() };
         let store = LocalFileSystem::new_with_prefix(dir)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         Ok(ObjectStoreTarget { lane, store, runtime })
@@ -145,8 +145,8 @@ fn path(key: &Key) -> object_store::path::Path {
     object_store::path::Path::from(key.as_str())
 }
 
-impl Target for ObjectStoreTarget {
-    fn lane(&self) -> &Lane {
+impl MeasuredTarget for ObjectStoreTarget {
+    fn lane(&self) -> &MeasuredLane {
         &self.lane
     }
 

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use fordway_measure::{Interval, median_interval, ns_text};
+use fordway_measure::{ConfidenceInterval, median_interval, ns_text};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, Expected, Key, ListQuery, MIN_PART_BYTES, MultipartUploads,
-    ObjectBatches, Objects, PartOptions, PutOptions,
+    Bucket, CompleteOptions, CompletedPart, ExpectedContent, Key, ListQuery, MIN_PART_BYTES,
+    MultipartUploads, ObjectBatches, Objects, PartOptions, PutOptions,
 };
 
 const OBJECTS: usize = 200;
@@ -21,7 +21,7 @@ fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<f64> {
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-fn text(interval: &Interval) -> String {
+fn text(interval: &ConfidenceInterval) -> String {
     format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high)
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn complete(s3: &Path, rounds: usize) -> Result<()> {
             let options = PartOptions { size_hint: Some(body.len() as u64), ..Default::default() };
             let mut writer = store.part_writer(&bucket, &key, &upload, number, &options)?;
             writer.write(&body)?;
-            parts.push(CompletedPart::new(number, writer.commit(&Expected::default())?.etag));
+            parts.push(CompletedPart::new(number, writer.commit(&ExpectedContent::default())?.etag));
         }
         times.push(timed(|| {
             store.complete_upload(&bucket, &key, &upload, &parts, &CompleteOptions::default())?;

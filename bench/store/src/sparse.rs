@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use fordway_measure::{Interval, median_interval};
+use fordway_measure::{ConfidenceInterval, median_interval};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, GetOptions, Key, Objects, PutOptions};
 use rustix::fs::{
@@ -20,14 +20,14 @@ use rustix::fs::{
 const BLOCK: usize = 200;
 
 /// The directories that are compared: plain files, the same for bare calls, and a bucket.
-struct Ground<'p> {
+struct ComparedDirectories<'p> {
     plain: &'p Path,
     bare: &'p Path,
     store: PosixStore,
     bucket: Bucket,
 }
 
-impl Ground<'_> {
+impl ComparedDirectories<'_> {
     fn put(&self, key: &str) -> Result<()> {
         self.store.put(&self.bucket, &Key::new(key)?, b"content", &PutOptions::default())?;
         Ok(())
@@ -39,7 +39,7 @@ impl Ground<'_> {
 }
 
 /// What one call by each way does, of the `number`-th key.
-struct Calls<'c> {
+struct ComparedCalls<'c> {
     plain: &'c mut dyn FnMut(usize) -> Result<()>,
     bare: &'c mut dyn FnMut(usize) -> Result<()>,
     ours: &'c mut dyn FnMut(usize) -> Result<()>,
@@ -52,22 +52,22 @@ pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
     fs::create_dir(&bare)?;
     let (store, bucket) = (PosixStore::open(&s3, PosixConfig::default())?, Bucket::new("sparse")?);
     store.create_bucket(&bucket)?;
-    let ground = Ground { plain: &plain, bare: &bare, store, bucket };
+    let dirs = ComparedDirectories { plain: &plain, bare: &bare, store, bucket };
     // A first put makes the bucket's private directory, as any bucket in use has it.
-    ground.put("first")?;
-    missing(&ground, rounds)?;
-    lonely(&ground, rounds)?;
-    new_levels(&ground, rounds)
+    dirs.put("first")?;
+    missing(&dirs, rounds)?;
+    lonely(&dirs, rounds)?;
+    new_levels(&dirs, rounds)
 }
 
 /// A HEAD of keys that are not there.
-fn missing(ground: &Ground, rounds: usize) -> Result<()> {
-    let root = File::open(ground.bare)?;
+fn missing(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
+    let root = File::open(dirs.bare)?;
     measure(
         "head of a missing key",
         rounds,
-        Calls {
-            plain: &mut |number| match fs::metadata(ground.plain.join(format!("no{number:06}"))) {
+        ComparedCalls {
+            plain: &mut |number| match fs::metadata(dirs.plain.join(format!("no{number:06}"))) {
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                 other => anyhow::bail!("{other:?}"),
             },
@@ -76,7 +76,7 @@ fn missing(ground: &Ground, rounds: usize) -> Result<()> {
                 ensure!(found.is_err());
                 Ok(())
             },
-            ours: &mut |number| match ground.head(&format!("no{number:06}")) {
+            ours: &mut |number| match dirs.head(&format!("no{number:06}")) {
                 Err(error) if error.kind() == fordway_store::ErrorKind::NoSuchKey => Ok(()),
                 other => anyhow::bail!("{other:?}"),
             },
@@ -85,23 +85,26 @@ fn missing(ground: &Ground, rounds: usize) -> Result<()> {
 }
 
 /// A HEAD of objects that lie alone in their directories, each visited once a round.
-fn lonely(ground: &Ground, rounds: usize) -> Result<()> {
+fn lonely(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     let keys = (rounds + 1) * BLOCK;
     let name = |number: usize| format!("d{number:06}/object");
     for number in 0..keys {
-        ground.put(&name(number))?;
-        for root in [ground.plain, ground.bare] {
+        dirs.put(&name(number))?;
+        for root in [dirs.plain, dirs.bare] {
             let path = root.join(name(number));
             fs::create_dir(path.parent().context("a key without a directory")?)?;
             fs::write(path, b"content")?;
         }
     }
-    let root = File::open(ground.bare)?;
+    let root = File::open(dirs.bare)?;
     measure(
         "head of an object alone in its directory",
         rounds,
-        Calls {
-            plain: &mut |number| Ok(ensure!(fs::metadata(ground.plain.join(name(number)))?.len() == 7)),
+        ComparedCalls {
+            plain: &mut |number| {
+                ensure!(fs::metadata(dirs.plain.join(name(number)))?.len() == 7);
+                Ok(())
+            },
             bare: &mut |number| {
                 let (flags, beneath) =
                     (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, ResolveFlags::BENEATH);
@@ -109,20 +112,23 @@ fn lonely(ground: &Ground, rounds: usize) -> Result<()> {
                 ensure!(statat(dir, "object", AtFlags::SYMLINK_NOFOLLOW)?.st_size == 7);
                 Ok(())
             },
-            ours: &mut |number| Ok(ensure!(ground.head(&name(number))? == 7)),
+            ours: &mut |number| {
+                ensure!(dirs.head(&name(number))? == 7);
+                Ok(())
+            },
         },
     )
 }
 
 /// A put of the first object in three directories that must be made.
-fn new_levels(ground: &Ground, rounds: usize) -> Result<()> {
-    let root = File::open(ground.bare)?;
+fn new_levels(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
+    let root = File::open(dirs.bare)?;
     measure(
         "put into three new directories",
         rounds,
-        Calls {
+        ComparedCalls {
             plain: &mut |number| {
-                let dir = ground.plain.join(format!("n{number:06}/b/c"));
+                let dir = dirs.plain.join(format!("n{number:06}/b/c"));
                 fs::create_dir_all(&dir)?;
                 Ok(File::create(dir.join("object"))?.write_all(b"content")?)
             },
@@ -144,13 +150,13 @@ fn new_levels(ground: &Ground, rounds: usize) -> Result<()> {
                 let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
                 Ok(linkat(rustix::fs::CWD, path, &dir, "object", AtFlags::SYMLINK_FOLLOW)?)
             },
-            ours: &mut |number| ground.put(&format!("n{number:06}/b/c/object")),
+            ours: &mut |number| dirs.put(&format!("n{number:06}/b/c/object")),
         },
     )
 }
 
 /// Prints how many times as fast as plain files ours is, and the bare calls are.
-fn measure(what: &str, rounds: usize, calls: Calls) -> Result<()> {
+fn measure(what: &str, rounds: usize, calls: ComparedCalls) -> Result<()> {
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
         let numbers = round * BLOCK..(round + 1) * BLOCK;
@@ -174,6 +180,6 @@ fn block(numbers: std::ops::Range<usize>, call: &mut dyn FnMut(usize) -> Result<
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-fn text(interval: &Interval) -> String {
+fn text(interval: &ConfidenceInterval) -> String {
     format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high)
 }

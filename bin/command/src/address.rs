@@ -9,7 +9,7 @@ use crate::web;
 
 /// A place that data comes from or goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
+pub enum StorageAddress {
     /// `s3://`: all buckets.
     Service,
     /// `s3://bucket/key`. The key may be empty, a prefix or a wildcard: commands decide.
@@ -20,16 +20,16 @@ pub enum Address {
     Stdio,
 }
 
-impl Address {
+impl StorageAddress {
     /// Reads an address. Errors: `InvalidArgument` for other schemes, `InvalidBucketName`.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "-" {
-            return Ok(Address::Stdio);
+            return Ok(StorageAddress::Stdio);
         }
         if let Some(rest) = text.strip_prefix("s3://") {
             return match rest.split_once('/').unwrap_or((rest, "")) {
-                ("", "") => Ok(Address::Service),
-                (bucket, key) => Ok(Address::S3(Bucket::new(bucket)?, key.to_owned())),
+                ("", "") => Ok(StorageAddress::Service),
+                (bucket, key) => Ok(StorageAddress::S3(Bucket::new(bucket)?, key.to_owned())),
             };
         }
         if web::is_address(text) {
@@ -55,14 +55,14 @@ impl Address {
             let why = format!("{text:?} is neither s3://{rest} nor a file; a file of that name is ./{text}");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        Ok(Address::Local(PathBuf::from(text)))
+        Ok(StorageAddress::Local(PathBuf::from(text)))
     }
 
     /// The same place as a directory: a key gets the slash that ends a prefix.
     pub fn into_directory(self) -> Self {
         match self {
-            Address::S3(bucket, key) if !key.is_empty() && !key.ends_with('/') => {
-                Address::S3(bucket, key + "/")
+            StorageAddress::S3(bucket, key) if !key.is_empty() && !key.ends_with('/') => {
+                StorageAddress::S3(bucket, key + "/")
             }
             other => other,
         }
@@ -71,12 +71,12 @@ impl Address {
     /// The place of `relative` below this directory. Errors: `InvalidArgument`, `InvalidKey`, `KeyTooLong`.
     pub fn below(&self, relative: &str) -> Result<Self> {
         match self {
-            Address::S3(bucket, prefix) => {
+            StorageAddress::S3(bucket, prefix) => {
                 let key = Key::new(format!("{prefix}{relative}"))?;
-                Ok(Address::S3(bucket.clone(), key.as_str().to_owned()))
+                Ok(StorageAddress::S3(bucket.clone(), key.as_str().to_owned()))
             }
-            Address::Local(root) => local_path(root, relative).map(Address::Local),
-            Address::Service | Address::Stdio => {
+            StorageAddress::Local(root) => local_path(root, relative).map(StorageAddress::Local),
+            StorageAddress::Service | StorageAddress::Stdio => {
                 Err(Error::new(ErrorKind::InvalidArgument, format!("{self} cannot hold several objects")))
             }
         }
@@ -89,7 +89,7 @@ impl Address {
 
     fn split(self, form: &str) -> Result<(Bucket, String)> {
         match self {
-            Address::S3(bucket, key) => Ok((bucket, key)),
+            StorageAddress::S3(bucket, key) => Ok((bucket, key)),
             other => {
                 Err(Error::new(ErrorKind::InvalidArgument, format!("{other} is not of the form {form}")))
             }
@@ -119,14 +119,14 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for StorageAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Service => f.write_str("s3://"),
-            Address::S3(bucket, key) if key.is_empty() => write!(f, "s3://{bucket}"),
-            Address::S3(bucket, key) => write!(f, "s3://{bucket}/{key}"),
-            Address::Local(path) => path.display().fmt(f),
-            Address::Stdio => f.write_str("-"),
+            StorageAddress::Service => f.write_str("s3://"),
+            StorageAddress::S3(bucket, key) if key.is_empty() => write!(f, "s3://{bucket}"),
+            StorageAddress::S3(bucket, key) => write!(f, "s3://{bucket}/{key}"),
+            StorageAddress::Local(path) => path.display().fmt(f),
+            StorageAddress::Stdio => f.write_str("-"),
         }
     }
 }
@@ -151,23 +151,23 @@ fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    fn s3(bucket: &str, key: &str) -> Address {
-        Address::S3(Bucket::new(bucket).unwrap(), key.to_owned())
+    fn s3(bucket: &str, key: &str) -> StorageAddress {
+        StorageAddress::S3(Bucket::new(bucket).unwrap(), key.to_owned())
     }
 
     #[test]
     fn addresses() {
         for (text, address) in [
-            ("-", Address::Stdio),
-            ("s3://", Address::Service),
+            ("-", StorageAddress::Stdio),
+            ("s3://", StorageAddress::Service),
             ("s3://b", s3("b", "")),
             ("s3://b/", s3("b", "")),
             ("s3://b//x/", s3("b", "/x/")),
             ("s3://b/a b*?", s3("b", "a b*?")),
-            ("dir/file", Address::Local("dir/file".into())),
-            ("./-", Address::Local("./-".into())),
+            ("dir/file", StorageAddress::Local("dir/file".into())),
+            ("./-", StorageAddress::Local("./-".into())),
         ] {
-            assert_eq!(Address::parse(text).unwrap(), address, "{text}");
+            assert_eq!(StorageAddress::parse(text).unwrap(), address, "{text}");
         }
     }
 
@@ -179,11 +179,11 @@ mod tests {
             ("s3:///key", ErrorKind::InvalidBucketName),
             ("s3://-b/key", ErrorKind::InvalidBucketName),
         ] {
-            assert_eq!(Address::parse(text).unwrap_err().kind(), kind, "{text}");
+            assert_eq!(StorageAddress::parse(text).unwrap_err().kind(), kind, "{text}");
         }
         let kind = |result: Result<Bucket>| result.unwrap_err().kind();
         assert_eq!(kind(s3("b", "k").into_bucket()), ErrorKind::InvalidArgument);
-        assert_eq!(kind(Address::Stdio.into_bucket()), ErrorKind::InvalidArgument);
+        assert_eq!(kind(StorageAddress::Stdio.into_bucket()), ErrorKind::InvalidArgument);
         assert_eq!(s3("b", "").into_object().unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fordway_http::Version;
+use fordway_http::HttpVersion;
 use fordway_posix::Durability;
 use fordway_store::{ByteRange, ETagPolicy};
 
@@ -45,7 +45,7 @@ pub struct CallArgs {
     pub connections: u32,
     /// HTTP of http(s) files: 1.1, or 2 by prior knowledge or TLS, with requests as streams of one connection
     #[arg(long, value_name = "VERSION", env = "FORDWAY_HTTP_VERSION", default_value = "1.1", value_parser = http_version)]
-    pub http: Version,
+    pub http: HttpVersion,
     /// Give up an operation (opening the file, each call) that takes longer, tries and waits included; 30s, 5m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub deadline: Option<Duration>,
@@ -108,8 +108,8 @@ impl From<DurabilityArg> for Durability {
     }
 }
 
-fn http_version(number: &str) -> Result<Version, String> {
-    Version::named(number).map_err(|error| error.detail().to_owned())
+fn http_version(number: &str) -> Result<HttpVersion, String> {
+    HttpVersion::named(number).map_err(|error| error.detail().to_owned())
 }
 
 /// Reads `FIRST-LAST`, `FIRST-` or `-COUNT`. Errors: as clap shows them.

@@ -9,40 +9,40 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fordway_http::replicas::MetalinkCache;
-use fordway_http::vector::{Options, Session};
+use fordway_http::vector::{HttpSession, SessionOptions};
 use fordway_lanes::Lane;
 use fordway_store::{Error, ErrorKind, Result, Store};
 
-use crate::output::Output;
+use crate::output::CommandOutput;
 use crate::web;
 
 /// Opens an endpoint; without one, the command line's or the environment's.
 type OpenLane = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
 
 /// The surroundings of a command. Commands never make lanes or streams themselves.
-pub struct Context {
+pub struct CommandContext {
     open_lane: OpenLane,
     opened: Mutex<Option<Lane>>,
     /// Standard output, messages and progress.
-    pub output: Output,
+    pub output: CommandOutput,
     /// The request to stop.
-    pub interrupt: Interrupt,
+    pub interrupt: InterruptFlag,
     /// Where descriptions of files with replicas are kept, if anywhere.
     pub metalinks: Option<MetalinkCache>,
     input: Mutex<Option<Box<dyn Read + Send>>>,
-    web: OnceLock<Arc<Session>>,
+    web: OnceLock<Arc<HttpSession>>,
 }
 
-impl Context {
+impl CommandContext {
     /// Surroundings whose lane is opened by the first command that needs one, so that local work
     /// asks for no endpoint and no credentials.
     pub fn new(
         open_lane: impl Fn(Option<&str>) -> Result<Lane> + Send + Sync + 'static,
-        output: Output,
+        output: CommandOutput,
         input: impl Read + Send + 'static,
-        interrupt: Interrupt,
+        interrupt: InterruptFlag,
     ) -> Self {
-        Context {
+        CommandContext {
             open_lane: Box::new(open_lane),
             opened: Mutex::new(None),
             output,
@@ -76,10 +76,13 @@ impl Context {
     }
 
     /// Connections to web servers, made at the first call.
-    pub fn web(&self) -> &Arc<Session> {
+    pub fn web(&self) -> &Arc<HttpSession> {
         self.web.get_or_init(|| {
             // As many as there are jobs, each of which may read from a server while it writes to it.
-            web::session(web::ca_bundle(), Options { connections_per_origin: 2048, ..Options::default() })
+            web::session(
+                web::ca_bundle(),
+                SessionOptions { connections_per_origin: 2048, ..SessionOptions::default() },
+            )
         })
     }
 
@@ -94,17 +97,17 @@ impl Context {
 
 /// A request to stop; clones share it.
 #[derive(Clone, Default)]
-pub struct Interrupt(Arc<State>);
+pub struct InterruptFlag(Arc<InterruptState>);
 
 #[derive(Default)]
-struct State {
+struct InterruptState {
     is_raised: AtomicBool,
     /// Files that no user asked for by their names.
-    temporary: Mutex<BTreeMap<PathBuf, Leftover>>,
+    temporary: Mutex<BTreeMap<PathBuf, LeftoverKind>>,
     on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
-impl Interrupt {
+impl InterruptFlag {
     /// Asks everything that shares this flag to stop at its next chunk; answers whether that had
     /// been asked before.
     pub fn raise(&self) -> bool {
@@ -130,9 +133,9 @@ impl Interrupt {
     }
 
     /// Says what is to become of this file when a signal ends the process at once, until what is returned is dropped.
-    pub fn temporary(&self, path: &Path, leftover: Leftover) -> Temporary {
+    pub fn temporary(&self, path: &Path, leftover: LeftoverKind) -> TemporaryFile {
         self.temporaries().insert(path.to_owned(), leftover);
-        Temporary { path: path.to_owned(), interrupt: self.clone() }
+        TemporaryFile { path: path.to_owned(), interrupt: self.clone() }
     }
 
     /// Removes what would be left behind by a process that ends now; returns what the same command goes on from.
@@ -141,14 +144,14 @@ impl Interrupt {
         for (path, leftover) in &*self.temporaries() {
             let has_content = path.metadata().is_ok_and(|about| about.len() > 0);
             match leftover {
-                Leftover::Resumable if has_content => kept.push(path.clone()),
+                LeftoverKind::Resumable if has_content => kept.push(path.clone()),
                 _ => drop(std::fs::remove_file(path)),
             }
         }
         kept
     }
 
-    fn temporaries(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Leftover>> {
+    fn temporaries(&self) -> MutexGuard<'_, BTreeMap<PathBuf, LeftoverKind>> {
         self.0.temporary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -167,7 +170,7 @@ impl Interrupt {
 
 /// What half a file is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leftover {
+pub enum LeftoverKind {
     /// Nothing.
     Useless,
     /// The same command goes on from it.
@@ -175,18 +178,18 @@ pub enum Leftover {
 }
 
 /// A file that no user has named; nothing is left of it when a signal ends the process.
-pub struct Temporary {
+pub struct TemporaryFile {
     path: PathBuf,
-    interrupt: Interrupt,
+    interrupt: InterruptFlag,
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         self.interrupt.temporaries().remove(&self.path);
     }
 }
 
-impl fmt::Debug for Interrupt {
+impl fmt::Debug for InterruptFlag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Interrupt").field(&self.is_raised()).finish()
     }

@@ -7,7 +7,7 @@ use fordway_store::{Error, ErrorKind};
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Exit {
+pub enum CommandExit {
     /// All was done.
     Ok = 0,
     /// Something failed for which there is no code of its own, or a listing matched nothing.
@@ -30,13 +30,13 @@ pub enum Exit {
     Interrupted = 130,
 }
 
-impl Exit {
+impl CommandExit {
     /// The code for an error. An `Io` error of a local file is told by what the system said.
     pub fn of(error: &Error) -> Self {
         let system = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         match (error.kind(), system.map(io::Error::kind)) {
-            (ErrorKind::Io, Some(io::ErrorKind::NotFound)) => Exit::NotFound,
-            (kind, _) => Exit::of_kind(kind),
+            (ErrorKind::Io, Some(io::ErrorKind::NotFound)) => CommandExit::NotFound,
+            (kind, _) => CommandExit::of_kind(kind),
         }
     }
 
@@ -44,7 +44,7 @@ impl Exit {
     pub fn of_kind(kind: ErrorKind) -> Self {
         use ErrorKind as K;
         match kind {
-            K::NoSuchBucket | K::NoSuchKey | K::NoSuchUpload | K::NoSuchVersion => Exit::NotFound,
+            K::NoSuchBucket | K::NoSuchKey | K::NoSuchUpload | K::NoSuchVersion => CommandExit::NotFound,
             K::InvalidBucketName
             | K::InvalidKey
             | K::KeyTooLong
@@ -53,31 +53,31 @@ impl Exit {
             | K::InvalidTag
             | K::EntityTooLarge
             | K::EntityTooSmall
-            | K::MethodNotAllowed => Exit::Usage,
+            | K::MethodNotAllowed => CommandExit::Usage,
             K::AccessDenied
             | K::SignatureDoesNotMatch
             | K::InvalidAccessKeyId
             | K::RequestTimeTooSkewed
-            | K::ReadOnly => Exit::Denied,
+            | K::ReadOnly => CommandExit::Denied,
             K::BucketAlreadyExists
             | K::BucketAlreadyOwnedByYou
             | K::BucketNotEmpty
             | K::NotModified
             | K::PreconditionFailed
-            | K::ConditionalConflict => Exit::Conflict,
-            K::NoSpace | K::QuotaExceeded => Exit::NoSpace,
-            K::Unavailable | K::LockTimeout | K::Timeout | K::BadResponse => Exit::Unavailable,
-            K::BadDigest | K::IncompleteBody | K::InvalidPart | K::Corrupt => Exit::Corrupt,
-            K::Interrupted => Exit::Interrupted,
+            | K::ConditionalConflict => CommandExit::Conflict,
+            K::NoSpace | K::QuotaExceeded => CommandExit::NoSpace,
+            K::Unavailable | K::LockTimeout | K::Timeout | K::BadResponse => CommandExit::Unavailable,
+            K::BadDigest | K::IncompleteBody | K::InvalidPart | K::Corrupt => CommandExit::Corrupt,
+            K::Interrupted => CommandExit::Interrupted,
             K::InvalidPartOrder | K::TooManyOpenFiles | K::NotImplemented | K::Io | K::Internal => {
-                Exit::Failure
+                CommandExit::Failure
             }
         }
     }
 }
 
-impl From<Exit> for std::process::ExitCode {
-    fn from(exit: Exit) -> Self {
+impl From<CommandExit> for std::process::ExitCode {
+    fn from(exit: CommandExit) -> Self {
         std::process::ExitCode::from(exit as u8)
     }
 }
@@ -110,16 +110,19 @@ mod tests {
             other => panic!("{other} has no documented exit code"),
         };
         for &kind in ErrorKind::ALL {
-            assert_eq!(Exit::of_kind(kind) as u8, documented(kind), "{kind:?}");
+            assert_eq!(CommandExit::of_kind(kind) as u8, documented(kind), "{kind:?}");
         }
     }
 
     #[test]
     fn a_missing_file_is_not_found() {
         let error = file_error("opening", "x", io::ErrorKind::NotFound.into());
-        assert_eq!(Exit::of(&error), Exit::NotFound);
+        assert_eq!(CommandExit::of(&error), CommandExit::NotFound);
         let full = file_error("opening", "x", io::Error::from_raw_os_error(24));
         assert_eq!(full.kind(), ErrorKind::TooManyOpenFiles);
-        assert_eq!(Exit::of(&file_error("opening", "x", io::ErrorKind::StorageFull.into())), Exit::NoSpace);
+        assert_eq!(
+            CommandExit::of(&file_error("opening", "x", io::ErrorKind::StorageFull.into())),
+            CommandExit::NoSpace
+        );
     }
 }

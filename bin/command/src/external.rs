@@ -8,13 +8,13 @@ use std::process::Command;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use crate::exit::{Exit, file_error};
+use crate::exit::{CommandExit, file_error};
 
 /// Commands that come with the Python package.
 const PYTHON_COMMANDS: [&str; 2] = ["report", "model"];
 
 /// Becomes `fordway-NAME`; returns only if that cannot be. Errors: `InvalidArgument` if there is none.
-pub fn run(words: &[OsString]) -> Result<Exit> {
+pub fn run(words: &[OsString]) -> Result<CommandExit> {
     let [name, arguments @ ..] = words else {
         return Err(Error::new(ErrorKind::InvalidArgument, "no command was given; see `fordway --help`"));
     };

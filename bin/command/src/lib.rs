@@ -1,6 +1,6 @@
 //! What the programs `fordway` and `fordway-lab` share: the options that all commands take, and a command's surroundings.
 //!
-//! [`Context`] is what a command is given (a lane, streams, Ctrl-C), [`Exit`] says how it ended, and
+//! [`CommandContext`] is what a command is given (a lane, streams, Ctrl-C), [`CommandExit`] says how it ended, and
 //! [`program`] is the way from `main` to a command and back.
 
 mod address;
@@ -16,7 +16,7 @@ pub mod replicas;
 pub mod units;
 pub mod web;
 
-pub use address::Address;
-pub use context::{Context, Interrupt, Leftover, Temporary};
-pub use exit::{Exit, file_error};
-pub use output::{Format, Output};
+pub use address::StorageAddress;
+pub use context::{CommandContext, InterruptFlag, LeftoverKind, TemporaryFile};
+pub use exit::{CommandExit, file_error};
+pub use output::{CommandOutput, OutputFormat};

@@ -13,7 +13,7 @@ use crate::exit::file_error;
 
 /// How records appear on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum OutputFormat {
     /// Lines for people, as `aws s3` prints them.
     Text,
     /// One JSON object per line.
@@ -21,35 +21,35 @@ pub enum Format {
 }
 
 /// Standard output, standard error and the progress bar, shared by all threads of a command.
-pub struct Output {
+pub struct CommandOutput {
     stdout: Mutex<Box<dyn Write + Send>>,
     stderr: Mutex<Box<dyn Write + Send>>,
-    format: Format,
+    format: OutputFormat,
     quiet: bool,
     bar: ProgressBar,
     reader_gone: AtomicBool,
 }
 
-impl Output {
+impl CommandOutput {
     /// The process's own streams; the bar is shown only where standard error is a terminal.
-    pub fn terminal(format: Format, quiet: bool, progress: bool) -> Self {
+    pub fn terminal(format: OutputFormat, quiet: bool, progress: bool) -> Self {
         let shown = progress && !quiet && io::stderr().is_terminal();
         let bar = ProgressBar::with_draw_target(
             Some(0),
             if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() },
         );
         let stdout = BufWriter::with_capacity(64 * 1024, io::stdout());
-        Output { bar, ..Output::to(stdout, io::stderr(), format, quiet) }
+        CommandOutput { bar, ..CommandOutput::to(stdout, io::stderr(), format, quiet) }
     }
 
     /// Any two streams, without a bar.
     pub fn to(
         stdout: impl Write + Send + 'static,
         stderr: impl Write + Send + 'static,
-        format: Format,
+        format: OutputFormat,
         quiet: bool,
     ) -> Self {
-        Output {
+        CommandOutput {
             stdout: Mutex::new(Box::new(stdout)),
             stderr: Mutex::new(Box::new(stderr)),
             format,
@@ -62,8 +62,8 @@ impl Output {
     /// One line of data: the record's text, or its JSON.
     pub fn record<R: Serialize + Display>(&self, record: &R) -> Result<()> {
         let line = match self.format {
-            Format::Text => format!("{record}\n"),
-            Format::Json => format!("{}\n", json(record)?),
+            OutputFormat::Text => format!("{record}\n"),
+            OutputFormat::Json => format!("{}\n", json(record)?),
         };
         self.data(line.as_bytes())
     }
@@ -71,14 +71,14 @@ impl Output {
     /// One record of many that people are shown as a table: only its JSON.
     pub fn row<R: Serialize>(&self, record: &R) -> Result<()> {
         match self.format {
-            Format::Text => Ok(()),
-            Format::Json => self.data(format!("{}\n", json(record)?).as_bytes()),
+            OutputFormat::Text => Ok(()),
+            OutputFormat::Json => self.data(format!("{}\n", json(record)?).as_bytes()),
         }
     }
 
     /// A line that belongs to the layout for people (a total, a heading) and has no JSON form.
     pub fn text(&self, line: &str) -> Result<()> {
-        if self.format == Format::Json {
+        if self.format == OutputFormat::Json {
             return Ok(());
         }
         self.data(format!("{line}\n").as_bytes())

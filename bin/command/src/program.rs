@@ -10,45 +10,49 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
-use super::context::Interrupt;
+use super::context::InterruptFlag;
 use crate::args::GlobalArgs;
-use crate::context::Context;
-use crate::exit::Exit;
-use crate::output::{Format, Output};
+use crate::context::CommandContext;
+use crate::exit::CommandExit;
+use crate::output::{CommandOutput, OutputFormat};
 
 /// How often a server looks whether it is to stop.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// Runs a command of this process with surroundings of its own. `log` is what is logged unless FORDWAY_LOG says otherwise.
-pub fn run(global: &GlobalArgs, log: Option<&str>, command: impl FnOnce(&Context) -> Exit) -> ExitCode {
+pub fn run(
+    global: &GlobalArgs,
+    log: Option<&str>,
+    command: impl FnOnce(&CommandContext) -> CommandExit,
+) -> ExitCode {
     start_logging(log);
-    let interrupt = Interrupt::default();
+    let interrupt = InterruptFlag::default();
     let context = surroundings(global, interrupt.clone());
     stop_on_signals(interrupt);
     command(&context).into()
 }
 
 /// Ends a command: everything that went wrong has been reported when this returns.
-pub fn finish(ended: Result<Exit>, context: &Context) -> Exit {
+pub fn finish(ended: Result<CommandExit>, context: &CommandContext) -> CommandExit {
     let exit = ended.unwrap_or_else(|error| tell(context, &error));
     match context.output.flush() {
-        Err(error) if exit == Exit::Ok => tell(context, &error),
+        Err(error) if exit == CommandExit::Ok => tell(context, &error),
         _ => exit,
     }
 }
 
 /// Reports what ended a command. `fordway ls | head` ends without a report: the reader went away.
-fn tell(context: &Context, error: &Error) -> Exit {
+fn tell(context: &CommandContext, error: &Error) -> CommandExit {
     if context.output.is_reader_gone(error) {
-        return Exit::Ok;
+        return CommandExit::Ok;
     }
     context.output.error(error);
-    Exit::of(error)
+    CommandExit::of(error)
 }
 
 /// SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, so that temporary things are
 /// removed; a second one ends a process that hangs in a read. To a gateway SIGHUP means something else.
-fn stop_on_signals(interrupt: Interrupt) {
+fn stop_on_signals(interrupt: InterruptFlag) {
     let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         Ok(signals) => signals,
         Err(error) => {
@@ -69,7 +73,7 @@ fn stop_on_signals(interrupt: Interrupt) {
                         "fordway: {kept} is kept; give the same command again to go on from there"
                     );
                 }
-                std::process::exit(Exit::Interrupted as i32);
+                std::process::exit(CommandExit::Interrupted as i32);
             }
         }
     };
@@ -78,23 +82,23 @@ fn stop_on_signals(interrupt: Interrupt) {
     }
 }
 
-fn surroundings(global: &GlobalArgs, interrupt: Interrupt) -> Context {
-    let format = if global.json { Format::Json } else { Format::Text };
-    let output = Output::terminal(format, global.quiet, !global.no_progress && !global.json);
-    let options = fordway_lanes::Options {
+fn surroundings(global: &GlobalArgs, interrupt: InterruptFlag) -> CommandContext {
+    let format = if global.json { OutputFormat::Json } else { OutputFormat::Text };
+    let output = CommandOutput::terminal(format, global.quiet, !global.no_progress && !global.json);
+    let options = fordway_lanes::LaneOptions {
         endpoint: global.endpoint.clone(),
         profile: global.profile.clone(),
         region: global.region.clone(),
         ..Default::default()
     };
     let open = move |endpoint: Option<&str>| match endpoint {
-        Some(endpoint) => fordway_lanes::open(&fordway_lanes::Options {
+        Some(endpoint) => fordway_lanes::open(&fordway_lanes::LaneOptions {
             endpoint: Some(endpoint.to_owned()),
             ..options.clone()
         }),
         None => fordway_lanes::open(&options),
     };
-    let mut context = Context::new(open, output, std::io::stdin(), interrupt);
+    let mut context = CommandContext::new(open, output, std::io::stdin(), interrupt);
     context.metalinks = MetalinkCache::of_user();
     context
 }
@@ -119,7 +123,7 @@ fn start_logging(default: Option<&str>) {
 /// Has a server stop by `stop` at a signal, and at the end of standard input if `until_eof`.
 pub fn stop_when_asked(
     stop: impl Fn() + Clone + Send + 'static,
-    interrupt: &Interrupt,
+    interrupt: &InterruptFlag,
     until_eof: bool,
 ) -> Result<()> {
     if until_eof {

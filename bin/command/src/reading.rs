@@ -9,22 +9,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_http::replicas::ReplicatedFile;
-use fordway_http::vector::{ReadAhead, Reader, Traffic};
+use fordway_http::vector::{ReadAhead, ReadTraffic, RemoteReader};
 use fordway_store::{Bucket, ByteRange, Error, ErrorKind, GetOptions, Key, Result, Store};
 use serde::Serialize;
 
-use crate::address::Address;
+use crate::address::StorageAddress;
 use crate::args::{CallArgs, ReplicaArgs};
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::exit::file_error;
-use crate::replicas::{Opened, OpenedTicket, Places};
+use crate::replicas::{OpenedFile, OpenedTicket, ReplicaOpener};
 
 /// What is read, and how.
-pub struct Reading<'a> {
+pub struct ReadPlan<'a> {
     /// Empty if only a Metalink is named.
     pub url: &'a str,
     /// Ranges, or all of it.
-    pub what: What<'a>,
+    pub what: ReadSelection<'a>,
     /// How ranges become calls.
     pub calls: &'a CallArgs,
     /// Where else it is.
@@ -35,7 +35,7 @@ pub struct Reading<'a> {
 
 /// What is read of it.
 #[derive(Clone, Copy)]
-pub enum What<'a> {
+pub enum ReadSelection<'a> {
     /// These, this many calls under way at once.
     Ranges {
         /// Offset and length of each, in bytes.
@@ -54,7 +54,7 @@ pub enum What<'a> {
 
 /// What reading took, opening included.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Cost {
+pub struct ReadCost {
     /// Read in all.
     pub bytes: u64,
     /// Ranges.
@@ -72,7 +72,7 @@ pub struct Cost {
 }
 
 /// One call that has ended.
-pub struct Call<'b> {
+pub struct FinishedCall<'b> {
     /// What was read, in the order asked for.
     pub bytes: &'b [u8],
     /// When it was made.
@@ -82,14 +82,14 @@ pub struct Call<'b> {
 }
 
 /// Takes what a call has read.
-pub type Sink<'a> = dyn FnMut(Call<'_>) -> Result<()> + 'a;
+pub type Sink<'a> = dyn FnMut(FinishedCall<'_>) -> Result<()> + 'a;
 
 /// Reads everything into `sink`. Errors: from the lane, and of `sink`.
-pub fn measure(reading: &Reading, context: &Context, sink: &mut Sink<'_>) -> Result<Cost> {
+pub fn measure(reading: &ReadPlan, context: &CommandContext, sink: &mut Sink<'_>) -> Result<ReadCost> {
     let (started, cpu_before) = (Instant::now(), cpu_seconds());
-    let fragments = if let What::Ranges { ranges, .. } = reading.what { ranges.len() } else { 0 };
-    let mut cost = Cost { fragments: fragments as u64, ..Default::default() };
-    let mut count = |call: Call<'_>| {
+    let fragments = if let ReadSelection::Ranges { ranges, .. } = reading.what { ranges.len() } else { 0 };
+    let mut cost = ReadCost { fragments: fragments as u64, ..Default::default() };
+    let mut count = |call: FinishedCall<'_>| {
         cost.bytes += call.bytes.len() as u64;
         cost.calls += 1;
         context.output.advance_bytes(call.bytes.len() as u64);
@@ -97,17 +97,17 @@ pub fn measure(reading: &Reading, context: &Context, sink: &mut Sink<'_>) -> Res
         sink(call)
     };
     let traffic = match (reading.what, open(reading, context)?) {
-        (What::Ranges { ranges, window }, Some((file, begun))) => {
+        (ReadSelection::Ranges { ranges, window }, Some((file, begun))) => {
             let begun = begun.map(|ticket| (started, ticket));
             read_ranges_of(file, (reading, context), (ranges, window, begun), &mut count).map(Some)
         }
-        (What::Ranges { ranges, .. }, None) => {
+        (ReadSelection::Ranges { ranges, .. }, None) => {
             read_object(reading, ranges, context, &mut count).map(|()| None)
         }
-        (What::Blocks { block_bytes, read_ahead_bytes }, Some((file, _))) => {
+        (ReadSelection::Blocks { block_bytes, read_ahead_bytes }, Some((file, _))) => {
             read_blocks(file, (reading, context), (block_bytes, read_ahead_bytes), &mut count).map(Some)
         }
-        (What::Blocks { .. }, None) => {
+        (ReadSelection::Blocks { .. }, None) => {
             let detail =
                 "--sequential reads ahead by HTTP, which this lane has no need of; use `fordway cat`";
             Err(Error::new(ErrorKind::NotImplemented, detail))
@@ -130,25 +130,27 @@ type Begun = (Instant, OpenedTicket);
 
 /// A file, and its first call if that is under way; `None` for objects on lanes that are not worth to be asked ahead.
 /// Cost: a HEAD where no call is under way.
-fn open(reading: &Reading, context: &Context) -> Result<Option<(Opened, Option<OpenedTicket>)>> {
+fn open(reading: &ReadPlan, context: &CommandContext) -> Result<Option<(OpenedFile, Option<OpenedTicket>)>> {
     if reading.url.starts_with("s3://") {
-        let (bucket, key) = Address::parse(reading.url)?.into_object()?;
+        let (bucket, key) = StorageAddress::parse(reading.url)?.into_object()?;
         let file = context.lane()?.opener.map(|opener| opener.open_file(&bucket, &key)).transpose();
-        return Ok(file?.map(|file| (Opened::One(file), None)));
+        return Ok(file?.map(|file| (OpenedFile::One(file), None)));
     }
     match reading.what {
-        What::Ranges { ranges, .. } => {
+        ReadSelection::Ranges { ranges, .. } => {
             let first = ranges.chunks(reading.calls.per_call as usize).next().unwrap_or_default();
             reading.places().open_reading(reading.url, first, context).map(Some)
         }
-        What::Blocks { .. } => reading.places().open(reading.url, context).map(|file| Some((file, None))),
+        ReadSelection::Blocks { .. } => {
+            reading.places().open(reading.url, context).map(|file| Some((file, None)))
+        }
     }
 }
 
-impl Reading<'_> {
-    fn places(&self) -> Places<'_> {
+impl ReadPlan<'_> {
+    fn places(&self) -> ReplicaOpener<'_> {
         let connections = self.calls.connections as usize;
-        Places {
+        ReplicaOpener {
             args: self.replicas,
             verify: self.verify,
             ca_bundle: self.calls.ca_bundle.as_ref(),
@@ -160,16 +162,16 @@ impl Reading<'_> {
 }
 
 fn read_blocks(
-    file: Opened,
-    (reading, context): (&Reading, &Context),
+    file: OpenedFile,
+    (reading, context): (&ReadPlan, &CommandContext),
     (block_bytes, read_ahead_bytes): (usize, u64),
     sink: &mut Sink<'_>,
-) -> Result<Traffic> {
+) -> Result<ReadTraffic> {
     let file = match file {
-        Opened::One(file) => file,
-        Opened::Many(file) => return read_blocks_of_many(&file, 0, block_bytes, sink),
+        OpenedFile::One(file) => file,
+        OpenedFile::Many(file) => return read_blocks_of_many(&file, 0, block_bytes, sink),
     };
-    let mut reader = Reader::new(Arc::new(file), ReadAhead { max_bytes: read_ahead_bytes });
+    let mut reader = RemoteReader::new(Arc::new(file), ReadAhead { max_bytes: read_ahead_bytes });
     let (mut block, mut position) = (vec![0; block_bytes.max(1)], 0);
     loop {
         let started = Instant::now();
@@ -184,7 +186,7 @@ fn read_blocks(
             return Ok(reader.file().traffic());
         }
         position += count as u64;
-        sink(Call { bytes: &block[..count], started, took: started.elapsed() })?;
+        sink(FinishedCall { bytes: &block[..count], started, took: started.elapsed() })?;
     }
 }
 
@@ -193,11 +195,11 @@ fn read_blocks_of_many(
     from: u64,
     block_bytes: usize,
     sink: &mut Sink<'_>,
-) -> Result<Traffic> {
+) -> Result<ReadTraffic> {
     let mut started = Instant::now();
     file.copy_range(from..file.size_bytes(), &mut |bytes| {
         for bytes in bytes.chunks(block_bytes.max(1)) {
-            sink(Call { bytes, started, took: started.elapsed() })?;
+            sink(FinishedCall { bytes, started, took: started.elapsed() })?;
             started = Instant::now();
         }
         Ok(())
@@ -206,11 +208,11 @@ fn read_blocks_of_many(
 }
 
 fn read_ranges_of(
-    mut file: Opened,
-    (reading, context): (&Reading, &Context),
+    mut file: OpenedFile,
+    (reading, context): (&ReadPlan, &CommandContext),
     (ranges, window, mut begun): (&[(u64, usize)], usize, Option<Begun>),
     sink: &mut Sink<'_>,
-) -> Result<Traffic> {
+) -> Result<ReadTraffic> {
     let mut under_way = VecDeque::new();
     let mut calls = ranges.chunks(reading.calls.per_call as usize);
     let mut memory = Vec::new();
@@ -226,10 +228,10 @@ fn read_ranges_of(
         }
         let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
         memory = match (file.wait(ticket), &file) {
-            (Err(error), Opened::One(_)) => {
+            (Err(error), OpenedFile::One(_)) => {
                 // From here on replicas are read. What was under way on the failed file is asked for again, in the same
                 // order.
-                file = Opened::Many(reading.places().instead(reading.url, error, context)?);
+                file = OpenedFile::Many(reading.places().instead(reading.url, error, context)?);
                 for (_, call, ticket) in &mut under_way {
                     *ticket = file.submit(call, Vec::new())?;
                 }
@@ -237,25 +239,25 @@ fn read_ranges_of(
             }
             (waited, _) => waited?,
         };
-        sink(Call { bytes: &memory, started, took: started.elapsed() })?;
+        sink(FinishedCall { bytes: &memory, started, took: started.elapsed() })?;
     }
 }
 
 /// A store that answers at once has no calls under way: each is waited for.
 fn read_object(
-    reading: &Reading,
+    reading: &ReadPlan,
     ranges: &[(u64, usize)],
-    context: &Context,
+    context: &CommandContext,
     sink: &mut Sink<'_>,
 ) -> Result<()> {
-    let (bucket, key) = Address::parse(reading.url)?.into_object()?;
+    let (bucket, key) = StorageAddress::parse(reading.url)?.into_object()?;
     let store = context.store()?;
     let mut bytes = Vec::new();
     for call in ranges.chunks(reading.calls.per_call as usize) {
         let started = Instant::now();
         bytes.clear();
         read_call(&*store, (&bucket, &key), call, &mut bytes)?;
-        sink(Call { bytes: &bytes, started, took: started.elapsed() })?;
+        sink(FinishedCall { bytes: &bytes, started, took: started.elapsed() })?;
     }
     Ok(())
 }
@@ -286,7 +288,7 @@ fn read_call(
 
 /// Reads a list; empty lines and what follows a `#` do not count.
 /// Errors: `InvalidArgument` with the number of the line, `Io`.
-pub fn read_ranges(path: &Path, context: &Context) -> Result<Vec<(u64, usize)>> {
+pub fn read_ranges(path: &Path, context: &CommandContext) -> Result<Vec<(u64, usize)>> {
     let failed = |error| file_error("reading", path.display(), error);
     let input: Box<dyn Read> = match path.to_str() {
         Some("-") => context.take_input()?,

@@ -8,19 +8,19 @@ use std::time::Duration;
 use fordway_http::replicas::{
     ReplicaOptions, ReplicatedFile, ReplicatedTicket, discover, fetch_metalink, is_metalink_name,
 };
-use fordway_http::vector::{Options, RemoteFile, Session, Ticket, Traffic};
-use fordway_http::{Credentials, Proxies, TlsRoots, Version};
+use fordway_http::vector::{HttpSession, RangeTicket, ReadTraffic, RemoteFile, SessionOptions};
+use fordway_http::{HttpVersion, ProxySettings, SessionCredentials, TlsRoots};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::metalink::{Metalink, MetalinkFile, MetalinkUrl};
 
 use crate::args::ReplicaArgs;
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::exit::file_error;
 use crate::web;
 
 /// How files are read that may have replicas.
 #[derive(Clone, Copy)]
-pub struct Places<'a> {
+pub struct ReplicaOpener<'a> {
     /// What the command line says.
     pub args: &'a ReplicaArgs,
     /// Whether pieces are checked against their digests.
@@ -30,13 +30,13 @@ pub struct Places<'a> {
     /// To one server at most.
     pub connections: usize,
     /// Which HTTP is spoken.
-    pub http: Version,
+    pub http: HttpVersion,
     /// How long an operation may take in all.
     pub deadline: Option<Duration>,
 }
 
 /// A file at one place, or at several.
-pub enum Opened {
+pub enum OpenedFile {
     /// At one place.
     One(RemoteFile),
     /// At several.
@@ -44,38 +44,45 @@ pub enum Opened {
 }
 
 /// How a file at one place is opened.
-type Open<'o> = dyn FnMut(&Arc<Session>, &str) -> Result<RemoteFile> + 'o;
+type Open<'o> = dyn FnMut(&Arc<HttpSession>, &str) -> Result<RemoteFile> + 'o;
 
 /// Ranges under way.
 pub enum OpenedTicket {
     /// Of a file at one place.
-    One(Ticket),
+    One(RangeTicket),
     /// Of a file at several.
     Many(ReplicatedTicket),
 }
 
-impl<'a> Places<'a> {
+impl<'a> ReplicaOpener<'a> {
     /// With the usual number of connections, and authorities of the environment.
     pub fn usual(args: &'a ReplicaArgs, verify: bool) -> Self {
-        let connections = Options::default().connections_per_origin;
-        Places { args, verify, ca_bundle: None, connections, http: Version::default(), deadline: None }
-    }
-
-    fn options(&self) -> Options {
-        let bundle = self.ca_bundle.cloned().or_else(web::ca_bundle);
-        Options {
-            tls_roots: TlsRoots::find(bundle),
-            credentials: Credentials::discover(),
-            proxies: Proxies::discover(),
-            connections_per_origin: self.connections,
-            http: self.http,
-            deadline: self.deadline,
-            ..Options::default()
+        let connections = SessionOptions::default().connections_per_origin;
+        ReplicaOpener {
+            args,
+            verify,
+            ca_bundle: None,
+            connections,
+            http: HttpVersion::default(),
+            deadline: None,
         }
     }
 
-    fn session(&self) -> Arc<Session> {
-        Arc::new(Session::new(self.options()))
+    fn options(&self) -> SessionOptions {
+        let bundle = self.ca_bundle.cloned().or_else(web::ca_bundle);
+        SessionOptions {
+            tls_roots: TlsRoots::find(bundle),
+            credentials: SessionCredentials::discover(),
+            proxies: ProxySettings::discover(),
+            connections_per_origin: self.connections,
+            http: self.http,
+            deadline: self.deadline,
+            ..SessionOptions::default()
+        }
+    }
+
+    fn session(&self) -> Arc<HttpSession> {
+        Arc::new(HttpSession::new(self.options()))
     }
 
     fn is_told_none(&self) -> bool {
@@ -89,7 +96,7 @@ impl<'a> Places<'a> {
 
     /// Opens what is at `url`, which may name a Metalink itself; with `--metalink`, it may be empty. Errors: from opening, when nobody knows
     /// another place.
-    pub fn open(&self, url: &str, context: &Context) -> Result<Opened> {
+    pub fn open(&self, url: &str, context: &CommandContext) -> Result<OpenedFile> {
         self.open_by(url, context, &mut RemoteFile::open)
     }
 
@@ -98,19 +105,19 @@ impl<'a> Places<'a> {
         &self,
         url: &str,
         first: &[(u64, usize)],
-        context: &Context,
-    ) -> Result<(Opened, Option<OpenedTicket>)> {
+        context: &CommandContext,
+    ) -> Result<(OpenedFile, Option<OpenedTicket>)> {
         let mut begun = None;
         let opened = self.open_by(url, context, &mut |session, url| {
             let (file, ticket) = RemoteFile::open_reading(session, url, first, Vec::new())?;
             begun = Some(OpenedTicket::One(ticket));
             Ok(file)
         })?;
-        let is_one = matches!(opened, Opened::One(_));
+        let is_one = matches!(opened, OpenedFile::One(_));
         Ok((opened, begun.filter(|_| is_one)))
     }
 
-    fn open_by(&self, url: &str, context: &Context, open: &mut Open<'_>) -> Result<Opened> {
+    fn open_by(&self, url: &str, context: &CommandContext, open: &mut Open<'_>) -> Result<OpenedFile> {
         let url = &web::http_url(url);
         if let Some(source) = self.source() {
             let metalink = self.read(source, context)?;
@@ -118,35 +125,35 @@ impl<'a> Places<'a> {
             let wanted = (metalink.files.len() > 1 && !name.is_empty()).then_some(name.as_str());
             let mut file = metalink.file(wanted)?;
             put_first(&mut file, url);
-            return self.replicated(&file).map(Opened::Many);
+            return self.replicated(&file).map(OpenedFile::Many);
         }
         if is_metalink_name(url) && !self.is_told_none() {
-            return self.replicated(&self.read(url, context)?.file(None)?).map(Opened::Many);
+            return self.replicated(&self.read(url, context)?.file(None)?).map(OpenedFile::Many);
         }
         match open(&self.session(), url) {
             Ok(file) if !self.is_told_none() && file.has_links() => match self.found(url, context) {
-                Some(replicated) => Ok(Opened::Many(replicated)),
-                None => Ok(Opened::One(file)),
+                Some(replicated) => Ok(OpenedFile::Many(replicated)),
+                None => Ok(OpenedFile::One(file)),
             },
             Ok(_) if self.args.streams.is_some() => {
                 let mut file = MetalinkFile::default();
                 put_first(&mut file, url);
-                self.replicated(&file).map(Opened::Many)
+                self.replicated(&file).map(OpenedFile::Many)
             }
-            Ok(file) => Ok(Opened::One(file)),
-            Err(error) => self.instead(url, error, context).map(Opened::Many),
+            Ok(file) => Ok(OpenedFile::One(file)),
+            Err(error) => self.instead(url, error, context).map(OpenedFile::Many),
         }
     }
 
     /// The file at other places than `url`, where it failed. Errors: `error`, if there are none.
-    pub fn instead(&self, url: &str, error: Error, context: &Context) -> Result<ReplicatedFile> {
+    pub fn instead(&self, url: &str, error: Error, context: &CommandContext) -> Result<ReplicatedFile> {
         if self.is_told_none() || !may_be_elsewhere(error.kind()) {
             return Err(error);
         }
         self.found(&web::http_url(url), context).ok_or(error)
     }
 
-    fn found(&self, url: &str, context: &Context) -> Option<ReplicatedFile> {
+    fn found(&self, url: &str, context: &CommandContext) -> Option<ReplicatedFile> {
         let found = discover(&self.session(), url, context.metalinks.as_ref())?;
         tracing::debug!(from = found.from, replicas = found.file.replicas.len(), "found replicas");
         if found.from == "the cache" {
@@ -156,7 +163,7 @@ impl<'a> Places<'a> {
     }
 
     /// Reads a Metalink or a list of URLs: a file of this machine, or at a URL. Keeps it for later.
-    pub fn read(&self, source: &str, context: &Context) -> Result<Metalink> {
+    pub fn read(&self, source: &str, context: &CommandContext) -> Result<Metalink> {
         let metalink = if web::is_address(source) {
             fetch_metalink(&self.session(), source)?
         } else {
@@ -213,36 +220,36 @@ fn may_be_elsewhere(kind: ErrorKind) -> bool {
     )
 }
 
-impl Opened {
+impl OpenedFile {
     /// Of the whole file.
     pub fn size_bytes(&self) -> u64 {
         match self {
-            Opened::One(file) => file.size_bytes(),
-            Opened::Many(file) => file.size_bytes(),
+            OpenedFile::One(file) => file.size_bytes(),
+            OpenedFile::Many(file) => file.size_bytes(),
         }
     }
 
     /// Requests and connections until now.
-    pub fn traffic(&self) -> Traffic {
+    pub fn traffic(&self) -> ReadTraffic {
         match self {
-            Opened::One(file) => file.traffic(),
-            Opened::Many(file) => file.traffic(),
+            OpenedFile::One(file) => file.traffic(),
+            OpenedFile::Many(file) => file.traffic(),
         }
     }
 
     /// Asks for ranges; `memory` is used again. Errors: from the first request.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<OpenedTicket> {
         match self {
-            Opened::One(file) => file.submit(ranges, memory).map(OpenedTicket::One),
-            Opened::Many(file) => file.submit(ranges, memory).map(OpenedTicket::Many),
+            OpenedFile::One(file) => file.submit(ranges, memory).map(OpenedTicket::One),
+            OpenedFile::Many(file) => file.submit(ranges, memory).map(OpenedTicket::Many),
         }
     }
 
     /// Errors: also `Internal`, for a ticket of the file that was read before.
     pub fn wait(&self, ticket: OpenedTicket) -> Result<Vec<u8>> {
         match (self, ticket) {
-            (Opened::One(file), OpenedTicket::One(ticket)) => Ok(file.wait(ticket)?.bytes),
-            (Opened::Many(file), OpenedTicket::Many(ticket)) => Ok(file.wait(ticket)?.bytes),
+            (OpenedFile::One(file), OpenedTicket::One(ticket)) => Ok(file.wait(ticket)?.bytes),
+            (OpenedFile::Many(file), OpenedTicket::Many(ticket)) => Ok(file.wait(ticket)?.bytes),
             _ => Err(Error::new(ErrorKind::Internal, "a ticket of another file")),
         }
     }
@@ -251,12 +258,12 @@ impl Opened {
     pub fn copy_range(
         &self,
         range: Range<u64>,
-        (url, places, context): (&str, &Places<'_>, &Context),
+        (url, places, context): (&str, &ReplicaOpener<'_>, &CommandContext),
         sink: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let file = match self {
-            Opened::One(file) => file,
-            Opened::Many(file) => return file.copy_range(range, sink),
+            OpenedFile::One(file) => file,
+            OpenedFile::Many(file) => return file.copy_range(range, sink),
         };
         let (mut at, mut has_sink_failed) = (range.start, false);
         let mut counted = |bytes: &[u8]| {

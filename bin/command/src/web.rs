@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fordway_http::vector::{Options, Session};
-use fordway_http::{Credentials, Proxies, TlsRoots};
+use fordway_http::vector::{HttpSession, SessionOptions};
+use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 
 /// Schemes of web servers, and the HTTP schemes they stand for.
 const SCHEMES: [(&str, &str); 4] =
@@ -31,8 +31,8 @@ pub fn ca_bundle() -> Option<PathBuf> {
 }
 
 /// Connections with whatever credentials and proxies the environment names. `ca_bundle` goes before its authorities.
-pub fn session(ca_bundle: Option<PathBuf>, options: Options) -> Arc<Session> {
+pub fn session(ca_bundle: Option<PathBuf>, options: SessionOptions) -> Arc<HttpSession> {
     let tls_roots = TlsRoots::find(ca_bundle);
-    let (credentials, proxies) = (Credentials::discover(), Proxies::discover());
-    Arc::new(Session::new(Options { tls_roots, credentials, proxies, ..options }))
+    let (credentials, proxies) = (SessionCredentials::discover(), ProxySettings::discover());
+    Arc::new(HttpSession::new(SessionOptions { tls_roots, credentials, proxies, ..options }))
 }

@@ -11,7 +11,7 @@ use fordway_workload::options::with_new_name;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    let cli = args::Cli::try_parse().unwrap_or_else(|error| with_new_name(error, &words).exit());
+    let cli = args::LabCommandLine::try_parse().unwrap_or_else(|error| with_new_name(error, &words).exit());
     let global = cli.global.clone();
     program::run(&global, None, |context| program::finish(commands::run(cli, context), context))
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use fordway_measure::Run;
+use fordway_measure::RunDocument;
 use fordway_sys::terminate;
 use tempfile::TempDir;
 
@@ -55,7 +55,7 @@ fn every_lane_does_every_phase() {
     assert!(table.contains("instrument: ") && table.contains("run: compare.run"), "{table}");
     assert_eq!(entries(dir.path()), ["compare.run", "source"]);
 
-    let run = Run::read(&dir.path().join("compare.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("compare.run")).unwrap();
     let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
     assert_eq!(lanes, ["posix", "embedded", "node", "http", "posix+delay"]);
     assert_eq!(run.summaries.len(), 6 * 5);
@@ -82,7 +82,7 @@ fn tls_and_http2_are_rows() {
     let ran =
         compare(dir.path(), &["--lane", "http", "--lane", "https", "--lane", "http2"]).output().unwrap();
     assert!(ran.status.success(), "{}", text(&ran.stderr));
-    let run = Run::read(&dir.path().join("compare.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("compare.run")).unwrap();
     let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
     assert_eq!(lanes, ["http", "https", "http2"]);
     assert!(run.lanes[1].description.contains("TLS") && run.lanes[2].description.contains("HTTP/2"));
@@ -257,7 +257,7 @@ fn service_is_a_row(service: &Service) {
     let ran = compare_with(dir.path(), &[&made, &within], "secret");
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let table = text(&ran.stdout);
-    let run = Run::read(&dir.path().join("compare.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("compare.run")).unwrap();
     let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
     assert_eq!(lanes, ["posix", "made", "within"]);
     assert!(run.lanes[1].description.contains(&service.endpoint), "{}", run.lanes[1].description);
@@ -292,7 +292,7 @@ fn a_directory_with_other_settings_is_a_row() {
     let full = format!("full=file://{}?durability=full", root.path().display());
     let ran = compare_with(dir.path(), &[&full], "secret");
     assert!(ran.status.success(), "{}", text(&ran.stderr));
-    let run = Run::read(&dir.path().join("compare.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("compare.run")).unwrap();
     assert_eq!(run.lanes[1].name, "full");
     assert!(entries(root.path()).iter().all(|name| name.starts_with('.')), "{:?}", entries(root.path()));
 }
@@ -336,7 +336,7 @@ fn an_endpoint_is_a_row_or_told() {
         command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret").output().unwrap()
     };
     let lanes = || {
-        let run = Run::read(&dir.path().join("compare.run")).unwrap();
+        let run = RunDocument::read(&dir.path().join("compare.run")).unwrap();
         run.lanes.into_iter().map(|lane| lane.name).collect::<Vec<_>>()
     };
     let told = format!("the endpoint of the environment, {}, is not measured", service.endpoint);

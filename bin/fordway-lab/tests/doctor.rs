@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
-use fordway_testkit::cluster::Cluster;
+use fordway_testkit::cluster::FileSystemCluster;
 use serde_json::Value;
 
 const CROWDED: &str =
@@ -96,8 +96,8 @@ fn what_is_no_copy_is_refused() {
 }
 
 /// The verdicts on two mounts of a cluster, by check.
-fn verdicts(cluster: &Cluster) -> BTreeMap<String, String> {
-    let [one, other] = Cluster::MOUNTS;
+fn verdicts(cluster: &FileSystemCluster) -> BTreeMap<String, String> {
+    let [one, other] = FileSystemCluster::MOUNTS;
     let program = env!("CARGO_BIN_EXE_fordway-lab");
     let told = cluster.task(&format!("{program} doctor --shared {one} {other} --json 2>&1")).output();
     let verdict = |line: &str| -> Option<(String, String)> {
@@ -110,7 +110,7 @@ fn verdicts(cluster: &Cluster) -> BTreeMap<String, String> {
 }
 
 /// Two mounts that remember on their own: what the store relies on holds, and reads that do not ask are old.
-fn hold_but_remember(cluster: &Cluster) {
+fn hold_but_remember(cluster: &FileSystemCluster) {
     let found = verdicts(cluster);
     for check in ["locks", "exclusive", "unnamed", "time-step", "content", "refresh"] {
         assert_eq!(found[&format!("shared-{check}")], "ok", "{}: {check}", cluster.name);
@@ -120,12 +120,12 @@ fn hold_but_remember(cluster: &Cluster) {
 
 #[test]
 fn two_mounts_of_nfs_are_measured() {
-    Cluster::nfs().inspect(hold_but_remember);
+    FileSystemCluster::nfs().inspect(hold_but_remember);
 }
 
 #[test]
 fn two_mounts_of_glusterfs_are_measured() {
-    Cluster::glusterfs().inspect(hold_but_remember);
+    FileSystemCluster::glusterfs().inspect(hold_but_remember);
 }
 
 #[test]

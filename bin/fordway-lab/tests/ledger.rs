@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use fordway_measure::Run;
+use fordway_measure::RunDocument;
 use serde_json::Value;
 
 fn fordway(dir: &Path, words: &[&str]) -> Output {
@@ -35,7 +35,7 @@ fn every_path_is_taken_apart() {
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let printed = text(&ran.stdout);
     assert_eq!(names(dir.path()), ["ledger.run"]);
-    let run = Run::read(&dir.path().join("ledger.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("ledger.run")).unwrap();
     assert_eq!((run.kind.as_str(), run.phases.len()), ("ledger", 2));
     assert!(run.parameters["rounds"].as_u64() >= Some(5), "{:?}", run.parameters);
     for summary in &run.summaries {
@@ -168,7 +168,7 @@ fn a_network_is_a_path_of_its_own() {
     let networks = ["--path", "posix", "--setup", "bare", "--setup", "bridge"];
     let ran = fordway(dir.path(), &[&words[..], &networks].concat());
     assert!(ran.status.success(), "{}", text(&ran.stderr));
-    let run = Run::read(&dir.path().join("ledger.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("ledger.run")).unwrap();
     let is_left_out = |name: &str| {
         let start = format!("the network {name} is left out: ");
         run.warnings.iter().any(|warning| warning.starts_with(&start) && warning.len() > start.len())

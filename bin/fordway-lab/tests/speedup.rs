@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use fordway_measure::{Parallel, Run};
+use fordway_measure::{ParallelSummary, RunDocument};
 
 fn speedup(dir: &Path, options: &[&str], job: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
@@ -29,7 +29,7 @@ fn is_root() -> bool {
     fordway_needs::root("make network namespaces")
 }
 
-fn of(run: &Run, lane: &str, ranks: u32) -> Parallel {
+fn of(run: &RunDocument, lane: &str, ranks: u32) -> ParallelSummary {
     let mut rows = run.summaries.iter().filter(|row| row.lane == lane);
     rows.find_map(|row| row.parallel.clone().filter(|of| of.ranks == ranks)).unwrap()
 }
@@ -53,7 +53,7 @@ fn reports_of_ranks_become_work_share_and_lateness() {
     let dir = tempfile::tempdir().unwrap();
     let output = speedup(dir.path(), &["--setup", "shm,loopback+yield", "--time", "work"], REPORTS);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
     assert_eq!((run.kind.as_str(), run.summaries.len()), ("speedup", 3));
     assert!(
         run.summaries.iter().all(|row| (row.operations, row.errors) == (5, 0)),
@@ -85,7 +85,7 @@ fn a_rank_that_fails_is_told_and_the_others_go_on() {
     // What the launcher itself says of it is not always whole.
     assert!(told.contains("shm with 2 ranks: ") && told.contains("exit status: 3"), "{told}");
     assert!(told.contains("not measured"), "that nobody reported is told: {told}");
-    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
     let counts: Vec<_> = run.summaries.iter().map(|row| (row.operations, row.errors)).collect();
     assert_eq!(counts, [(5, 0), (0, 1)]);
     assert_eq!(of(&run, "shm", 2).speedup, None);

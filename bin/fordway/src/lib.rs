@@ -1,6 +1,6 @@
 //! The `fordway` command as a library: what the binary does is here, so that tests can do it too.
 //!
-//! [`Cli`] is the command line, and [`run`] carries it out. `args` defines the options, `commands` holds the
+//! [`CommandLine`] is the command line, and [`run`] carries it out. `args` defines the options, `commands` holds the
 //! commands, and `transfer` the engine that moves and removes many objects at once.
 
 mod args;
@@ -11,5 +11,5 @@ mod transfer;
 mod web;
 mod wildcard;
 
-pub use args::{Cli, Command, LabArgs, LabCommand};
+pub use args::{BuiltinCommand, CommandLine, LabArgs, LabCommand};
 pub use commands::run;

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use fordway_cli::{Cli, Command};
+use fordway_cli::{BuiltinCommand, CommandLine};
 use fordway_command::program;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = CommandLine::parse();
     // Gateways log what their operator should know, and other commands nothing.
-    let log = matches!(cli.command, Command::Serve(_) | Command::Node(_)).then_some("warn");
+    let log = matches!(cli.command, BuiltinCommand::Serve(_) | BuiltinCommand::Node(_)).then_some("warn");
     let global = cli.global.clone();
     program::run(&global, log, |context| fordway_cli::run(cli, context))
 }

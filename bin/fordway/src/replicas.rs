@@ -1,26 +1,26 @@
 //! Copies of files with replicas.
 
-pub(crate) use fordway_command::replicas::Places;
+pub(crate) use fordway_command::replicas::ReplicaOpener;
 
 use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash};
 use std::path::Path;
 
-use fordway_command::{Context, Leftover, file_error};
+use fordway_command::{CommandContext, LeftoverKind, file_error};
 use fordway_http::replicas::ReplicatedFile;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::web::PartFile;
-use crate::transfer::Existing;
+use crate::transfer::ExistingPolicy;
 use crate::web;
 
 /// Copies all files of the Metalink or list at `source`.
 pub(crate) fn copy_all(
     source: &str,
     destination: &str,
-    existing: Existing,
-    places: &Places<'_>,
-    context: &Context,
+    existing: ExistingPolicy,
+    places: &ReplicaOpener<'_>,
+    context: &CommandContext,
 ) -> Result<()> {
     let metalink = places.read(source, context)?;
     let is_directory = destination.ends_with('/') || Path::new(destination).is_dir();
@@ -49,8 +49,8 @@ pub(crate) fn copy(
     file: &ReplicatedFile,
     from: &str,
     path: &Path,
-    existing: Existing,
-    context: &Context,
+    existing: ExistingPolicy,
+    context: &CommandContext,
 ) -> Result<()> {
     let (hasher, leftover) = identity(file);
     let part = PartFile::open(path, (&hasher, leftover), context)?;
@@ -58,10 +58,10 @@ pub(crate) fn copy(
 }
 
 /// What tells the part of this file from others, and what is left of it is worth: without digests nothing can be proved.
-pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, Leftover) {
+pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, LeftoverKind) {
     let mut hasher = DefaultHasher::new();
     file.identity().hash(&mut hasher);
-    (hasher, file.digest_name().map_or(Leftover::Useless, |_| Leftover::Resumable))
+    (hasher, file.digest_name().map_or(LeftoverKind::Useless, |_| LeftoverKind::Resumable))
 }
 
 /// The same by way of a part that is open.
@@ -69,8 +69,8 @@ pub(crate) fn copy_into(
     file: &ReplicatedFile,
     part: PartFile<'_>,
     (from, path): (&str, &Path),
-    existing: Existing,
-    context: &Context,
+    existing: ExistingPolicy,
+    context: &CommandContext,
 ) -> Result<()> {
     let bytes = file.size_bytes();
     context.output.expect_bytes(bytes);
@@ -90,7 +90,7 @@ pub(crate) fn copy_into(
     };
     part.publish(path, existing)?;
     let to = path.display().to_string();
-    context.output.event(&web::Copied { action: "download", from, to, bytes, resumed_bytes, verified })
+    context.output.event(&web::WebCopyRecord { action: "download", from, to, bytes, resumed_bytes, verified })
 }
 
 /// Makes the file at `part` the whole of `file`; returns how many bytes of it were there before.

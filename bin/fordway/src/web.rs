@@ -9,17 +9,17 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use fordway_command::replicas::{Opened, Places};
+use fordway_command::replicas::{OpenedFile, ReplicaOpener};
 use fordway_command::units::human_bytes;
-use fordway_command::{Context, Leftover, Temporary, file_error};
+use fordway_command::{CommandContext, LeftoverKind, TemporaryFile, file_error};
 use fordway_http::vector::RemoteFile;
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::replicas;
-use crate::transfer::Existing;
+use crate::transfer::ExistingPolicy;
 
-fn open(url: &str, context: &Context) -> Result<RemoteFile> {
+fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
     RemoteFile::open(context.web(), &http_url(url))
 }
 
@@ -27,8 +27,8 @@ fn open(url: &str, context: &Context) -> Result<RemoteFile> {
 pub(crate) fn write_out(
     url: &str,
     range: Option<ByteRange>,
-    places: &Places<'_>,
-    context: &Context,
+    places: &ReplicaOpener<'_>,
+    context: &CommandContext,
 ) -> Result<()> {
     let file = places.open(url, context)?;
     let size = file.size_bytes();
@@ -64,7 +64,7 @@ impl fmt::Display for FileRecord<'_> {
 }
 
 /// Shows what the server says of a file.
-pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
+pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     let file = open(url, context)?;
     let version = file.version();
     let (etag, last_modified) = (version.etag.as_deref(), version.last_modified.as_deref());
@@ -73,7 +73,7 @@ pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
 
 /// What `cp` has done.
 #[derive(Serialize)]
-pub(crate) struct Copied<'r> {
+pub(crate) struct WebCopyRecord<'r> {
     pub(crate) action: &'static str,
     pub(crate) from: &'r str,
     pub(crate) to: String,
@@ -84,7 +84,7 @@ pub(crate) struct Copied<'r> {
     pub(crate) verified: Option<&'static str>,
 }
 
-impl fmt::Display for Copied<'_> {
+impl fmt::Display for WebCopyRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "download: {} to {}", self.from, self.to)
     }
@@ -96,9 +96,9 @@ impl fmt::Display for Copied<'_> {
 pub(crate) fn download(
     url: &str,
     destination: &str,
-    existing: Existing,
-    places: &Places<'_>,
-    context: &Context,
+    existing: ExistingPolicy,
+    places: &ReplicaOpener<'_>,
+    context: &CommandContext,
 ) -> Result<()> {
     let path = place(&name_of(url), url, destination)?;
     context.output.start_progress();
@@ -111,26 +111,26 @@ pub(crate) fn download(
 pub(crate) fn download_to(
     url: &str,
     path: &Path,
-    existing: Existing,
-    places: &Places<'_>,
-    context: &Context,
+    existing: ExistingPolicy,
+    places: &ReplicaOpener<'_>,
+    context: &CommandContext,
 ) -> Result<()> {
     if !is_wanted(path, existing)? {
         return Ok(());
     }
     let file = match places.open(url, context)? {
-        Opened::One(file) => file,
-        Opened::Many(file) => return replicas::copy(&file, url, path, existing, context),
+        OpenedFile::One(file) => file,
+        OpenedFile::Many(file) => return replicas::copy(&file, url, path, existing, context),
     };
     let mut hasher = DefaultHasher::new();
     (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
-    let leftover = if is_marked(&file) { Leftover::Resumable } else { Leftover::Useless };
+    let leftover = if is_marked(&file) { LeftoverKind::Resumable } else { LeftoverKind::Useless };
     let part = PartFile::open(path, (&hasher, leftover), context)?;
     match copy_one(&file, &part, context) {
         Ok((resumed_bytes, verified)) => {
             part.publish(path, existing)?;
             let (to, bytes) = (path.display().to_string(), file.size_bytes());
-            context.output.event(&Copied {
+            context.output.event(&WebCopyRecord {
                 action: "download",
                 from: url,
                 to,
@@ -161,7 +161,7 @@ pub(crate) fn download_to(
 fn copy_one(
     file: &RemoteFile,
     part: &PartFile<'_>,
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<(u64, Option<&'static str>)> {
     let failed = |error| file_error("writing", part.path().display(), error);
     let resumed_bytes = resumable_bytes(part.file(), file).map_err(failed)?;
@@ -177,10 +177,10 @@ fn copy_one(
 }
 
 /// Errors: `PreconditionFailed`, if what is there must not be replaced.
-pub(crate) fn is_wanted(path: &Path, existing: Existing) -> Result<bool> {
+pub(crate) fn is_wanted(path: &Path, existing: ExistingPolicy) -> Result<bool> {
     match existing {
-        Existing::Skip if path.exists() => Ok(false),
-        Existing::Fail if path.exists() => Err(there_already(path)),
+        ExistingPolicy::Skip if path.exists() => Ok(false),
+        ExistingPolicy::Fail if path.exists() => Err(there_already(path)),
         _ => Ok(true),
     }
 }
@@ -190,7 +190,7 @@ fn fetch(
     file: &RemoteFile,
     part: &PartFile<'_>,
     start: u64,
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<Option<&'static str>> {
     let (path, mut part) = (part.path(), part.file());
     let failed = |error| file_error("writing", path.display(), error);
@@ -250,12 +250,12 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
 pub(crate) struct PartFile<'c> {
     path: PathBuf,
     file: File,
-    leftover: Leftover,
-    context: &'c Context,
+    leftover: LeftoverKind,
+    context: &'c CommandContext,
     /// It is where it belongs, or kept for the next download.
     is_settled: bool,
     /// For a signal that ends the process.
-    _temporary: Temporary,
+    _temporary: TemporaryFile,
 }
 
 impl<'c> PartFile<'c> {
@@ -263,8 +263,8 @@ impl<'c> PartFile<'c> {
     /// Errors: `Unavailable` while another process writes it.
     pub(crate) fn open(
         path: &Path,
-        (hasher, leftover): (&DefaultHasher, Leftover),
-        context: &'c Context,
+        (hasher, leftover): (&DefaultHasher, LeftoverKind),
+        context: &'c CommandContext,
     ) -> Result<Self> {
         let path = beside(path, hasher)?;
         let failed = |error| file_error("writing", path.display(), error);
@@ -287,7 +287,7 @@ impl<'c> PartFile<'c> {
     }
 
     /// The same content as the part of another copy, unless that is there already.
-    pub(crate) fn given_to(self, path: &Path, identity: (&DefaultHasher, Leftover)) -> Result<Self> {
+    pub(crate) fn given_to(self, path: &Path, identity: (&DefaultHasher, LeftoverKind)) -> Result<Self> {
         let other = beside(path, identity.0)?;
         if !other.exists() {
             std::fs::rename(&self.path, &other)
@@ -304,7 +304,7 @@ impl<'c> PartFile<'c> {
         use ErrorKind as K;
         // A download never resumes from wrong bytes, or from bytes of another version.
         let is_wrong = matches!(error.kind(), K::BadDigest | K::BadResponse | K::PreconditionFailed);
-        if is_wrong || self.leftover == Leftover::Useless || bytes == 0 {
+        if is_wrong || self.leftover == LeftoverKind::Useless || bytes == 0 {
             return;
         }
         self.is_settled = true;
@@ -313,9 +313,9 @@ impl<'c> PartFile<'c> {
     }
 
     /// The part becomes the file at `path`. Errors: `PreconditionFailed` if that must not be replaced.
-    pub(crate) fn publish(mut self, path: &Path, existing: Existing) -> Result<()> {
+    pub(crate) fn publish(mut self, path: &Path, existing: ExistingPolicy) -> Result<()> {
         let failed = |error| file_error("writing", path.display(), error);
-        if existing == Existing::Replace {
+        if existing == ExistingPolicy::Replace {
             std::fs::rename(&self.path, path).map_err(failed)?;
             self.is_settled = true;
             return Ok(());

@@ -3,20 +3,20 @@
 /// A pattern in which `*` stands for any characters (slashes too, as in `aws` and `s5cmd`) and `?`
 /// for one; filters also know `[abc]`, `[a-z]` and `[!a-z]`.
 #[derive(Clone, Debug)]
-pub(crate) struct Pattern(Vec<Token>);
+pub(crate) struct WildcardPattern(Vec<PatternToken>);
 
 #[derive(Clone, Debug, PartialEq)]
-enum Token {
+enum PatternToken {
     Literal(char),
     AnyOne,
     AnyMany,
     Class { negated: bool, ranges: Vec<(char, char)> },
 }
 
-impl Pattern {
+impl WildcardPattern {
     /// The pattern of an address: only `*` and `?` are special, for keys often hold brackets.
     pub(crate) fn of_address(text: &str) -> Self {
-        Pattern(text.chars().map(Token::simple).collect())
+        WildcardPattern(text.chars().map(PatternToken::simple).collect())
     }
 
     /// The pattern of `--include` or `--exclude`.
@@ -25,11 +25,12 @@ impl Pattern {
         let mut tokens = Vec::new();
         let mut at = 0;
         while at < chars.len() {
-            let (token, used) = Token::class(&chars[at..]).unwrap_or((Token::simple(chars[at]), 1));
+            let (token, used) =
+                PatternToken::class(&chars[at..]).unwrap_or((PatternToken::simple(chars[at]), 1));
             tokens.push(token);
             at += used;
         }
-        Pattern(tokens)
+        WildcardPattern(tokens)
     }
 
     /// Whether the whole of `text` fits. Takes time proportional to pattern times text at worst.
@@ -38,7 +39,7 @@ impl Pattern {
         // Where the last `*` stands, and the text it has not swallowed yet.
         let mut star: Option<(usize, std::str::Chars<'_>)> = None;
         loop {
-            if tokens.get(at) == Some(&Token::AnyMany) {
+            if tokens.get(at) == Some(&PatternToken::AnyMany) {
                 at += 1;
                 star = Some((at, rest.clone()));
                 continue;
@@ -59,12 +60,12 @@ impl Pattern {
     }
 }
 
-impl Token {
+impl PatternToken {
     fn simple(c: char) -> Self {
         match c {
-            '*' => Token::AnyMany,
-            '?' => Token::AnyOne,
-            other => Token::Literal(other),
+            '*' => PatternToken::AnyMany,
+            '?' => PatternToken::AnyOne,
+            other => PatternToken::Literal(other),
         }
     }
 
@@ -85,15 +86,15 @@ impl Token {
                 rest => (rest, ranges.push((*first, *first))),
             };
         }
-        Some((Token::Class { negated, ranges }, end + 1))
+        Some((PatternToken::Class { negated, ranges }, end + 1))
     }
 
     fn takes(&self, c: char) -> bool {
         match self {
-            Token::Literal(literal) => *literal == c,
-            Token::AnyOne => true,
-            Token::AnyMany => false,
-            Token::Class { negated, ranges } => {
+            PatternToken::Literal(literal) => *literal == c,
+            PatternToken::AnyOne => true,
+            PatternToken::AnyMany => false,
+            PatternToken::Class { negated, ranges } => {
                 ranges.iter().any(|(first, last)| (first..=last).contains(&&c)) != *negated
             }
         }
@@ -117,19 +118,19 @@ pub(crate) fn directory(key: &str) -> &str {
 
 /// `--include` and `--exclude` in the order they were given; the last that fits decides.
 #[derive(Clone, Debug, Default)]
-pub struct Filters(Vec<(Verdict, Pattern)>);
+pub struct FilterRules(Vec<(FilterVerdict, WildcardPattern)>);
 
 /// What a filter does with what it fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum FilterVerdict {
     Include,
     Exclude,
 }
 
-impl Filters {
+impl FilterRules {
     /// Filters in rising order of precedence.
-    pub(crate) fn new(rules: Vec<(Verdict, Pattern)>) -> Self {
-        Filters(rules)
+    pub(crate) fn new(rules: Vec<(FilterVerdict, WildcardPattern)>) -> Self {
+        FilterRules(rules)
     }
 
     /// Whether there are none: all is wanted.
@@ -140,7 +141,7 @@ impl Filters {
     /// Whether `relative` (the path below the source) is wanted.
     pub(crate) fn admit(&self, relative: &str) -> bool {
         let deciding = self.0.iter().rev().find(|(_, pattern)| pattern.matches(relative));
-        deciding.is_none_or(|(verdict, _)| *verdict == Verdict::Include)
+        deciding.is_none_or(|(verdict, _)| *verdict == FilterVerdict::Include)
     }
 }
 
@@ -164,7 +165,7 @@ mod tests {
             ("a*", "ba", false),
             ("a*b*c", "a1b2", false),
         ] {
-            assert_eq!(Pattern::of_address(pattern).matches(text), fits, "{pattern} {text}");
+            assert_eq!(WildcardPattern::of_address(pattern).matches(text), fits, "{pattern} {text}");
         }
     }
 
@@ -178,25 +179,27 @@ mod tests {
             ("[a-]", "-", true),
             ("[open", "[open", true),
         ] {
-            assert_eq!(Pattern::of_filter(pattern).matches(text), fits, "{pattern} {text}");
+            assert_eq!(WildcardPattern::of_filter(pattern).matches(text), fits, "{pattern} {text}");
         }
     }
 
     #[test]
     fn many_stars_do_not_explode() {
-        let pattern = Pattern::of_address(&"a*".repeat(60));
+        let pattern = WildcardPattern::of_address(&"a*".repeat(60));
         assert!(!pattern.matches(&format!("{}b", "a".repeat(59))));
         assert!(pattern.matches(&"a".repeat(2_000)));
     }
 
     #[test]
     fn the_last_filter_decides() {
-        let rule = |verdict, text| (verdict, Pattern::of_filter(text));
-        let filters = Filters::new(vec![rule(Verdict::Exclude, "*"), rule(Verdict::Include, "*.txt")]);
+        let rule = |verdict, text| (verdict, WildcardPattern::of_filter(text));
+        let filters =
+            FilterRules::new(vec![rule(FilterVerdict::Exclude, "*"), rule(FilterVerdict::Include, "*.txt")]);
         assert!(filters.admit("a/b.txt") && !filters.admit("a/b.gz"));
-        let filters = Filters::new(vec![rule(Verdict::Include, "*.txt"), rule(Verdict::Exclude, "*")]);
+        let filters =
+            FilterRules::new(vec![rule(FilterVerdict::Include, "*.txt"), rule(FilterVerdict::Exclude, "*")]);
         assert!(!filters.admit("a/b.txt"));
-        assert!(Filters::default().admit("anything"));
+        assert!(FilterRules::default().admit("anything"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 /// version adds is then left at its default. A field that is 0 or NULL has its default too.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct OpenOptions {
     /// `sizeof(struct fordway_options)`.
     pub size: usize,
     /// Where the objects of `s3://` URLs are, as `--endpoint` of the program says it; NULL is what
@@ -31,8 +31,8 @@ pub struct Options {
     pub session_token: *const c_char,
 }
 
-/// Bytes of [`Options`] in the first version: up to `timeout_ms`.
-pub(crate) const OPTIONS_BYTES_MIN: usize = std::mem::offset_of!(Options, access_key);
+/// Bytes of [`OpenOptions`] in the first version: up to `timeout_ms`.
+pub(crate) const OPTIONS_BYTES_MIN: usize = std::mem::offset_of!(OpenOptions, access_key);
 
 /// A part of a file, and where it goes.
 #[repr(C)]

@@ -3,17 +3,17 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 
-use fordway_http::vector::Advice;
+use fordway_http::vector::AccessAdvice;
 use libc::ssize_t;
 
-use super::files::Buffers;
+use super::files::ReadBuffers;
 use crate::abi::{
     FORDWAY_ADVICE_DONTNEED, FORDWAY_ADVICE_NORMAL, FORDWAY_ADVICE_RANDOM, FORDWAY_ADVICE_SEQUENTIAL,
-    FORDWAY_ADVICE_WILLNEED, Fragment, OPTIONS_BYTES_MIN, Options,
+    FORDWAY_ADVICE_WILLNEED, Fragment, OPTIONS_BYTES_MIN, OpenOptions,
 };
-use crate::failure::{Failure, guarded, last_sentence};
+use crate::failure::{CallFailure, guarded, last_sentence};
 use crate::files;
-use crate::source::{Keys, Settings, Source};
+use crate::source::{AccessKeys, CheckedOptions, FileSource};
 
 /// The version of the library, as in `0.1.0`. Never NULL.
 #[unsafe(no_mangle)]
@@ -38,12 +38,12 @@ pub extern "C" fn fordway_last_error() -> *const c_char {
 ///
 /// `url` is a string, `options` has as many bytes as its `size` says, and strings or NULL in it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const Options) -> c_int {
+pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const OpenOptions) -> c_int {
     guarded(|| {
         // SAFETY: the caller's promise is this function's.
         let (url, settings) = unsafe { (string(url, "the URL")?, settings(options)?) };
-        let url = url.ok_or_else(|| Failure::new(libc::EINVAL, "the URL is NULL; name what to open"))?;
-        Source::open(&url, &settings).map(files::insert)
+        let url = url.ok_or_else(|| CallFailure::new(libc::EINVAL, "the URL is NULL; name what to open"))?;
+        FileSource::open(&url, &settings).map(files::insert)
     })
 }
 
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn fordway_pread(
         }
         let length = length.min(isize::MAX as usize);
         if buffer.is_null() {
-            return Err(Failure::new(libc::EINVAL, format!("the buffer for {length} bytes is NULL")));
+            return Err(CallFailure::new(libc::EINVAL, format!("the buffer for {length} bytes is NULL")));
         }
         // SAFETY: it has room for this many bytes, says the caller, and is not NULL.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn fordway_pread_vector(
     guarded(|| {
         let file = files::get(file)?;
         // SAFETY: the caller's promise; what is submitted has ended when this function ends.
-        let buffers = unsafe { Buffers::new(fragments, count)? };
+        let buffers = unsafe { ReadBuffers::new(fragments, count)? };
         buffers.check()?;
         let ticket = file.submit(buffers)?;
         Ok(file.wait(ticket)? as ssize_t)
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn fordway_submit(file: c_int, fragments: *const Fragment,
     guarded(|| {
         let file = files::get(file)?;
         // SAFETY: the caller's promise.
-        let buffers = unsafe { Buffers::new(fragments, count)? };
+        let buffers = unsafe { ReadBuffers::new(fragments, count)? };
         buffers.check()?;
         file.submit(buffers)
     })
@@ -160,16 +160,16 @@ pub unsafe extern "C" fn fordway_advise(
     guarded(|| {
         let file = files::get(file)?;
         // SAFETY: the caller's promise; the buffers are not used.
-        let ranges = unsafe { Buffers::new(fragments, count)? }.ranges();
+        let ranges = unsafe { ReadBuffers::new(fragments, count)? }.ranges();
         let advice = match advice {
-            FORDWAY_ADVICE_NORMAL => Advice::Normal,
-            FORDWAY_ADVICE_SEQUENTIAL => Advice::Sequential,
-            FORDWAY_ADVICE_RANDOM => Advice::Random,
-            FORDWAY_ADVICE_WILLNEED => Advice::WillNeed(&ranges),
-            FORDWAY_ADVICE_DONTNEED => Advice::DontNeed,
+            FORDWAY_ADVICE_NORMAL => AccessAdvice::Normal,
+            FORDWAY_ADVICE_SEQUENTIAL => AccessAdvice::Sequential,
+            FORDWAY_ADVICE_RANDOM => AccessAdvice::Random,
+            FORDWAY_ADVICE_WILLNEED => AccessAdvice::WillNeed(&ranges),
+            FORDWAY_ADVICE_DONTNEED => AccessAdvice::DontNeed,
             other => {
                 let sentence = format!("{other} is no advice; use one of FORDWAY_ADVICE_...");
-                return Err(Failure::new(libc::EINVAL, sentence));
+                return Err(CallFailure::new(libc::EINVAL, sentence));
             }
         };
         file.source.advise(advice).map(|()| 0)
@@ -181,20 +181,20 @@ pub unsafe extern "C" fn fordway_advise(
 /// # Safety
 ///
 /// As for `fordway_open`.
-unsafe fn settings(options: *const Options) -> Result<Settings, Failure> {
+unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFailure> {
     if options.is_null() {
-        return Ok(Settings::default());
+        return Ok(CheckedOptions::default());
     }
     // SAFETY: the first field is there in every version.
     let size = unsafe { options.cast::<usize>().read() };
-    if !(OPTIONS_BYTES_MIN..=size_of::<Options>()).contains(&size) {
+    if !(OPTIONS_BYTES_MIN..=size_of::<OpenOptions>()).contains(&size) {
         let sentence = format!(
             "options of {size} bytes are not known; set `size` to sizeof(struct fordway_options), which is {}",
-            size_of::<Options>()
+            size_of::<OpenOptions>()
         );
-        return Err(Failure::new(libc::EINVAL, sentence));
+        return Err(CallFailure::new(libc::EINVAL, sentence));
     }
-    let mut known = MaybeUninit::<Options>::zeroed();
+    let mut known = MaybeUninit::<OpenOptions>::zeroed();
     // SAFETY: it has this many bytes, and there is room for them; what is left of the fields is NULL.
     let options = unsafe {
         std::ptr::copy_nonoverlapping(options.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), size);
@@ -202,7 +202,7 @@ unsafe fn settings(options: *const Options) -> Result<Settings, Failure> {
     };
     // SAFETY: the caller's promise.
     let text = |text, name| unsafe { string(text, name) };
-    Ok(Settings {
+    Ok(CheckedOptions {
         endpoint: text(options.endpoint, "the endpoint")?,
         ca_bundle: text(options.ca_bundle, "the CA bundle")?.map(Into::into),
         keys: keys(
@@ -221,13 +221,16 @@ fn keys(
     access_key: Option<String>,
     secret_key: Option<String>,
     session_token: Option<String>,
-) -> Result<Option<Keys>, Failure> {
+) -> Result<Option<AccessKeys>, CallFailure> {
     match (access_key, secret_key) {
         (None, None) => Ok(None),
-        (Some(access_key), Some(secret_key)) => Ok(Some(Keys { access_key, secret_key, session_token })),
-        _ => {
-            Err(Failure::new(libc::EINVAL, "one of access_key and secret_key is NULL; set both, or neither"))
+        (Some(access_key), Some(secret_key)) => {
+            Ok(Some(AccessKeys { access_key, secret_key, session_token }))
         }
+        _ => Err(CallFailure::new(
+            libc::EINVAL,
+            "one of access_key and secret_key is NULL; set both, or neither",
+        )),
     }
 }
 
@@ -236,12 +239,12 @@ fn keys(
 /// # Safety
 ///
 /// `text` is NULL or a string.
-unsafe fn string(text: *const c_char, name: &str) -> Result<Option<String>, Failure> {
+unsafe fn string(text: *const c_char, name: &str) -> Result<Option<String>, CallFailure> {
     if text.is_null() {
         return Ok(None);
     }
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(text) }.to_str();
     text.map(|text| Some(text.to_owned()))
-        .map_err(|_| Failure::new(libc::EINVAL, format!("{name} is not UTF-8; percent-encode it")))
+        .map_err(|_| CallFailure::new(libc::EINVAL, format!("{name} is not UTF-8; percent-encode it")))
 }

@@ -10,25 +10,25 @@ use fordway_store::{Error, ErrorKind};
 
 /// Why a call fails.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CallFailure {
     pub(crate) errno: c_int,
     pub(crate) sentence: String,
 }
 
-impl Failure {
+impl CallFailure {
     pub(crate) fn new(errno: c_int, sentence: impl Into<String>) -> Self {
-        Failure { errno, sentence: sentence.into() }
+        CallFailure { errno, sentence: sentence.into() }
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CallFailure {
     fn from(error: Error) -> Self {
         let of_system = error.source().and_then(|source| source.downcast_ref::<io::Error>());
         let errno = match (error.kind(), of_system.and_then(io::Error::raw_os_error)) {
             (ErrorKind::Io, Some(errno)) => errno,
             (kind, _) => errno_of(kind),
         };
-        Failure::new(errno, error.to_string())
+        CallFailure::new(errno, error.to_string())
     }
 }
 
@@ -74,9 +74,9 @@ pub(crate) fn last_sentence() -> *const c_char {
 }
 
 /// Does what a call does, and returns -1 where that fails, errno and sentence set.
-pub(crate) fn guarded<T: From<i8>>(work: impl FnOnce() -> Result<T, Failure>) -> T {
-    let bug = |_| Err(Failure::new(libc::EIO, "a bug in fordway; please report this"));
-    let Failure { errno, sentence } = match catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(bug) {
+pub(crate) fn guarded<T: From<i8>>(work: impl FnOnce() -> Result<T, CallFailure>) -> T {
+    let bug = |_| Err(CallFailure::new(libc::EIO, "a bug in fordway; please report this"));
+    let CallFailure { errno, sentence } = match catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(bug) {
         Ok(value) => return value,
         Err(failure) => failure,
     };
@@ -102,18 +102,18 @@ mod tests {
     #[test]
     fn every_kind_has_a_number_that_tells_it() {
         for kind in ErrorKind::ALL {
-            let failure = Failure::from(Error::new(*kind, "because"));
+            let failure = CallFailure::from(Error::new(*kind, "because"));
             assert!(failure.errno > 0 && failure.sentence.contains("because"), "{kind:?}");
             let is_vague = failure.errno == libc::EIO;
             assert_eq!(is_vague, matches!(kind, ErrorKind::Io | ErrorKind::Internal), "{kind:?}");
         }
         let full = Error::new(ErrorKind::Io, "").caused_by(io::Error::from_raw_os_error(libc::ENXIO));
-        assert_eq!(Failure::from(full).errno, libc::ENXIO);
+        assert_eq!(CallFailure::from(full).errno, libc::ENXIO);
     }
 
     #[test]
     fn failures_and_panics_are_told_and_success_is_silent() {
-        assert_eq!(guarded::<i64>(|| Err(Failure::new(libc::EBADF, "a\0b"))), -1);
+        assert_eq!(guarded::<i64>(|| Err(CallFailure::new(libc::EBADF, "a\0b"))), -1);
         assert_eq!(
             (io::Error::last_os_error().raw_os_error(), sentence()),
             (Some(libc::EBADF), "a?b".into())

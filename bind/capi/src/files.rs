@@ -8,28 +8,28 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use fordway_http::vector::{Memory, RemoteFile, Ticket};
+use fordway_http::vector::{FragmentMemory, RangeTicket, RemoteFile};
 
 use crate::abi::Fragment;
-use crate::failure::Failure;
-use crate::source::Source;
+use crate::failure::CallFailure;
+use crate::source::FileSource;
 
 /// A file that was opened.
 pub(crate) struct OpenFile {
-    pub(crate) source: Source,
-    submitted: Mutex<Submitted>,
+    pub(crate) source: FileSource,
+    submitted: Mutex<SubmittedReads>,
 }
 
 #[derive(Default)]
-struct Submitted {
+struct SubmittedReads {
     is_closed: bool,
     last: i64,
-    tickets: HashMap<i64, Pending>,
+    tickets: HashMap<i64, PendingRead>,
 }
 
 /// What a ticket stands for; with its bytes.
-enum Pending {
-    UnderWay(Arc<RemoteFile>, Ticket, usize),
+enum PendingRead {
+    UnderWay(Arc<RemoteFile>, RangeTicket, usize),
     /// Of a file that is read at once.
     Done(usize),
 }
@@ -38,7 +38,7 @@ static FILES: RwLock<Option<HashMap<c_int, Arc<OpenFile>>>> = RwLock::new(None);
 static NEXT: AtomicI32 = AtomicI32::new(1);
 
 /// Gives a file its number.
-pub(crate) fn insert(source: Source) -> c_int {
+pub(crate) fn insert(source: FileSource) -> c_int {
     let file = Arc::new(OpenFile { source, submitted: Mutex::default() });
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let files = files.get_or_insert_default();
@@ -52,28 +52,28 @@ pub(crate) fn insert(source: Source) -> c_int {
 }
 
 /// The file of a number. Errors: `EBADF`.
-pub(crate) fn get(number: c_int) -> Result<Arc<OpenFile>, Failure> {
+pub(crate) fn get(number: c_int) -> Result<Arc<OpenFile>, CallFailure> {
     let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
     files.as_ref().and_then(|files| files.get(&number)).cloned().ok_or_else(|| not_open(number))
 }
 
 /// Closes a file: what is under way is given up, and nothing is written to its buffers any more.
 /// Errors: `EBADF`.
-pub(crate) fn close(number: c_int) -> Result<(), Failure> {
+pub(crate) fn close(number: c_int) -> Result<(), CallFailure> {
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let file = files.as_mut().and_then(|files| files.remove(&number)).ok_or_else(|| not_open(number))?;
     drop(files);
     let mut submitted = file.locked();
     submitted.is_closed = true;
     submitted.tickets.clear();
-    if let Source::Remote { file, .. } = &file.source {
+    if let FileSource::Remote { file, .. } = &file.source {
         file.cancel_all();
     }
     Ok(())
 }
 
-fn not_open(number: c_int) -> Failure {
-    Failure::new(
+fn not_open(number: c_int) -> CallFailure {
+    CallFailure::new(
         libc::EBADF,
         format!("{number} is not an open file: it was closed, or is no answer of fordway_open"),
     )
@@ -81,7 +81,7 @@ fn not_open(number: c_int) -> Failure {
 
 impl OpenFile {
     /// Sends for `buffers`, and returns a ticket. Errors: those that are known at once.
-    pub(crate) fn submit(&self, mut buffers: Buffers) -> Result<i64, Failure> {
+    pub(crate) fn submit(&self, mut buffers: ReadBuffers) -> Result<i64, CallFailure> {
         let bytes = buffers.total_bytes()?;
         // Held so that a file that is closed meanwhile has nothing submitted after that.
         let mut submitted = self.locked();
@@ -89,13 +89,13 @@ impl OpenFile {
             return Err(closed());
         }
         let pending = match &self.source {
-            Source::Remote { file, .. } => {
+            FileSource::Remote { file, .. } => {
                 let ticket = file.submit_into(&buffers.ranges(), Box::new(buffers))?;
-                Pending::UnderWay(file.clone(), ticket, bytes)
+                PendingRead::UnderWay(file.clone(), ticket, bytes)
             }
             other => {
                 other.read_now(&mut buffers)?;
-                Pending::Done(bytes)
+                PendingRead::Done(bytes)
             }
         };
         submitted.last += 1;
@@ -105,10 +105,10 @@ impl OpenFile {
     }
 
     /// Waits for a ticket, which is then gone; returns its bytes.
-    pub(crate) fn wait(&self, number: i64) -> Result<usize, Failure> {
+    pub(crate) fn wait(&self, number: i64) -> Result<usize, CallFailure> {
         let (file, ticket, bytes) = match self.take(number)? {
-            Pending::UnderWay(file, ticket, bytes) => (file, ticket, bytes),
-            Pending::Done(bytes) => return Ok(bytes),
+            PendingRead::UnderWay(file, ticket, bytes) => (file, ticket, bytes),
+            PendingRead::Done(bytes) => return Ok(bytes),
         };
         match file.wait(ticket) {
             Err(_) if self.locked().is_closed => Err(closed()),
@@ -117,62 +117,62 @@ impl OpenFile {
     }
 
     /// Gives a ticket up.
-    pub(crate) fn cancel(&self, number: i64) -> Result<(), Failure> {
-        if let Pending::UnderWay(file, ticket, _) = self.take(number)? {
+    pub(crate) fn cancel(&self, number: i64) -> Result<(), CallFailure> {
+        if let PendingRead::UnderWay(file, ticket, _) = self.take(number)? {
             file.cancel(ticket);
         }
         Ok(())
     }
 
-    fn take(&self, number: i64) -> Result<Pending, Failure> {
+    fn take(&self, number: i64) -> Result<PendingRead, CallFailure> {
         self.locked().tickets.remove(&number).ok_or_else(|| {
             let sentence = format!(
                 "there is no ticket {number} of this file: it was waited for or cancelled, or another thread waits for it"
             );
-            Failure::new(libc::EINVAL, sentence)
+            CallFailure::new(libc::EINVAL, sentence)
         })
     }
 
-    fn locked(&self) -> MutexGuard<'_, Submitted> {
+    fn locked(&self) -> MutexGuard<'_, SubmittedReads> {
         self.submitted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn closed() -> Failure {
-    Failure::new(libc::ECANCELED, "the file was closed by another thread")
+fn closed() -> CallFailure {
+    CallFailure::new(libc::ECANCELED, "the file was closed by another thread")
 }
 
 /// What is wanted, and where it goes.
-pub(crate) struct Buffers {
+pub(crate) struct ReadBuffers {
     fragments: Vec<Fragment>,
 }
 
 // SAFETY: the caller keeps the memory and lets it be until it is told that the fragments have ended (wait,
 // cancel or close has returned), so that whichever thread drives the connections may write to it.
-unsafe impl Send for Buffers {}
+unsafe impl Send for ReadBuffers {}
 
-impl Buffers {
+impl ReadBuffers {
     /// Takes fragments over. Errors: `EINVAL` for memory that cannot be.
     ///
     /// # Safety
     ///
     /// `fragments` has `count` fragments, unless it is NULL; the buffers of these are the library's until
     /// the value is dropped.
-    pub(crate) unsafe fn new(fragments: *const Fragment, count: usize) -> Result<Self, Failure> {
+    pub(crate) unsafe fn new(fragments: *const Fragment, count: usize) -> Result<Self, CallFailure> {
         let fragments = match count {
             0 => Vec::new(),
             _ if fragments.is_null() || count > isize::MAX as usize / size_of::<Fragment>() => {
                 let sentence = format!("the list of {count} fragments is NULL or cannot be so long");
-                return Err(Failure::new(libc::EINVAL, sentence));
+                return Err(CallFailure::new(libc::EINVAL, sentence));
             }
             // SAFETY: as the caller promises, and it was looked at.
             _ => unsafe { std::slice::from_raw_parts(fragments, count) }.to_vec(),
         };
-        Ok(Buffers { fragments })
+        Ok(ReadBuffers { fragments })
     }
 
     /// Errors: `EINVAL` for one that has no buffer.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self) -> Result<(), CallFailure> {
         let is_wrong = |part: &Fragment| {
             (part.length > 0 && part.buffer.is_null()) || isize::try_from(part.length).is_err()
         };
@@ -182,7 +182,7 @@ impl Buffers {
                     "fragment {index} wants {} bytes and has no room for them; set its buffer",
                     self.fragments[index].length
                 );
-                Err(Failure::new(libc::EINVAL, sentence))
+                Err(CallFailure::new(libc::EINVAL, sentence))
             }
             None => Ok(()),
         }
@@ -194,15 +194,18 @@ impl Buffers {
     }
 
     /// Bytes of all. Errors: `EINVAL` where that is more than can be.
-    pub(crate) fn total_bytes(&self) -> Result<usize, Failure> {
+    pub(crate) fn total_bytes(&self) -> Result<usize, CallFailure> {
         let total = self.fragments.iter().try_fold(0_usize, |total, part| total.checked_add(part.length));
         total.filter(|total| isize::try_from(*total).is_ok()).ok_or_else(|| {
-            Failure::new(libc::EINVAL, "the fragments have more bytes than there is memory; ask for fewer")
+            CallFailure::new(
+                libc::EINVAL,
+                "the fragments have more bytes than there is memory; ask for fewer",
+            )
         })
     }
 }
 
-impl Buffers {
+impl ReadBuffers {
     /// Where `len` bytes of a fragment are. Panics if it has not this many.
     fn place(&self, fragment: usize, within: usize, len: usize) -> *mut u8 {
         let Fragment { length, buffer, .. } = self.fragments[fragment];
@@ -211,7 +214,7 @@ impl Buffers {
     }
 }
 
-impl Memory for Buffers {
+impl FragmentMemory for ReadBuffers {
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8] {
         if len == 0 {
             return &mut [];

@@ -9,45 +9,47 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fordway_client::s3;
-use fordway_http::vector::{self, Advice, Memory as _, ReadAhead, Reader, RemoteFile, Session};
-use fordway_http::{Credentials, Proxies, Timeouts, TlsRoots};
+use fordway_http::vector::{
+    self, AccessAdvice, FragmentMemory as _, HttpSession, ReadAhead, RemoteFile, RemoteReader,
+};
+use fordway_http::{ProxySettings, SessionCredentials, Timeouts, TlsRoots};
 use fordway_lanes::Lane;
 use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions, Key, Result, Store};
 
-use super::files::Buffers;
-use crate::failure::Failure;
+use super::files::ReadBuffers;
+use crate::failure::CallFailure;
 
 /// Options, checked.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Settings {
+pub(crate) struct CheckedOptions {
     pub(crate) endpoint: Option<String>,
     pub(crate) ca_bundle: Option<PathBuf>,
     pub(crate) read_ahead_bytes: u64,
     pub(crate) connections: u32,
     pub(crate) timeout_ms: u32,
-    pub(crate) keys: Option<Keys>,
+    pub(crate) keys: Option<AccessKeys>,
 }
 
 /// What signs requests to S3. Not to be shown.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Keys {
+pub(crate) struct AccessKeys {
     pub(crate) access_key: String,
     pub(crate) secret_key: String,
     pub(crate) session_token: Option<String>,
 }
 
 /// An open file.
-pub(crate) enum Source {
+pub(crate) enum FileSource {
     /// At a server, with the requests of all threads on the same connections.
-    Remote { file: Arc<RemoteFile>, reader: Mutex<Reader> },
+    Remote { file: Arc<RemoteFile>, reader: Mutex<RemoteReader> },
     /// Behind a store that answers at once: in this process, or on this node.
-    Object(Object),
+    Object(VersionedObject),
     /// Of this machine.
     Local { file: File, path: PathBuf, size_bytes: u64 },
 }
 
 /// A version of an object.
-pub(crate) struct Object {
+pub(crate) struct VersionedObject {
     store: Arc<dyn Store>,
     bucket: Bucket,
     key: Key,
@@ -55,12 +57,12 @@ pub(crate) struct Object {
     options: GetOptions,
 }
 
-impl Source {
+impl FileSource {
     /// Opens what `url` names. Errors: from the lane; `Io` with the errno of a local file.
-    pub(crate) fn open(url: &str, settings: &Settings) -> Result<Self, Failure> {
+    pub(crate) fn open(url: &str, settings: &CheckedOptions) -> Result<Self, CallFailure> {
         let opened = match url.split_once("://") {
             Some(("http" | "https", _)) => {
-                RemoteFile::open(&session(settings), url).map(|file| Source::remote(file, settings))
+                RemoteFile::open(&session(settings), url).map(|file| FileSource::remote(file, settings))
             }
             Some(("s3", address)) => open_object(address, settings),
             Some(("file", path)) if path.starts_with('/') => return open_local(path),
@@ -70,33 +72,33 @@ impl Source {
                 format!("{url:?} cannot be opened; use http(s)://HOST/PATH, s3://BUCKET/KEY or a path"),
             )),
         };
-        opened.map_err(Failure::from)
+        opened.map_err(CallFailure::from)
     }
 
-    fn remote(file: RemoteFile, settings: &Settings) -> Self {
+    fn remote(file: RemoteFile, settings: &CheckedOptions) -> Self {
         let default = ReadAhead::default();
         let max_bytes = Some(settings.read_ahead_bytes).filter(|bytes| *bytes > 0);
         let options = ReadAhead { max_bytes: max_bytes.unwrap_or(default.max_bytes) };
         let file = Arc::new(file);
-        Source::Remote { reader: Mutex::new(Reader::new(file.clone(), options)), file }
+        FileSource::Remote { reader: Mutex::new(RemoteReader::new(file.clone(), options)), file }
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
         match self {
-            Source::Remote { file, .. } => file.size_bytes(),
-            Source::Object(object) => object.size_bytes,
-            Source::Local { size_bytes, .. } => *size_bytes,
+            FileSource::Remote { file, .. } => file.size_bytes(),
+            FileSource::Object(object) => object.size_bytes,
+            FileSource::Local { size_bytes, .. } => *size_bytes,
         }
     }
 
     /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
-    pub(crate) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure> {
+    pub(crate) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, CallFailure> {
         let there = self.size_bytes().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
         let buffer = &mut buffer[..count];
         match self {
             _ if count == 0 => {}
-            Source::Remote { file, reader } => match reader.try_lock() {
+            FileSource::Remote { file, reader } => match reader.try_lock() {
                 Ok(mut reader) => drop(reader.read_at(offset, buffer)?),
                 // Another thread reads: one order of reads is watched at a time.
                 Err(_) => {
@@ -104,11 +106,11 @@ impl Source {
                     buffer.copy_from_slice(&file.wait(ticket)?.bytes);
                 }
             },
-            Source::Object(object) => {
+            FileSource::Object(object) => {
                 let found = object.read(&[(offset, count)])?;
                 buffer.copy_from_slice(&found[0]);
             }
-            Source::Local { file, path, .. } => {
+            FileSource::Local { file, path, .. } => {
                 file.read_exact_at(buffer, offset).map_err(|error| local_failure("reading", path, &error))?;
             }
         }
@@ -116,17 +118,17 @@ impl Source {
     }
 
     /// Fills all of `buffers` at once. Errors: `ERANGE` where one ends behind the file.
-    pub(crate) fn read_now(&self, buffers: &mut Buffers) -> Result<(), Failure> {
+    pub(crate) fn read_now(&self, buffers: &mut ReadBuffers) -> Result<(), CallFailure> {
         let ranges = buffers.ranges();
         for (index, (offset, length)) in ranges.iter().enumerate() {
             let size = self.size_bytes();
             if offset.checked_add(*length as u64).is_none_or(|end| end > size) {
                 let sentence =
                     format!("{length} bytes at {offset} (fragment {index}) of a file of {size} bytes");
-                return Err(Failure::new(libc::ERANGE, sentence));
+                return Err(CallFailure::new(libc::ERANGE, sentence));
             }
         }
-        if let Source::Object(object) = self {
+        if let FileSource::Object(object) = self {
             for (index, found) in object.read(&ranges)?.iter().enumerate() {
                 buffers.slice(index, 0, found.len()).copy_from_slice(found);
             }
@@ -139,15 +141,15 @@ impl Source {
     }
 
     /// Takes advice; what has no use for it ignores it.
-    pub(crate) fn advise(&self, advice: Advice<'_>) -> Result<(), Failure> {
-        if let Source::Remote { reader, .. } = self {
+    pub(crate) fn advise(&self, advice: AccessAdvice<'_>) -> Result<(), CallFailure> {
+        if let FileSource::Remote { reader, .. } = self {
             locked(reader).advise(advice)?;
         }
         Ok(())
     }
 }
 
-impl Object {
+impl VersionedObject {
     /// The bytes of `ranges`, which lie within it. Errors: `PreconditionFailed` for another version.
     fn read(&self, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
         let is_wanted = |(_, length): &&(u64, usize)| *length > 0;
@@ -168,60 +170,63 @@ impl Object {
     }
 }
 
-fn open_object(address: &str, settings: &Settings) -> Result<Source> {
+fn open_object(address: &str, settings: &CheckedOptions) -> Result<FileSource> {
     let (bucket, key) = address.split_once('/').unwrap_or((address, ""));
     let (bucket, key) = (Bucket::new(bucket)?, Key::new(key)?);
     let lane = lane(settings)?;
     if let Some(opener) = &lane.opener {
-        return Ok(Source::remote(opener.open_file(&bucket, &key)?, settings));
+        return Ok(FileSource::remote(opener.open_file(&bucket, &key)?, settings));
     }
     let info = lane.store.head(&bucket, &key, &GetOptions::default())?;
     let options = GetOptions { conditions: Conditions::only_if(info.etag), ..GetOptions::default() };
-    Ok(Source::Object(Object { store: lane.store, bucket, key, size_bytes: info.size, options }))
+    Ok(FileSource::Object(VersionedObject { store: lane.store, bucket, key, size_bytes: info.size, options }))
 }
 
-fn open_local(path: &str) -> Result<Source, Failure> {
+fn open_local(path: &str) -> Result<FileSource, CallFailure> {
     let path = PathBuf::from(path);
     let failed = |error: io::Error| local_failure("opening", &path, &error);
     let file = File::open(&path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
-        return Err(Failure::new(libc::EISDIR, format!("{} is a directory; name a file", path.display())));
+        return Err(CallFailure::new(
+            libc::EISDIR,
+            format!("{} is a directory; name a file", path.display()),
+        ));
     }
     let size_bytes = metadata.len();
-    Ok(Source::Local { file, path, size_bytes })
+    Ok(FileSource::Local { file, path, size_bytes })
 }
 
-fn local_failure(doing: &str, path: &std::path::Path, error: &io::Error) -> Failure {
+fn local_failure(doing: &str, path: &std::path::Path, error: &io::Error) -> CallFailure {
     let shortened = || "it is shorter than it was when it was opened; open it again".to_owned();
     match error.raw_os_error() {
-        Some(errno) => Failure::new(errno, format!("{doing} {}: {error}", path.display())),
-        None => Failure::new(libc::ESTALE, format!("{doing} {}: {}", path.display(), shortened())),
+        Some(errno) => CallFailure::new(errno, format!("{doing} {}: {error}", path.display())),
+        None => CallFailure::new(libc::ESTALE, format!("{doing} {}: {}", path.display(), shortened())),
     }
 }
 
 /// Lanes and sessions of this process: files that are opened alike share connections.
 #[derive(Default)]
-struct Opened {
-    lanes: HashMap<Settings, Lane>,
-    sessions: HashMap<Settings, Arc<Session>>,
+struct SharedConnections {
+    lanes: HashMap<CheckedOptions, Lane>,
+    sessions: HashMap<CheckedOptions, Arc<HttpSession>>,
 }
 
-static OPENED: Mutex<Option<Opened>> = Mutex::new(None);
+static OPENED: Mutex<Option<SharedConnections>> = Mutex::new(None);
 
-fn lane(settings: &Settings) -> Result<Lane> {
-    let of_lane = Settings { read_ahead_bytes: 0, ..settings.clone() };
+fn lane(settings: &CheckedOptions) -> Result<Lane> {
+    let of_lane = CheckedOptions { read_ahead_bytes: 0, ..settings.clone() };
     if let Some(lane) = locked(&OPENED).get_or_insert_default().lanes.get(&of_lane) {
         return Ok(lane.clone());
     }
     let timeout = (settings.timeout_ms > 0).then(|| Duration::from_millis(settings.timeout_ms.into()));
-    let credentials = settings.keys.clone().map(|keys| s3::Credentials::Keys {
+    let credentials = settings.keys.clone().map(|keys| s3::S3Credentials::Keys {
         access_key: keys.access_key,
         secret_key: keys.secret_key,
         session_token: keys.session_token,
         source: "access_key of the options".to_owned(),
     });
-    let options = fordway_lanes::Options {
+    let options = fordway_lanes::LaneOptions {
         endpoint: settings.endpoint.clone(),
         timeout,
         credentials,
@@ -237,15 +242,18 @@ fn lane(settings: &Settings) -> Result<Lane> {
     Ok(lane)
 }
 
-fn session(settings: &Settings) -> Arc<Session> {
-    let of_session = Settings { read_ahead_bytes: 0, endpoint: None, keys: None, ..settings.clone() };
+fn session(settings: &CheckedOptions) -> Arc<HttpSession> {
+    let of_session = CheckedOptions { read_ahead_bytes: 0, endpoint: None, keys: None, ..settings.clone() };
     let mut opened = locked(&OPENED);
     let sessions = &mut opened.get_or_insert_default().sessions;
-    sessions.entry(of_session).or_insert_with(|| Arc::new(Session::new(session_options(settings)))).clone()
+    sessions
+        .entry(of_session)
+        .or_insert_with(|| Arc::new(HttpSession::new(session_options(settings))))
+        .clone()
 }
 
-fn session_options(settings: &Settings) -> vector::Options {
-    let mut options = vector::Options::default();
+fn session_options(settings: &CheckedOptions) -> vector::SessionOptions {
+    let mut options = vector::SessionOptions::default();
     if settings.timeout_ms > 0 {
         let limit = Duration::from_millis(settings.timeout_ms.into());
         let Timeouts { idle, .. } = options.timeouts;
@@ -255,8 +263,8 @@ fn session_options(settings: &Settings) -> vector::Options {
         options.connections_per_origin = settings.connections as usize;
     }
     options.tls_roots = TlsRoots::find(settings.ca_bundle.clone());
-    options.credentials = Credentials::discover();
-    options.proxies = Proxies::discover();
+    options.credentials = SessionCredentials::discover();
+    options.proxies = ProxySettings::discover();
     options
 }
 

@@ -12,22 +12,23 @@ pub type StatusNumber = c_int;
 
 /// Which of the two interfaces the caller was compiled against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Abi {
+pub enum AbiVersion {
     /// libs3 2.0, as Debian has it (`libs3.so.2`).
     V2_0,
     /// libs3 4.1 (`libs3.so.4`).
     V4_1,
 }
 
-impl Abi {
+impl AbiVersion {
     /// The one whose functions this build exports.
-    pub const EXPORTED: Abi = if cfg!(feature = "abi-2-0") { Abi::V2_0 } else { Abi::V4_1 };
+    pub const EXPORTED: AbiVersion =
+        if cfg!(feature = "abi-2-0") { AbiVersion::V2_0 } else { AbiVersion::V4_1 };
 
     /// The number of `status` in this ABI.
     pub fn number(self, status: Status) -> StatusNumber {
         match self {
-            Abi::V2_0 => status.number_in_2_0(),
-            Abi::V4_1 => status as StatusNumber,
+            AbiVersion::V2_0 => status.number_in_2_0(),
+            AbiVersion::V4_1 => status as StatusNumber,
         }
     }
 }
@@ -323,7 +324,7 @@ pub struct ResponseHandler {
 /// A handler with one callback of its own beside the two of every request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Handler<Callback> {
+pub struct RequestHandler<Callback> {
     /// The two of every request.
     pub response: ResponseHandler,
     /// The request's own.
@@ -378,6 +379,6 @@ mod layout {
     laid_out!(ListPart, 32, etag = 0, last_modified_s = 8, part_number = 16, size = 24);
     laid_out!(AclGrant, 264, grantee_type = 0, grantee = 4, permission = 260);
     laid_out!(ResponseHandler, 16, properties = 0, complete = 8);
-    laid_out!(Handler<PutDataCallback>, 24, response = 0, callback = 16);
+    laid_out!(RequestHandler<PutDataCallback>, 24, response = 0, callback = 16);
     laid_out!(CommitHandler, 32, response = 0, put_data = 16, callback = 24);
 }

@@ -8,12 +8,12 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_store::{BoxedMetadata, Conditions, ETag, ETagMatch, Key, Metadata};
 use fordway_wire::date;
 
-use super::response::{Failure, Outcome};
+use super::response::{Outcome, RequestFailure};
 use crate::abi::{
     ACL_BUCKET_OWNER_FULL_CONTROL, ACL_PRIVATE, BucketContext2, BucketContext4, GetConditions,
     MAX_METADATA_BYTES, NameValue, PROTOCOL_HTTP, PutProperties2, PutProperties4, STYLE_VIRTUAL_HOST,
 };
-use crate::lane::{Address, TakenTarget, Target};
+use crate::lane::{BucketTarget, LaneAddress, TakenTarget};
 use crate::status::Status;
 
 /// How much a metadata name grows by its prefix `x-amz-meta-`.
@@ -49,7 +49,7 @@ pub(crate) fn checked(bytes: &CStr) -> Outcome<&str> {
     bytes.to_str().map_err(|_| {
         let shown = bytes.to_string_lossy();
         let why = format!("{shown:?} is not UTF-8, which names and metadata of objects must be");
-        Failure::refused(Status::ErrorInvalidURI, why)
+        RequestFailure::refused(Status::ErrorInvalidURI, why)
     })
 }
 
@@ -79,18 +79,21 @@ pub(crate) unsafe fn key(pointer: *const c_char) -> Outcome<Option<Key>> {
 pub(crate) unsafe fn required_key(pointer: *const c_char) -> Outcome<Key> {
     // SAFETY: the caller vouches for it.
     let found = unsafe { key(pointer) }?;
-    found.ok_or_else(|| Failure::refused(Status::ErrorInvalidURI, "the key is empty; name an object"))
+    found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidURI, "the key is empty; name an object"))
 }
 
 /// A number as C counts. Errors: a negative one.
 pub(crate) fn count(number: c_int, what: &str) -> Outcome<usize> {
     usize::try_from(number).map_err(|_| {
-        Failure::refused(Status::ErrorInvalidArgument, format!("{what} is {number}; it cannot be negative"))
+        RequestFailure::refused(
+            Status::ErrorInvalidArgument,
+            format!("{what} is {number}; it cannot be negative"),
+        )
     })
 }
 
 /// A bucket context, of either ABI.
-pub(crate) trait Context {
+pub(crate) trait ContextFields {
     /// The part that both have.
     fn base(&self) -> &BucketContext2;
 
@@ -98,30 +101,30 @@ pub(crate) trait Context {
     ///
     /// # Safety
     /// All its pointers are NULL or C strings.
-    unsafe fn address(&self, timeout_ms: c_int) -> Address<&CStr>;
+    unsafe fn address(&self, timeout_ms: c_int) -> LaneAddress<&CStr>;
 
     /// Opens the bucket that it describes. Errors: from the lane, and of the address.
     ///
     /// # Safety
-    /// As [`Context::address`].
+    /// As [`ContextFields::address`].
     unsafe fn target(&self, timeout_ms: c_int) -> Outcome<TakenTarget> {
         // SAFETY: the caller vouches for all pointers.
         let (address, bucket) = unsafe { (self.address(timeout_ms), bytes(self.base().bucket_name)) };
-        Target::take(&address, bucket)
+        BucketTarget::take(&address, bucket)
     }
 }
 
-impl Context for BucketContext2 {
+impl ContextFields for BucketContext2 {
     fn base(&self) -> &BucketContext2 {
         self
     }
 
-    unsafe fn address(&self, timeout_ms: c_int) -> Address<&CStr> {
+    unsafe fn address(&self, timeout_ms: c_int) -> LaneAddress<&CStr> {
         // SAFETY: the caller vouches for all pointers.
         unsafe {
             let host = bytes(self.host_name);
             let is_directory = host.is_some_and(|host| host.to_bytes().starts_with(b"/"));
-            Address {
+            LaneAddress {
                 host,
                 // Nobody waits for another machine where the host is a directory.
                 timeout_ms: if is_directory { 0 } else { u32::try_from(timeout_ms).unwrap_or(0) },
@@ -136,16 +139,16 @@ impl Context for BucketContext2 {
     }
 }
 
-impl Context for BucketContext4 {
+impl ContextFields for BucketContext4 {
     fn base(&self) -> &BucketContext2 {
         &self.base
     }
 
-    unsafe fn address(&self, timeout_ms: c_int) -> Address<&CStr> {
+    unsafe fn address(&self, timeout_ms: c_int) -> LaneAddress<&CStr> {
         // SAFETY: the caller vouches for all pointers.
         unsafe {
             let (token, region) = (bytes(self.security_token), bytes(self.auth_region));
-            Address { token, region, ..self.base.address(timeout_ms) }
+            LaneAddress { token, region, ..self.base.address(timeout_ms) }
         }
     }
 }
@@ -157,7 +160,7 @@ impl Context for BucketContext4 {
 pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> Outcome<&'a T> {
     // SAFETY: the caller vouches for it.
     let found = unsafe { pointer.as_ref() };
-    found.ok_or_else(|| Failure::refused(Status::ErrorInvalidArgument, format!("the {what} is NULL")))
+    found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidArgument, format!("the {what} is NULL")))
 }
 
 /// What a program says of content beside its bytes.
@@ -168,7 +171,7 @@ pub(crate) struct ContentProperties {
 }
 
 /// Put properties, of either ABI.
-pub(crate) trait Properties {
+pub(crate) trait PropertyFields {
     /// Reads them. Errors: what has no meaning here (encryption, public access), too much metadata,
     /// an MD5 that is none.
     ///
@@ -177,7 +180,7 @@ pub(crate) trait Properties {
     unsafe fn read(&self) -> Outcome<ContentProperties>;
 }
 
-impl Properties for PutProperties2 {
+impl PropertyFields for PutProperties2 {
     unsafe fn read(&self) -> Outcome<ContentProperties> {
         check_acl(self.canned_acl)?;
         // SAFETY: the caller vouches for all pointers.
@@ -200,12 +203,12 @@ impl Properties for PutProperties2 {
     }
 }
 
-impl Properties for PutProperties4 {
+impl PropertyFields for PutProperties4 {
     unsafe fn read(&self) -> Outcome<ContentProperties> {
         if self.use_server_side_encryption != 0 {
             let why =
                 "encryption by the service is not offered; encrypt the content, or the file system below";
-            return Err(Failure::refused(Status::ErrorNotImplemented, why));
+            return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
         }
         // SAFETY: the caller vouches for all pointers.
         unsafe { self.base.read() }
@@ -216,7 +219,7 @@ impl Properties for PutProperties4 {
 ///
 /// # Safety
 /// `pointer` is NULL or points to properties whose pointers are what their fields say.
-pub(crate) unsafe fn properties<P: Properties>(pointer: *const P) -> Outcome<Option<ContentProperties>> {
+pub(crate) unsafe fn properties<P: PropertyFields>(pointer: *const P) -> Outcome<Option<ContentProperties>> {
     // SAFETY: the caller vouches for it.
     unsafe { pointer.as_ref().map(|properties| properties.read()).transpose() }
 }
@@ -226,7 +229,7 @@ pub(crate) unsafe fn properties<P: Properties>(pointer: *const P) -> Outcome<Opt
 pub(crate) fn check_acl(canned_acl: c_int) -> Outcome {
     match canned_acl {
         ACL_PRIVATE | ACL_BUCKET_OWNER_FULL_CONTROL => Ok(()),
-        other => Err(Failure::refused(
+        other => Err(RequestFailure::refused(
             Status::ErrorNotImplemented,
             format!(
                 "the canned ACL {other} is not offered; use private (0), and the permissions of the file system"
@@ -252,7 +255,10 @@ unsafe fn user_metadata(
         // SAFETY: the caller vouches for it.
         let (name, value) = unsafe { (text(pair.name)?, text(pair.value)?) };
         let Some(name) = name else {
-            return Err(Failure::refused(Status::BadMetaData, "a metadata item has no name; give it one"));
+            return Err(RequestFailure::refused(
+                Status::BadMetaData,
+                "a metadata item has no name; give it one",
+            ));
         };
         let value = value.unwrap_or_default();
         bytes += METADATA_PREFIX_BYTES + name.len() + value.len();
@@ -260,7 +266,7 @@ unsafe fn user_metadata(
     }
     match bytes <= MAX_METADATA_BYTES {
         true => Ok(user),
-        false => Err(Failure::refused(
+        false => Err(RequestFailure::refused(
             Status::MetaDataHeadersTooLong,
             format!("the metadata takes {bytes} bytes; {MAX_METADATA_BYTES} are allowed"),
         )),
@@ -269,7 +275,7 @@ unsafe fn user_metadata(
 
 fn read_md5(base64: &str) -> Outcome<[u8; 16]> {
     BASE64.decode(base64).ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
-        Failure::refused(
+        RequestFailure::refused(
             Status::ErrorInvalidDigest,
             format!("{base64:?} is not an MD5 in base64 (24 characters)"),
         )

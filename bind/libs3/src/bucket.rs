@@ -9,16 +9,18 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-use fordway_store::{Bucket, Entry, GetOptions, Key, ListQuery, Listing, MAX_KEYS};
+use fordway_store::{Bucket, GetOptions, Key, ListEntry, ListQuery, MAX_KEYS, ObjectListing};
 use fordway_wire::s3_xml::{self, AclDocument};
 
-use super::response::{Failure, Outcome};
+use super::response::{Outcome, RequestFailure};
 use crate::abi::{
     AclGrant, ListBucketCallback, ListBucketContent, ListServiceCallback, MAX_GRANTS, MAX_OWNER_BYTES,
     PERMISSION_FULL_CONTROL,
 };
-use crate::lane::Target;
-use crate::response::{Properties, QuotedTag, Responder, c_text, checked, seconds, write_text};
+use crate::lane::BucketTarget;
+use crate::response::{
+    CallbackResponder, QuotedTag, SuccessProperties, c_text, checked, seconds, write_text,
+};
 use crate::status::Status;
 
 /// The most entries that one call of a listing callback gets.
@@ -33,10 +35,10 @@ thread_local! {
 pub(crate) fn list_all(
     lane: &fordway_lanes::Lane,
     callback: Option<ListServiceCallback>,
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     let buckets = lane.store.list_buckets()?;
-    responder.succeeded(Properties::default)?;
+    responder.succeeded(SuccessProperties::default)?;
     let Some(callback) = callback else { return Ok(()) };
     for bucket in buckets {
         let name = c_text(bucket.name.as_str());
@@ -48,33 +50,33 @@ pub(crate) fn list_all(
 }
 
 /// Whether the bucket is there. Errors: `NoSuchBucket`, `AccessDenied`.
-pub(crate) fn test(target: &Target, responder: &Responder) -> Outcome {
+pub(crate) fn test(target: &BucketTarget, responder: &CallbackResponder) -> Outcome {
     target.lane.store.head_bucket(&target.bucket)?;
-    responder.succeeded(Properties::default)
+    responder.succeeded(SuccessProperties::default)
 }
 
 /// Makes a bucket. Errors: `BucketAlreadyOwnedByYou`, and a place that the lane does not have.
 pub(crate) fn create(
-    target: &Target,
+    target: &BucketTarget,
     location: Option<&str>,
     region: Option<&str>,
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     if let Some(location) = location.filter(|location| Some(*location) != region) {
         let why = format!(
             "a bucket is made where its endpoint is, not in {location:?}; \
              use an endpoint and an authRegion of that region, or no location"
         );
-        return Err(Failure::refused(Status::ErrorInvalidLocationConstraint, why));
+        return Err(RequestFailure::refused(Status::ErrorInvalidLocationConstraint, why));
     }
     target.lane.store.create_bucket(&target.bucket)?;
-    responder.succeeded(Properties::default)
+    responder.succeeded(SuccessProperties::default)
 }
 
 /// Removes an empty bucket. Errors: `NoSuchBucket`, `BucketNotEmpty`.
-pub(crate) fn delete(target: &Target, responder: &Responder) -> Outcome {
+pub(crate) fn delete(target: &BucketTarget, responder: &CallbackResponder) -> Outcome {
     target.lane.store.delete_bucket(&target.bucket)?;
-    responder.succeeded(Properties::default)
+    responder.succeeded(SuccessProperties::default)
 }
 
 /// The query of libs3: 0 keys is as many as S3 gives at most, and so is more than that.
@@ -95,13 +97,13 @@ pub(crate) fn query(
 /// Tells of one page of a bucket, in batches. The page is read before the first callback, which
 /// so may change the bucket.
 pub(crate) fn list(
-    target: &Target,
+    target: &BucketTarget,
     query: &ListQuery,
     callback: Option<ListBucketCallback>,
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     let page = target.lane.store.list(&target.bucket, query)?;
-    responder.succeeded(Properties::default)?;
+    responder.succeeded(SuccessProperties::default)?;
     let Some(callback) = callback else { return Ok(()) };
     let next = page.next.as_deref().map(c_text);
     let marker = next.as_deref().map_or(c"".as_ptr(), |next| next.as_ptr());
@@ -111,14 +113,14 @@ pub(crate) fn list(
 }
 
 fn tell_entries(
-    page: &Listing,
+    page: &ObjectListing,
     marker: *const c_char,
     callback: ListBucketCallback,
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     let is_truncated = i32::from(page.next.is_some());
     for batch in page.entries.chunks(BATCH) {
-        let batch = Batch::new(batch);
+        let batch = EntryBatch::new(batch);
         let (contents, prefixes) = (batch.contents(), batch.prefix_pointers());
         // SAFETY: the handler's creator vouches for the callback and its data; `batch`, `contents`
         // and `prefixes` outlive the call, and the marker is kept beyond it.
@@ -138,23 +140,23 @@ fn tell_entries(
 }
 
 /// Entries with their texts as C has them.
-struct Batch {
+struct EntryBatch {
     objects: Vec<(CString, QuotedTag, i64, u64)>,
     prefixes: Vec<CString>,
 }
 
-impl Batch {
-    fn new(entries: &[Entry]) -> Self {
-        let mut batch = Batch { objects: Vec::with_capacity(entries.len()), prefixes: Vec::new() };
+impl EntryBatch {
+    fn new(entries: &[ListEntry]) -> Self {
+        let mut batch = EntryBatch { objects: Vec::with_capacity(entries.len()), prefixes: Vec::new() };
         for entry in entries {
             match entry {
-                Entry::Object(object) => batch.objects.push((
+                ListEntry::Object(object) => batch.objects.push((
                     c_text(&object.key),
                     QuotedTag::new(&object.etag),
                     seconds(object.modified),
                     object.size,
                 )),
-                Entry::CommonPrefix(prefix) => batch.prefixes.push(c_text(prefix)),
+                ListEntry::CommonPrefix(prefix) => batch.prefixes.push(c_text(prefix)),
             }
         }
         batch
@@ -195,11 +197,11 @@ pub(crate) struct AclReturns {
 }
 
 /// Errors: whatever is not this process's own doing; the object or bucket is missing.
-fn check(target: &Target, key: Option<&Key>, what: &str) -> Outcome {
+fn check(target: &BucketTarget, key: Option<&Key>, what: &str) -> Outcome {
     let store = &target.lane.store;
     if store.lane() == "http" {
         let why = format!("{what} of an S3 service are not offered here; use the service's own tools");
-        return Err(Failure::refused(Status::ErrorNotImplemented, why));
+        return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
     }
     match key {
         Some(key) => drop(store.head(&target.bucket, key, &GetOptions::default())?),
@@ -215,10 +217,10 @@ fn owner() -> String {
 
 /// Tells that the owner alone has a grant, of all rights.
 pub(crate) fn get_acl(
-    target: &Target,
+    target: &BucketTarget,
     key: Option<&Key>,
     returns: &AclReturns,
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     check(target, key, "access control lists")?;
     let id = owner();
@@ -228,19 +230,19 @@ pub(crate) fn get_acl(
         write_text(returns.owner_name, MAX_OWNER_BYTES, &id);
         if let (Some(count), Some(first)) = (returns.count.as_mut(), returns.grants.as_mut()) {
             let grantee = Grantee::User { id: id.clone(), name: id };
-            *first = Grant { grantee, permission: PERMISSION_FULL_CONTROL }.to_c()?;
+            *first = AccessGrant { grantee, permission: PERMISSION_FULL_CONTROL }.to_c()?;
             *count = 1;
         }
     }
-    responder.succeeded(Properties::default)
+    responder.succeeded(SuccessProperties::default)
 }
 
 /// Accepts the list that there is. Errors: every other.
 pub(crate) fn set_acl(
-    target: &Target,
+    target: &BucketTarget,
     key: Option<&Key>,
     grants: &[AclGrant],
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     check(target, key, "access control lists")?;
     let is_owner_alone = grants.iter().all(|grant| {
@@ -249,29 +251,32 @@ pub(crate) fn set_acl(
     });
     if !is_owner_alone {
         let why = "grants to others are not offered; use the permissions of the file system";
-        return Err(Failure::refused(Status::ErrorNotImplemented, why));
+        return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
     }
-    responder.succeeded(Properties::default)
+    responder.succeeded(SuccessProperties::default)
 }
 
 /// There are no rules.
-pub(crate) fn get_lifecycle(target: &Target) -> Outcome {
+pub(crate) fn get_lifecycle(target: &BucketTarget) -> Outcome {
     check(target, None, "lifecycle rules")?;
-    Err(Failure::refused(Status::ErrorNoSuchLifecycleConfiguration, "the bucket has no lifecycle rules"))
+    Err(RequestFailure::refused(
+        Status::ErrorNoSuchLifecycleConfiguration,
+        "the bucket has no lifecycle rules",
+    ))
 }
 
 /// There can be none.
-pub(crate) fn set_lifecycle(target: &Target) -> Outcome {
+pub(crate) fn set_lifecycle(target: &BucketTarget) -> Outcome {
     check(target, None, "lifecycle rules")?;
     let why = "lifecycle rules are not offered; remove old objects with a job of your own";
-    Err(Failure::refused(Status::ErrorNotImplemented, why))
+    Err(RequestFailure::refused(Status::ErrorNotImplemented, why))
 }
 
 /// Accesses are not logged: there is no bucket that they are logged to.
 pub(crate) fn get_logging(
-    target: &Target,
+    target: &BucketTarget,
     (bucket, prefix, count): (*mut c_char, *mut c_char, *mut i32),
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     check(target, None, "access logs")?;
     // SAFETY: `S3_get_server_access_logging` asks its caller for two buffers, of which we write one
@@ -283,17 +288,21 @@ pub(crate) fn get_logging(
             *count = 0;
         }
     }
-    responder.succeeded(Properties::default)
+    responder.succeeded(SuccessProperties::default)
 }
 
 /// Accepts that nothing is logged. Errors: a bucket to log to.
-pub(crate) fn set_logging(target: &Target, bucket: Option<&str>, responder: &Responder) -> Outcome {
+pub(crate) fn set_logging(
+    target: &BucketTarget,
+    bucket: Option<&str>,
+    responder: &CallbackResponder,
+) -> Outcome {
     check(target, None, "access logs")?;
     if bucket.is_some() {
         let why = "access logs are not offered; FORDWAY_LOG=debug logs what this process does";
-        return Err(Failure::refused(Status::ErrorNotImplemented, why));
+        return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
     }
-    responder.succeeded(Properties::default)
+    responder.succeeded(SuccessProperties::default)
 }
 
 /// The groups that S3 has, with their `S3GranteeType`.
@@ -319,7 +328,7 @@ pub(crate) enum Grantee {
 
 /// One grant.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
+pub(crate) struct AccessGrant {
     pub(crate) grantee: Grantee,
     /// `S3Permission`.
     pub(crate) permission: c_int,
@@ -327,33 +336,37 @@ pub(crate) struct Grant {
 
 /// An access control list, as `S3_convert_acl` tells it.
 #[derive(Debug)]
-pub(crate) struct Acl {
+pub(crate) struct AccessControlList {
     pub(crate) owner_id: String,
     pub(crate) owner_name: String,
     pub(crate) grants: Vec<AclGrant>,
 }
 
-impl Acl {
+impl AccessControlList {
     /// Reads S3's document. Errors: what is none, or does not fit in C's structures.
-    pub(crate) fn read(document: &[u8]) -> Outcome<Acl> {
+    pub(crate) fn read(document: &[u8]) -> Outcome<AccessControlList> {
         let read = s3_xml::access_control_policy(document);
         let AclDocument { owner_id, owner_name, grants } = read.map_err(|error| {
-            Failure::refused(Status::XmlParseFailure, format!("the access control list: {}", error.detail()))
+            RequestFailure::refused(
+                Status::XmlParseFailure,
+                format!("the access control list: {}", error.detail()),
+            )
         })?;
         if grants.len() > MAX_GRANTS {
             let why = format!("there are {} grants; {MAX_GRANTS} fit", grants.len());
-            return Err(Failure::refused(Status::TooManyGrants, why));
+            return Err(RequestFailure::refused(Status::TooManyGrants, why));
         }
         fits(&owner_id, Status::UserIdTooLong)?;
         fits(&owner_name, Status::UserDisplayNameTooLong)?;
-        let grants = grants.into_iter().map(|grant| Grant::read(grant)?.to_c()).collect::<Outcome<_>>()?;
-        Ok(Acl { owner_id, owner_name, grants })
+        let grants =
+            grants.into_iter().map(|grant| AccessGrant::read(grant)?.to_c()).collect::<Outcome<_>>()?;
+        Ok(AccessControlList { owner_id, owner_name, grants })
     }
 }
 
-impl Grant {
-    fn read(grant: s3_xml::AclGrant) -> Outcome<Grant> {
-        let s3_xml::AclGrant { email, id, name, uri, permission } = grant;
+impl AccessGrant {
+    fn read(grant: s3_xml::GrantElement) -> Outcome<AccessGrant> {
+        let s3_xml::GrantElement { email, id, name, uri, permission } = grant;
         let group = GROUPS.iter().find(|(name, _)| *name == uri).map(|(_, number)| *number);
         let grantee = match (email.is_empty(), id.is_empty(), group) {
             (false, ..) => Grantee::Email(email),
@@ -361,16 +374,16 @@ impl Grant {
             (true, true, Some(group)) => Grantee::Group(group),
             (true, true, None) => {
                 let why = format!("the group {uri:?} is not one of S3's");
-                return Err(Failure::refused(Status::BadGrantee, why));
+                return Err(RequestFailure::refused(Status::BadGrantee, why));
             }
         };
         let number = PERMISSIONS.iter().position(|known| *known == permission).ok_or_else(|| {
-            Failure::refused(
+            RequestFailure::refused(
                 Status::BadPermission,
                 format!("the permission {permission:?} is not one of S3's"),
             )
         })?;
-        Ok(Grant { grantee, permission: number as c_int })
+        Ok(AccessGrant { grantee, permission: number as c_int })
     }
 
     /// Errors: a text that is longer than its field.
@@ -401,7 +414,10 @@ impl Grantee {
 fn fits(text: &str, too_long: Status) -> Outcome<[c_char; MAX_OWNER_BYTES]> {
     let mut field = [0; MAX_OWNER_BYTES];
     if text.len() >= MAX_OWNER_BYTES {
-        return Err(Failure::refused(too_long, format!("{text:?} has over {} bytes", MAX_OWNER_BYTES - 1)));
+        return Err(RequestFailure::refused(
+            too_long,
+            format!("{text:?} has over {} bytes", MAX_OWNER_BYTES - 1),
+        ));
     }
     for (to, byte) in field.iter_mut().zip(text.bytes()) {
         *to = byte as c_char;
@@ -441,7 +457,7 @@ mod tests {
         ];
         let grants: String =
             grantees.iter().zip(PERMISSIONS).map(|((xml, _), permission)| grant(xml, permission)).collect();
-        let acl = Acl::read(document(&grants).as_bytes()).unwrap();
+        let acl = AccessControlList::read(document(&grants).as_bytes()).unwrap();
         assert_eq!((acl.owner_id.as_str(), acl.owner_name.as_str()), ("me", "Me"));
         for (index, (found, (_, wanted))) in acl.grants.iter().zip(&grantees).enumerate() {
             assert_eq!((&Grantee::of_c(found), found.permission), (wanted, index as c_int));
@@ -461,8 +477,8 @@ mod tests {
             (grant(user, "READ").repeat(MAX_GRANTS + 1), Status::TooManyGrants),
             ("<Grant>".to_owned(), Status::XmlParseFailure),
         ] {
-            let failure = Acl::read(document(&grants).as_bytes()).expect_err("it does not fit");
-            assert_eq!(failure.number(crate::abi::Abi::V4_1), status as i32);
+            let failure = AccessControlList::read(document(&grants).as_bytes()).expect_err("it does not fit");
+            assert_eq!(failure.number(crate::abi::AbiVersion::V4_1), status as i32);
         }
     }
 }

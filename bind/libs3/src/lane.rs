@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, Once, PoisonError, RwLock};
 use std::time::Duration;
 
-use fordway_client::s3::{Addressing, Credentials};
-use fordway_lanes::{Lane, Options};
+use fordway_client::s3::{BucketAddressing, S3Credentials};
+use fordway_lanes::{Lane, LaneOptions};
 use fordway_store::{Bucket, Result};
-use fordway_sys::Process;
+use fordway_sys::ProcessIdentity;
 
 use super::response::Outcome;
 use crate::arguments::checked;
 
 /// Where a program says that its objects are, and its credentials. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Address<T> {
+pub(crate) struct LaneAddress<T> {
     pub(crate) host: Option<T>,
     /// How long a request may take; 0 leaves it to the lane.
     pub(crate) timeout_ms: u32,
@@ -32,17 +32,17 @@ pub(crate) struct Address<T> {
 }
 
 /// An opened lane, and a bucket of it.
-pub(crate) struct Target {
+pub(crate) struct BucketTarget {
     pub(crate) lane: Lane,
     pub(crate) bucket: Bucket,
-    pool: *const Pool,
+    pool: *const LanePool,
     address: OwnedAddress,
 }
 
-impl Target {
+impl BucketTarget {
     /// Costs no lock, no copy of a name and no look at its letters when the thread's last request went
     /// there too. Errors: `InvalidBucketName`, what is not UTF-8, and errors of the lane.
-    pub(crate) fn take(address: &Address<&CStr>, bucket: Option<&CStr>) -> Outcome<TakenTarget> {
+    pub(crate) fn take(address: &LaneAddress<&CStr>, bucket: Option<&CStr>) -> Outcome<TakenTarget> {
         let bucket = bucket.unwrap_or_default();
         let pool = pool();
         let last = LAST.take().filter(|last| {
@@ -54,20 +54,20 @@ impl Target {
         }
         let address = address.checked()?;
         let (bucket, lane) = (Bucket::new(checked(bucket)?)?, lane(&address)?);
-        Ok(TakenTarget(Some(Box::new(Target { bucket, lane, pool, address: address.kept() }))))
+        Ok(TakenTarget(Some(Box::new(BucketTarget { bucket, lane, pool, address: address.kept() }))))
     }
 }
 
 /// A target in the hands of one request; the thread's next one finds it again.
 pub(crate) struct TakenTarget(
     /// `None` only while it is dropped.
-    Option<Box<Target>>,
+    Option<Box<BucketTarget>>,
 );
 
 impl Deref for TakenTarget {
-    type Target = Target;
+    type Target = BucketTarget;
 
-    fn deref(&self) -> &Target {
+    fn deref(&self) -> &BucketTarget {
         self.0.as_deref().expect("it is not being dropped")
     }
 }
@@ -89,7 +89,7 @@ pub(crate) fn set_default_host(host: Option<&str>) {
     *DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner) = host.map(str::to_owned);
 }
 
-/// An [`Address`] that is kept.
+/// A [`LaneAddress`] that is kept.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct OwnedAddress {
     texts: [Option<String>; 5],
@@ -102,7 +102,7 @@ impl OwnedAddress {
     }
 }
 
-impl<T: Copy> Address<T> {
+impl<T: Copy> LaneAddress<T> {
     fn texts(&self) -> [Option<T>; 5] {
         [self.host, self.access_key, self.secret_key, self.token, self.region]
     }
@@ -112,11 +112,11 @@ impl<T: Copy> Address<T> {
     }
 }
 
-impl<'a> Address<&'a CStr> {
+impl<'a> LaneAddress<&'a CStr> {
     /// The same as text. Errors: what is not UTF-8.
-    pub(crate) fn checked(&self) -> Outcome<Address<&'a str>> {
+    pub(crate) fn checked(&self) -> Outcome<LaneAddress<&'a str>> {
         let text = |bytes: Option<&'a CStr>| bytes.map(checked).transpose();
-        Ok(Address {
+        Ok(LaneAddress {
             host: text(self.host)?,
             timeout_ms: self.timeout_ms,
             is_http: self.is_http,
@@ -138,13 +138,13 @@ impl<'a> Address<&'a CStr> {
     }
 }
 
-impl Address<&str> {
+impl LaneAddress<&str> {
     fn kept(&self) -> OwnedAddress {
         OwnedAddress { texts: self.texts().map(|text| text.map(str::to_owned)), settings: self.settings() }
     }
 
     /// What the lanes call it.
-    fn options(&self) -> Options {
+    fn options(&self) -> LaneOptions {
         let scheme = if self.is_http { "http://" } else { "https://" };
         let endpoint = self.host.map(|host| match host.starts_with('/') || host.contains("://") {
             true => host.to_owned(),
@@ -153,50 +153,58 @@ impl Address<&str> {
         let credentials = self.access_key.zip(self.secret_key).map(|(access_key, secret_key)| {
             let session_token = self.token.map(str::to_owned);
             let source = "the program's bucket context".to_owned();
-            Credentials::Keys {
+            S3Credentials::Keys {
                 access_key: access_key.to_owned(),
                 secret_key: secret_key.to_owned(),
                 session_token,
                 source,
             }
         });
-        let addressing = if self.is_virtual_host { Addressing::VirtualHost } else { Addressing::Path };
+        let addressing =
+            if self.is_virtual_host { BucketAddressing::VirtualHost } else { BucketAddressing::Path };
         let region = self.region.map(str::to_owned);
         let timeout = (self.timeout_ms > 0).then(|| Duration::from_millis(self.timeout_ms.into()));
-        Options { timeout, endpoint, region, credentials, addressing: Some(addressing), ..Default::default() }
+        LaneOptions {
+            timeout,
+            endpoint,
+            region,
+            credentials,
+            addressing: Some(addressing),
+            ..Default::default()
+        }
     }
 }
 
 /// The lanes that this process opened. It is emptied when the process ends, and never freed: after a
 /// `fork`, the child cannot know whether a thread that it does not have was at work in it.
 #[derive(Default)]
-struct Pool {
+struct LanePool {
     lanes: Mutex<HashMap<OwnedAddress, Lane>>,
     /// Whose it is.
-    opened_by: Option<Process>,
+    opened_by: Option<ProcessIdentity>,
     /// That of the parent process, for tools that look for leaks.
-    _of_parent: Option<&'static Pool>,
+    _of_parent: Option<&'static LanePool>,
 }
 
 /// NULL before the first use.
-static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+static POOL: AtomicPtr<LanePool> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
     /// Where its last request went.
-    static LAST: Cell<Option<Box<Target>>> = const { Cell::new(None) };
+    static LAST: Cell<Option<Box<BucketTarget>>> = const { Cell::new(None) };
 }
 
 /// The lane at `address`. Errors: from [`fordway_lanes::open`].
-pub(crate) fn lane(address: &Address<&str>) -> Result<Lane> {
+pub(crate) fn lane(address: &LaneAddress<&str>) -> Result<Lane> {
     if address.host.is_some() {
         return pool().open(address);
     }
     let default = DEFAULT_HOST.read().unwrap_or_else(PoisonError::into_inner).clone();
-    pool().open(&Address { host: default.as_deref(), ..*address })
+    pool().open(&LaneAddress { host: default.as_deref(), ..*address })
 }
 
-impl Pool {
-    fn open(&self, address: &Address<&str>) -> Result<Lane> {
+impl LanePool {
+    fn open(&self, address: &LaneAddress<&str>) -> Result<Lane> {
         let key = address.kept();
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lane) = lanes.get(&key) {
@@ -210,16 +218,17 @@ impl Pool {
     }
 }
 
-fn pool() -> &'static Pool {
+fn pool() -> &'static LanePool {
     let current = POOL.load(Ordering::Acquire);
-    let process = Some(Process::current());
+    let process = Some(ProcessIdentity::current());
     // SAFETY: pools are made by `Box::into_raw` and never freed.
     let known = unsafe { current.as_ref() };
     if let Some(pool) = known.filter(|pool| pool.opened_by == process) {
         return pool;
     }
     close_at_exit();
-    let new = Box::into_raw(Box::new(Pool { opened_by: process, _of_parent: known, ..Default::default() }));
+    let new =
+        Box::into_raw(Box::new(LanePool { opened_by: process, _of_parent: known, ..Default::default() }));
     match POOL.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: as above.
         Ok(_) => unsafe { &*new },
@@ -251,7 +260,7 @@ fn close_at_exit() {
 mod tests {
     use super::*;
 
-    const NOWHERE: Address<&str> = Address {
+    const NOWHERE: LaneAddress<&str> = LaneAddress {
         host: None,
         timeout_ms: 0,
         is_http: true,
@@ -263,7 +272,7 @@ mod tests {
     };
 
     fn lane_name(host: &str) -> &'static str {
-        lane(&Address { host: Some(host), ..NOWHERE }).unwrap().store.lane()
+        lane(&LaneAddress { host: Some(host), ..NOWHERE }).unwrap().store.lane()
     }
 
     #[test]
@@ -278,7 +287,7 @@ mod tests {
     #[test]
     fn the_protocol_counts_where_the_host_has_none() {
         let endpoint =
-            |host, is_http| Address { host: Some(host), is_http, ..NOWHERE }.options().endpoint.unwrap();
+            |host, is_http| LaneAddress { host: Some(host), is_http, ..NOWHERE }.options().endpoint.unwrap();
         assert_eq!(endpoint("h:1", true), "http://h:1");
         assert_eq!(endpoint("h:1", false), "https://h:1");
         assert_eq!(endpoint("http://h", false), "http://h");
@@ -287,15 +296,16 @@ mod tests {
 
     #[test]
     fn a_time_limit_is_the_lanes() {
-        let timeout = |timeout_ms| Address { timeout_ms, ..NOWHERE }.options().timeout;
+        let timeout = |timeout_ms| LaneAddress { timeout_ms, ..NOWHERE }.options().timeout;
         assert_eq!(timeout(0), None);
         assert_eq!(timeout(250), Some(Duration::from_millis(250)));
     }
 
     #[test]
     fn one_address_is_opened_once_and_another_apart() {
-        let at =
-            |key| lane(&Address { host: Some("127.0.0.1:9"), access_key: key, secret_key: key, ..NOWHERE });
+        let at = |key| {
+            lane(&LaneAddress { host: Some("127.0.0.1:9"), access_key: key, secret_key: key, ..NOWHERE })
+        };
         let (a, b, again) = (at(Some("a")).unwrap(), at(Some("b")).unwrap(), at(Some("a")).unwrap());
         assert!(std::sync::Arc::ptr_eq(&a.store, &again.store));
         assert!(!std::sync::Arc::ptr_eq(&a.store, &b.store));

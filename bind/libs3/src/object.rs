@@ -5,21 +5,23 @@ use std::io::Read;
 use std::time::Duration;
 
 use fordway_store::{
-    Bucket, ByteRange, CompleteOptions, CompletedPart, Content, CopyOptions, DeleteOptions, Error, ErrorKind,
-    Expected, GetOptions, Key, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, UploadId,
-    UploadListing, UploadsQuery, Writer,
+    Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Error, ErrorKind,
+    ExpectedContent, GetOptions, Key, ObjectContent, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, UploadId, UploadListing, UploadsQuery, Writer,
 };
 use fordway_wire::s3_xml;
 
-use super::response::{Failure, Outcome, PIECE_BYTES, Source, with_piece};
+use super::response::{ContentSource, Outcome, PIECE_BYTES, RequestFailure, with_piece};
 use crate::abi::{
     CommitCallback, GetDataCallback, ListMultipartUpload, ListPart, ListPartsCallback, ListUploadsCallback,
     MAX_QUERY_STRING_BYTES, UploadIdCallback,
 };
 use crate::arguments::ContentProperties;
 use crate::bucket::BATCH;
-use crate::lane::Target;
-use crate::response::{Properties, QuotedTag, Responder, c_text, checked, seconds, write_text};
+use crate::lane::BucketTarget;
+use crate::response::{
+    CallbackResponder, QuotedTag, SuccessProperties, c_text, checked, seconds, write_text,
+};
 use crate::status::Status;
 
 /// Where a copy tells its result, beside the callbacks.
@@ -46,10 +48,10 @@ impl CopyReturns {
 /// Stores what `source` gives. Without a key, nothing can be stored, and storing nothing succeeds
 /// if the bucket is there: that is how programs make a directory at the top.
 pub(crate) fn put(
-    target: &Target,
+    target: &BucketTarget,
     key: Option<&Key>,
     said: ContentProperties,
-    source: Source,
+    source: ContentSource,
 ) -> Outcome<PutResult> {
     let Some(key) = key else { return Err(no_key()) };
     let options = PutOptions {
@@ -61,7 +63,7 @@ pub(crate) fn put(
     with_piece(|piece| match said.md5 {
         None if source.left_bytes() <= PIECE_BYTES as u64 => put_small(target, key, &options, source, piece),
         md5 => {
-            let expected = Expected { size: options.size_hint, md5, ..Default::default() };
+            let expected = ExpectedContent { size: options.size_hint, md5, ..Default::default() };
             let writer = target.lane.store.writer(&target.bucket, key, &options)?;
             write_all(writer, source, piece, &expected)
         }
@@ -69,10 +71,10 @@ pub(crate) fn put(
 }
 
 fn put_small(
-    target: &Target,
+    target: &BucketTarget,
     key: &Key,
     options: &PutOptions,
-    mut source: Source,
+    mut source: ContentSource,
     piece: &mut [u8],
 ) -> Outcome<PutResult> {
     let filled = source.fill(piece)?;
@@ -82,9 +84,9 @@ fn put_small(
 /// Feeds `writer` with all of `source`, and publishes.
 pub(crate) fn write_all(
     mut writer: Box<dyn Writer>,
-    mut source: Source,
+    mut source: ContentSource,
     piece: &mut [u8],
-    expected: &Expected,
+    expected: &ExpectedContent,
 ) -> Outcome<PutResult> {
     while source.left_bytes() > 0 {
         let filled = source.fill(piece)?;
@@ -94,9 +96,9 @@ pub(crate) fn write_all(
 }
 
 /// A put of no bytes to no key. Errors: `NoSuchBucket`.
-pub(crate) fn touch_bucket(target: &Target, responder: &Responder) -> Outcome {
+pub(crate) fn touch_bucket(target: &BucketTarget, responder: &CallbackResponder) -> Outcome {
     target.lane.store.head_bucket(&target.bucket)?;
-    responder.succeeded(Properties::default)
+    responder.succeeded(SuccessProperties::default)
 }
 
 /// The range of libs3: `count` bytes from `start` on, or all of them if `count` is 0.
@@ -110,33 +112,33 @@ pub(crate) fn range(start: u64, count: u64) -> Option<ByteRange> {
 
 /// Reads an object, and hands it to `callback` piece by piece.
 pub(crate) fn get(
-    target: &Target,
+    target: &BucketTarget,
     key: &Key,
     options: &GetOptions,
     callback: Option<GetDataCallback>,
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     let object = target.lane.store.get(&target.bucket, key, options)?;
-    responder.succeeded(|| Properties::of_object(&object.info, object.content.len()))?;
+    responder.succeeded(|| SuccessProperties::of_object(&object.info, object.content.len()))?;
     match callback {
         Some(callback) => deliver(object.content, callback, responder.data()),
         None => Ok(()),
     }
 }
 
-fn deliver(content: Content, callback: GetDataCallback, data: *mut c_void) -> Outcome {
+fn deliver(content: ObjectContent, callback: GetDataCallback, data: *mut c_void) -> Outcome {
     let hand_over = |piece: &[u8]| {
         // SAFETY: the handler's creator vouches for the callback and its data. A piece has at most
         // `PIECE_BYTES` bytes, which fit in an `int`.
         checked(unsafe { callback(piece.len() as i32, piece.as_ptr().cast(), data) })
     };
     match content {
-        Content::Bytes(bytes) => bytes.chunks(PIECE_BYTES).try_for_each(hand_over),
-        Content::File(region) => {
+        ObjectContent::Bytes(bytes) => bytes.chunks(PIECE_BYTES).try_for_each(hand_over),
+        ObjectContent::File(region) => {
             let len = region.len;
             pump(region, len, hand_over)
         }
-        Content::Stream(reader, len) => pump(reader, len, hand_over),
+        ObjectContent::Stream(reader, len) => pump(reader, len, hand_over),
     }
 }
 
@@ -156,7 +158,7 @@ fn pump(mut reader: impl Read, mut left: u64, mut hand_over: impl FnMut(&[u8]) -
     })
 }
 
-fn broken(error: std::io::Error, left: u64) -> Failure {
+fn broken(error: std::io::Error, left: u64) -> RequestFailure {
     let why = format!("reading failed with {left} bytes to come; read the object again");
     let kind = match error.kind() {
         std::io::ErrorKind::UnexpectedEof => ErrorKind::IncompleteBody,
@@ -166,28 +168,28 @@ fn broken(error: std::io::Error, left: u64) -> Failure {
 }
 
 /// Describes an object; without a key, the bucket.
-pub(crate) fn head(target: &Target, key: Option<&Key>, responder: &Responder) -> Outcome {
+pub(crate) fn head(target: &BucketTarget, key: Option<&Key>, responder: &CallbackResponder) -> Outcome {
     let store = &target.lane.store;
     let Some(key) = key else {
-        store.head_bucket(&target.bucket).map_err(Failure::Head)?;
-        return responder.succeeded(Properties::default);
+        store.head_bucket(&target.bucket).map_err(RequestFailure::Head)?;
+        return responder.succeeded(SuccessProperties::default);
     };
-    let info = store.head(&target.bucket, key, &GetOptions::default()).map_err(Failure::Head)?;
-    responder.succeeded(|| Properties::of_object(&info, info.size))
+    let info = store.head(&target.bucket, key, &GetOptions::default()).map_err(RequestFailure::Head)?;
+    responder.succeeded(|| SuccessProperties::of_object(&info, info.size))
 }
 
 /// Removes an object. Without a key, there is nothing to remove if the bucket is there.
-pub(crate) fn delete(target: &Target, key: Option<&Key>, responder: &Responder) -> Outcome {
+pub(crate) fn delete(target: &BucketTarget, key: Option<&Key>, responder: &CallbackResponder) -> Outcome {
     match key {
         Some(key) => drop(target.lane.store.delete(&target.bucket, key, &DeleteOptions::default())?),
         None => drop(target.lane.store.head_bucket(&target.bucket)?),
     }
-    responder.succeeded(Properties::default)
+    responder.succeeded(SuccessProperties::default)
 }
 
 /// Copies `key` of the target's bucket to `to`. `said` replaces the metadata.
 pub(crate) fn copy(
-    target: &Target,
+    target: &BucketTarget,
     key: &Key,
     to: (&Bucket, &Key),
     said: Option<ContentProperties>,
@@ -196,8 +198,8 @@ pub(crate) fn copy(
     Ok(target.lane.store.copy((&target.bucket, key), to.0, to.1, &options)?)
 }
 
-fn no_key() -> Failure {
-    Failure::refused(Status::ErrorInvalidURI, "the key is empty; name the object to store")
+fn no_key() -> RequestFailure {
+    RequestFailure::refused(Status::ErrorInvalidURI, "the key is empty; name the object to store")
 }
 
 /// The longest document that names the parts: 10,000 of them in 400 bytes each.
@@ -207,15 +209,15 @@ const STORAGE_CLASS: &std::ffi::CStr = c"STANDARD";
 
 /// Starts an upload.
 pub(crate) fn initiate_upload(
-    target: &Target,
+    target: &BucketTarget,
     key: &Key,
     said: ContentProperties,
     callback: Option<UploadIdCallback>,
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     let options = PutOptions { metadata: said.metadata, ..Default::default() };
     let upload = target.lane.store.create_upload(&target.bucket, key, &options)?;
-    responder.succeeded(Properties::default)?;
+    responder.succeeded(SuccessProperties::default)?;
     let Some(callback) = callback else { return Ok(()) };
     let id = c_text(upload.as_str());
     // SAFETY: the handler's creator vouches for the callback and its data; `id` outlives the call.
@@ -223,7 +225,7 @@ pub(crate) fn initiate_upload(
 }
 
 /// Which part of which upload.
-pub(crate) struct Part {
+pub(crate) struct UploadPart {
     pub(crate) key: Key,
     pub(crate) upload: UploadId,
     pub(crate) number: u16,
@@ -235,38 +237,39 @@ pub(crate) fn part_number(number: c_int) -> Outcome<u16> {
         || {
             let why =
                 format!("part {number} cannot be; parts are numbered from 1 to {}", fordway_store::MAX_PARTS);
-            Failure::refused(Status::ErrorInvalidArgument, why)
+            RequestFailure::refused(Status::ErrorInvalidArgument, why)
         },
     )
 }
 
 /// The identifier a caller got when it started an upload. Errors: there is none.
 pub(crate) fn upload_id(id: Option<&str>) -> Outcome<UploadId> {
-    let none =
-        || Failure::refused(Status::ErrorNoSuchUpload, "the upload id is empty; start an upload first");
+    let none = || {
+        RequestFailure::refused(Status::ErrorNoSuchUpload, "the upload id is empty; start an upload first")
+    };
     id.map(UploadId::foreign).ok_or_else(none)
 }
 
 /// Stores what `source` gives as a part.
 pub(crate) fn upload_part(
-    target: &Target,
-    part: &Part,
+    target: &BucketTarget,
+    part: &UploadPart,
     md5: Option<[u8; 16]>,
-    source: Source,
+    source: ContentSource,
 ) -> Outcome<PutResult> {
     let size = Some(source.left_bytes());
     let options = PartOptions { check_md5: md5.is_some(), size_hint: size, ..Default::default() };
     let store = &target.lane.store;
     let writer = store.part_writer(&target.bucket, &part.key, &part.upload, part.number, &options)?;
-    with_piece(|piece| write_all(writer, source, piece, &Expected { size, md5, ..Default::default() }))
+    with_piece(|piece| write_all(writer, source, piece, &ExpectedContent { size, md5, ..Default::default() }))
 }
 
 /// Fills a part from `count` bytes of an object from `start` on; 0 is to the end.
 pub(crate) fn copy_part(
-    target: &Target,
+    target: &BucketTarget,
     key: &Key,
     (start, count): (u64, u64),
-    to: (&fordway_store::Bucket, &Part),
+    to: (&fordway_store::Bucket, &UploadPart),
 ) -> Outcome<PutResult> {
     let options = GetOptions { range: range(start, count), ..Default::default() };
     let (bucket, part) = to;
@@ -276,27 +279,27 @@ pub(crate) fn copy_part(
 
 /// Publishes the object made of the parts that the document of `source` names.
 pub(crate) fn complete_upload(
-    target: &Target,
+    target: &BucketTarget,
     (key, upload): (&Key, &UploadId),
-    source: Source,
+    source: ContentSource,
     callback: Option<CommitCallback>,
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     let parts = read_parts(source)?;
     let options = CompleteOptions::default();
     let made = target.lane.store.complete_upload(&target.bucket, key, upload, &parts, &options)?;
-    responder.succeeded(|| Properties::of_written(&made))?;
+    responder.succeeded(|| SuccessProperties::of_written(&made))?;
     let Some(callback) = callback else { return Ok(()) };
     let (location, etag) = (c_text(&format!("/{}/{key}", target.bucket)), QuotedTag::new(&made.etag));
     // SAFETY: the handler's creator vouches for the callback and its data; the texts outlive the call.
     checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) })
 }
 
-fn read_parts(mut source: Source) -> Outcome<Vec<CompletedPart>> {
+fn read_parts(mut source: ContentSource) -> Outcome<Vec<CompletedPart>> {
     if source.left_bytes() > MAX_DOCUMENT_BYTES {
         let why =
             format!("the document that names the parts has over {MAX_DOCUMENT_BYTES} bytes; use fewer parts");
-        return Err(Failure::refused(Status::XmlDocumentTooLarge, why));
+        return Err(RequestFailure::refused(Status::XmlDocumentTooLarge, why));
     }
     let mut document = vec![0; source.left_bytes() as usize];
     for piece in document.chunks_mut(PIECE_BYTES) {
@@ -304,30 +307,30 @@ fn read_parts(mut source: Source) -> Outcome<Vec<CompletedPart>> {
     }
     s3_xml::completed_parts(&document).map_err(|error| {
         let why = format!("the document that names the parts: {}", error.detail());
-        Failure::refused(Status::ErrorMalformedXML, why)
+        RequestFailure::refused(Status::ErrorMalformedXML, why)
     })
 }
 
 /// Forgets an upload.
 pub(crate) fn abort_upload(
-    target: &Target,
+    target: &BucketTarget,
     (key, upload): (&Key, &UploadId),
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     target.lane.store.abort_upload(&target.bucket, key, upload)?;
-    responder.succeeded(Properties::default)
+    responder.succeeded(SuccessProperties::default)
 }
 
 /// Tells of one page of an upload's parts, in batches.
 pub(crate) fn list_parts(
-    target: &Target,
+    target: &BucketTarget,
     (key, upload): (&Key, &UploadId),
     query: &PartsQuery,
     callback: Option<ListPartsCallback>,
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     let page = target.lane.store.list_parts(&target.bucket, key, upload, query)?;
-    responder.succeeded(Properties::default)?;
+    responder.succeeded(SuccessProperties::default)?;
     callback.map_or(Ok(()), |callback| tell_parts(&page, callback, responder.data()))
 }
 
@@ -369,13 +372,13 @@ fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void
 
 /// Tells of one page of a bucket's uploads, in batches.
 pub(crate) fn list_uploads(
-    target: &Target,
+    target: &BucketTarget,
     query: &UploadsQuery,
     callback: Option<ListUploadsCallback>,
-    responder: &Responder,
+    responder: &CallbackResponder,
 ) -> Outcome {
     let page = target.lane.store.list_uploads(&target.bucket, query)?;
-    responder.succeeded(Properties::default)?;
+    responder.succeeded(SuccessProperties::default)?;
     callback.map_or(Ok(()), |callback| tell_uploads(&page, callback, responder.data()))
 }
 
@@ -414,7 +417,7 @@ const MAX_LIFETIME_S: i64 = 7 * 86_400;
 /// long as can be.
 /// Errors: a lane without URLs, a method or subresource that cannot be signed, no keys.
 pub(crate) fn presigned_url(
-    target: &Target,
+    target: &BucketTarget,
     key: &Key,
     lifetime_s: i64,
     subresource: Option<&str>,
@@ -422,11 +425,11 @@ pub(crate) fn presigned_url(
 ) -> Outcome<String> {
     let Some(presigner) = &target.lane.presigner else {
         let why = format!("the {} lane has no URLs; use the address of a gateway", target.lane.store.lane());
-        return Err(Failure::refused(Status::NotSupported, why));
+        return Err(RequestFailure::refused(Status::NotSupported, why));
     };
     if let Some(subresource) = subresource {
         let why = format!("a URL for {subresource:?} cannot be signed here; leave the resource NULL");
-        return Err(Failure::refused(Status::NotSupported, why));
+        return Err(RequestFailure::refused(Status::NotSupported, why));
     }
     let lifetime_s = if (1..=MAX_LIFETIME_S).contains(&lifetime_s) { lifetime_s } else { MAX_LIFETIME_S };
     let method = known_method(method.unwrap_or("GET"))?;
@@ -438,7 +441,7 @@ pub(crate) fn presigned_url(
                 "the URL has {} bytes, more than a caller has room for; use a shorter key",
                 url.len()
             );
-            Err(Failure::refused(Status::UriTooLong, why))
+            Err(RequestFailure::refused(Status::UriTooLong, why))
         }
     }
 }
@@ -447,6 +450,6 @@ fn known_method(method: &str) -> Outcome<&'static str> {
     const METHODS: [&str; 4] = ["GET", "HEAD", "PUT", "DELETE"];
     METHODS.into_iter().find(|known| known.eq_ignore_ascii_case(method)).ok_or_else(|| {
         let why = format!("a URL cannot be signed for {method}; use one of {}", METHODS.join(", "));
-        Failure::refused(Status::ErrorInvalidArgument, why)
+        RequestFailure::refused(Status::ErrorInvalidArgument, why)
     })
 }

@@ -10,20 +10,20 @@ use std::sync::{Mutex, MutexGuard};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::response::{Failure, Outcome};
-use crate::response::{Responder, without_panic};
+use super::response::{Outcome, RequestFailure};
+use crate::response::{CallbackResponder, without_panic};
 use crate::status::Status;
 
 /// `S3RequestContext`, which C knows by its address only.
 pub struct RequestContext {
-    waiting: Mutex<VecDeque<Waiting>>,
+    waiting: Mutex<VecDeque<QueuedRequest>>,
     /// Always ready to be read.
     ready: OwnedFd,
 }
 
-struct Waiting {
-    responder: Responder,
-    work: Box<dyn FnOnce(&Responder) -> Outcome>,
+struct QueuedRequest {
+    responder: CallbackResponder,
+    work: Box<dyn FnOnce(&CallbackResponder) -> Outcome>,
 }
 
 impl RequestContext {
@@ -47,7 +47,7 @@ impl RequestContext {
         // No lock is held while a callback may add to the queue.
         let first = self.queue().pop_front();
         let ran = first.is_some();
-        if let Some(Waiting { responder, work }) = first {
+        if let Some(QueuedRequest { responder, work }) = first {
             responder.run(work);
         }
         ran
@@ -57,13 +57,13 @@ impl RequestContext {
     pub(crate) fn interrupt(&self) {
         loop {
             let first = self.queue().pop_front();
-            let Some(Waiting { responder, .. }) = first else { return };
+            let Some(QueuedRequest { responder, .. }) = first else { return };
             let why = "the request context was destroyed before the request ran; run it first";
-            responder.complete(Err(Failure::refused(Status::Interrupted, why)));
+            responder.complete(Err(RequestFailure::refused(Status::Interrupted, why)));
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<QueuedRequest>> {
         // A queue is whole after every push or pop, whatever panicked since.
         self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -76,17 +76,17 @@ impl RequestContext {
 #[inline]
 pub(crate) unsafe fn submit<Work>(
     context: *const RequestContext,
-    responder: Responder,
+    responder: CallbackResponder,
     prepare: impl FnOnce() -> Outcome<Work>,
 ) where
-    Work: FnOnce(&Responder) -> Outcome + 'static,
+    Work: FnOnce(&CallbackResponder) -> Outcome + 'static,
 {
     // SAFETY: the caller vouches for it.
     let Some(context) = (unsafe { context.as_ref() }) else {
         return responder.run(|responder| prepare()?(responder));
     };
     match without_panic(|| prepare().map(Box::new)) {
-        Ok(work) => context.queue().push_back(Waiting { responder, work }),
+        Ok(work) => context.queue().push_back(QueuedRequest { responder, work }),
         Err(failure) => responder.complete(Err(failure)),
     }
 }

@@ -15,7 +15,7 @@ use fordway_store::{ETag, Error, Metadata, ObjectInfo, PageBuffer, PutResult};
 use tracing_subscriber::EnvFilter;
 
 use crate::abi::{
-    Abi, ErrorDetails, NameValue, PutDataCallback, ResponseHandler, ResponseProperties, StatusNumber,
+    AbiVersion, ErrorDetails, NameValue, PutDataCallback, ResponseHandler, ResponseProperties, StatusNumber,
 };
 use crate::status::Status;
 
@@ -29,15 +29,15 @@ thread_local! {
 }
 
 /// The caller's side of a request.
-pub(crate) struct Responder {
-    abi: Abi,
+pub(crate) struct CallbackResponder {
+    abi: AbiVersion,
     handler: ResponseHandler,
     data: *mut c_void,
 }
 
 /// What is known of a request's success, for the properties callback.
 #[derive(Default)]
-pub(crate) struct Properties<'a> {
+pub(crate) struct SuccessProperties<'a> {
     /// What describes the content, if any follows.
     metadata: Option<&'a Metadata>,
     content_bytes: u64,
@@ -45,10 +45,10 @@ pub(crate) struct Properties<'a> {
     modified_s: Option<i64>,
 }
 
-impl<'a> Properties<'a> {
+impl<'a> SuccessProperties<'a> {
     /// Of an object of which `content_bytes` bytes follow.
     pub(crate) fn of_object(info: &'a ObjectInfo, content_bytes: u64) -> Self {
-        Properties {
+        SuccessProperties {
             metadata: Some(&info.metadata),
             content_bytes,
             etag: Some(&info.etag),
@@ -58,7 +58,7 @@ impl<'a> Properties<'a> {
 
     /// Of something just written.
     pub(crate) fn of_written(made: &'a PutResult) -> Self {
-        Properties { etag: Some(&made.etag), ..Default::default() }
+        SuccessProperties { etag: Some(&made.etag), ..Default::default() }
     }
 
     fn content_type(&self) -> Option<Cow<'static, CStr>> {
@@ -74,9 +74,9 @@ impl<'a> Properties<'a> {
     }
 }
 
-impl Responder {
-    pub(crate) fn new(abi: Abi, handler: ResponseHandler, data: *mut c_void) -> Self {
-        Responder { abi, handler, data }
+impl CallbackResponder {
+    pub(crate) fn new(abi: AbiVersion, handler: ResponseHandler, data: *mut c_void) -> Self {
+        CallbackResponder { abi, handler, data }
     }
 
     /// The pointer that the caller wants back in each callback.
@@ -86,7 +86,7 @@ impl Responder {
 
     /// Tells that the request succeeded. `describe` is called only if somebody listens.
     /// Errors: `Callback`.
-    pub(crate) fn succeeded<'a>(&self, describe: impl FnOnce() -> Properties<'a>) -> Outcome {
+    pub(crate) fn succeeded<'a>(&self, describe: impl FnOnce() -> SuccessProperties<'a>) -> Outcome {
         let Some(callback) = self.handler.properties else { return Ok(()) };
         let told = describe();
         let (content_type, user) = (told.content_type(), told.user());
@@ -112,7 +112,7 @@ impl Responder {
 
     /// Carries out `work`, and tells how it ended.
     #[inline]
-    pub(crate) fn run(self, work: impl FnOnce(&Responder) -> Outcome) {
+    pub(crate) fn run(self, work: impl FnOnce(&CallbackResponder) -> Outcome) {
         let outcome = without_panic(|| work(&self));
         self.complete(outcome);
     }
@@ -150,7 +150,7 @@ impl Responder {
 pub(crate) fn without_panic<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     // What a panic leaves half done is dropped with the request.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        Err(Failure::refused(
+        Err(RequestFailure::refused(
             Status::InternalError,
             "a bug in fordway; run with FORDWAY_LOG=debug and report it",
         ))
@@ -161,7 +161,7 @@ pub(crate) fn without_panic<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> 
 pub(crate) fn checked(answer: StatusNumber) -> Outcome {
     match answer {
         0 => Ok(()),
-        number => Err(Failure::Callback(number)),
+        number => Err(RequestFailure::Callback(number)),
     }
 }
 
@@ -226,7 +226,7 @@ pub(crate) unsafe fn write_text(to: *mut c_char, capacity: usize, text: &str) {
 
 /// A request's failure.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum RequestFailure {
     /// The store's.
     Store(Error),
     /// The store's, where a service would have answered without a body.
@@ -238,44 +238,46 @@ pub(crate) enum Failure {
 }
 
 /// How a request ended.
-pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+pub(crate) type Outcome<T = ()> = Result<T, RequestFailure>;
 
-impl Failure {
+impl RequestFailure {
     /// An argument or operation that is refused; `why` is a sentence that says what to do instead.
     pub(crate) fn refused(status: Status, why: impl Into<String>) -> Self {
-        Failure::Refused(status, why.into())
+        RequestFailure::Refused(status, why.into())
     }
 
-    pub(crate) fn number(&self, abi: Abi) -> StatusNumber {
+    pub(crate) fn number(&self, abi: AbiVersion) -> StatusNumber {
         match self {
-            Failure::Store(error) => abi.number(error.kind().into()),
-            Failure::Head(error) => abi.number(Status::from(error.kind()).without_body()),
-            Failure::Refused(status, _) => abi.number(*status),
-            Failure::Callback(number) => *number,
+            RequestFailure::Store(error) => abi.number(error.kind().into()),
+            RequestFailure::Head(error) => abi.number(Status::from(error.kind()).without_body()),
+            RequestFailure::Refused(status, _) => abi.number(*status),
+            RequestFailure::Callback(number) => *number,
         }
     }
 
     /// The sentence for a person.
     pub(crate) fn message(&self) -> String {
         match self {
-            Failure::Store(error) | Failure::Head(error) => error.to_string(),
-            Failure::Refused(_, why) => why.clone(),
-            Failure::Callback(number) => format!("a callback of the program answered with status {number}"),
+            RequestFailure::Store(error) | RequestFailure::Head(error) => error.to_string(),
+            RequestFailure::Refused(_, why) => why.clone(),
+            RequestFailure::Callback(number) => {
+                format!("a callback of the program answered with status {number}")
+            }
         }
     }
 
     /// The address of what it failed on, or empty.
     pub(crate) fn resource(&self) -> &str {
         match self {
-            Failure::Store(error) | Failure::Head(error) => error.target(),
-            Failure::Refused(..) | Failure::Callback(_) => "",
+            RequestFailure::Store(error) | RequestFailure::Head(error) => error.target(),
+            RequestFailure::Refused(..) | RequestFailure::Callback(_) => "",
         }
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for RequestFailure {
     fn from(error: Error) -> Self {
-        Failure::Store(error)
+        RequestFailure::Store(error)
     }
 }
 
@@ -319,15 +321,15 @@ pub(crate) fn with_piece<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 }
 
 /// The caller's content, asked for piece by piece and never beyond what was announced.
-pub(crate) struct Source {
+pub(crate) struct ContentSource {
     callback: Option<PutDataCallback>,
     data: *mut c_void,
     left_bytes: u64,
 }
 
-impl Source {
+impl ContentSource {
     pub(crate) fn new(callback: Option<PutDataCallback>, data: *mut c_void, total_bytes: u64) -> Self {
-        Source { callback, data, left_bytes: total_bytes }
+        ContentSource { callback, data, left_bytes: total_bytes }
     }
 
     pub(crate) fn left_bytes(&self) -> u64 {
@@ -349,7 +351,7 @@ impl Source {
     fn ask(&self, room: &mut [u8]) -> Outcome<usize> {
         let missing = || self.left_bytes;
         let Some(callback) = self.callback else {
-            return Err(Failure::refused(
+            return Err(RequestFailure::refused(
                 Status::ErrorMissingRequestBodyError,
                 "there is no callback for the content",
             ));
@@ -360,17 +362,18 @@ impl Source {
         let got = unsafe { callback(room_bytes, room.as_mut_ptr().cast(), self.data) };
         match got {
             1.. if got <= room_bytes => Ok(got as usize),
-            1.. => Err(Failure::refused(
+            1.. => Err(RequestFailure::refused(
                 Status::InternalError,
                 format!("the callback for the content put {got} bytes where {room_bytes} had room"),
             )),
-            0 => Err(Failure::refused(
+            0 => Err(RequestFailure::refused(
                 Status::ErrorIncompleteBody,
                 format!("the content ended within the last {} bytes that were announced", missing()),
             )),
-            _ => {
-                Err(Failure::refused(Status::AbortedByCallback, "the callback for the content asked to stop"))
-            }
+            _ => Err(RequestFailure::refused(
+                Status::AbortedByCallback,
+                "the callback for the content asked to stop",
+            )),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use fordway_store::ErrorKind;
 
-use crate::abi::{Abi, StatusNumber};
+use crate::abi::{AbiVersion, StatusNumber};
 
 macro_rules! statuses {
     ($($name:ident),* $(,)?) => {
@@ -100,10 +100,10 @@ impl Status {
     }
 
     /// The status that has `number` in `abi`.
-    pub fn from_number(abi: Abi, number: StatusNumber) -> Option<Status> {
+    pub fn from_number(abi: AbiVersion, number: StatusNumber) -> Option<Status> {
         let is_known = |status: &Status| match abi {
-            Abi::V4_1 => true,
-            Abi::V2_0 => !SINCE_4_1.iter().any(|(new, _)| new == status),
+            AbiVersion::V4_1 => true,
+            AbiVersion::V2_0 => !SINCE_4_1.iter().any(|(new, _)| new == status),
         };
         Status::ALL.iter().copied().filter(is_known).nth(usize::try_from(number).ok()?)
     }
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn every_kind_is_a_failure_with_a_name_in_both_numberings() {
         for kind in ErrorKind::ALL {
-            for (abi, largest) in [(Abi::V4_1, 134), (Abi::V2_0, 117)] {
+            for (abi, largest) in [(AbiVersion::V4_1, 134), (AbiVersion::V2_0, 117)] {
                 let number = abi.number(Status::from(*kind));
                 assert!((1..=largest).contains(&number), "{kind:?} is {number} in {abi:?}");
                 assert!(Status::from_number(abi, number).is_some(), "{kind:?}");
@@ -234,13 +234,17 @@ mod tests {
             (Status::HttpErrorNotFound, 132, 115),
             (Status::HttpErrorUnknown, 134, 117),
         ] {
-            assert_eq!((Abi::V4_1.number(status), Abi::V2_0.number(status)), (in_4_1, in_2_0), "{status:?}");
+            assert_eq!(
+                (AbiVersion::V4_1.number(status), AbiVersion::V2_0.number(status)),
+                (in_4_1, in_2_0),
+                "{status:?}"
+            );
         }
     }
 
     #[test]
     fn numbers_lead_back_to_their_status() {
-        for abi in [Abi::V2_0, Abi::V4_1] {
+        for abi in [AbiVersion::V2_0, AbiVersion::V4_1] {
             for number in 0..=abi.number(Status::HttpErrorUnknown) {
                 let status = Status::from_number(abi, number).expect("numbers have no gaps");
                 assert_eq!(abi.number(status), number);

@@ -10,23 +10,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
-use fordway_lanes::Options;
-use fordway_measure::{Clock, Lane, Machine, Run};
+use fordway_lanes::LaneOptions;
+use fordway_measure::{Machine, MeasuredLane, RunClock, RunDocument};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::bench::{Header, LaneResults, Setting, Workload, describe};
+use fordway_workload::bench::{LaneResults, WorkloadHeader, WorkloadPlan, WorkloadSetting, describe};
 use fordway_workload::io500::{self, Io500Plan};
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
 use fordway_workload::options::with_new_name;
 use fordway_workload::report::table;
-use fordway_workload::{Crew, Site, Team, Watch};
+use fordway_workload::{RankTeam, RunWatch, WorkloadRank, WorkloadSite};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 
 use self::stencil::StencilArgs;
 use self::team::MpiTeam;
-use self::transport::TransportArgs;
+use self::transport::MpiTransportArgs;
 
 /// Raised by SIGINT and SIGTERM, which `mpirun` passes on.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -37,45 +37,45 @@ static STOP: AtomicBool = AtomicBool::new(false);
 #[command(after_help = "Examples:
   mpirun -n 4 fordway-mpi ior /lustre/scratch file:///lustre/scratch
   srun fordway-mpi io500 file:///lustre/scratch --stonewall 300")]
-struct Cli {
+struct MpiCommandLine {
     #[command(subcommand)]
-    benchmark: Benchmark,
+    benchmark: MpiBenchmark,
 }
 
 #[derive(Subcommand)]
-enum Benchmark {
+enum MpiBenchmark {
     /// Large files in blocks and transfers: bandwidth
-    Ior(Job<IorPlan>),
+    Ior(BenchmarkJob<IorPlan>),
     /// Many small files: create, stat, read, delete
-    Mdtest(Job<MdtestPlan>),
+    Mdtest(BenchmarkJob<MdtestPlan>),
     /// Data sets of constant size: the latency of each operation
-    Mdworkbench(Job<MdworkbenchPlan>),
+    Mdworkbench(BenchmarkJob<MdworkbenchPlan>),
     /// IO500's phases in their order, and its scores
-    Io500(Job<Io500Plan>),
+    Io500(BenchmarkJob<Io500Plan>),
     /// Latency and bandwidth between two ranks, for messages of many sizes
-    Transport(TransportArgs),
+    Transport(MpiTransportArgs),
     /// Heat on a plate: a program of neighbours, to measure speed-up with
     Stencil(StencilArgs),
 }
 
 #[derive(Args)]
-struct Job<P: Args> {
+struct BenchmarkJob<P: Args> {
     #[command(flatten)]
-    setting: Setting,
+    setting: WorkloadSetting,
     #[command(flatten)]
     plan: P,
 }
 
-impl Benchmark {
+impl MpiBenchmark {
     /// Runs on the ranks of `world`; answers whether every operation succeeded.
     fn run(self, world: SimpleCommunicator) -> Result<bool> {
         let (workload, setting) = match self {
-            Benchmark::Ior(job) => (Workload::Ior(job.plan), job.setting),
-            Benchmark::Mdtest(job) => (Workload::Mdtest(job.plan), job.setting),
-            Benchmark::Mdworkbench(job) => (Workload::Mdworkbench(job.plan), job.setting),
-            Benchmark::Io500(job) => (Workload::Io500(job.plan), job.setting),
-            Benchmark::Transport(args) => return transport::run_ranks(&args, &world, &STOP),
-            Benchmark::Stencil(args) => return stencil::run(&args, &world),
+            MpiBenchmark::Ior(job) => (WorkloadPlan::Ior(job.plan), job.setting),
+            MpiBenchmark::Mdtest(job) => (WorkloadPlan::Mdtest(job.plan), job.setting),
+            MpiBenchmark::Mdworkbench(job) => (WorkloadPlan::Mdworkbench(job.plan), job.setting),
+            MpiBenchmark::Io500(job) => (WorkloadPlan::Io500(job.plan), job.setting),
+            MpiBenchmark::Transport(args) => return transport::run_ranks(&args, &world, &STOP),
+            MpiBenchmark::Stencil(args) => return stencil::run(&args, &world),
         };
         run(&workload, &setting, &MpiTeam::new(world))
     }
@@ -83,9 +83,9 @@ impl Benchmark {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    let cli = Cli::try_parse().unwrap_or_else(|error| with_new_name(error, &words).exit());
+    let cli = MpiCommandLine::try_parse().unwrap_or_else(|error| with_new_name(error, &words).exit());
     let benchmark = cli.benchmark;
-    if matches!(&benchmark, Benchmark::Transport(args) if args.which) {
+    if matches!(&benchmark, MpiBenchmark::Transport(args) if args.which) {
         println!("{}", transport::library());
         return ExitCode::SUCCESS;
     }
@@ -123,10 +123,10 @@ fn end_the_job_on_panic(rank: i32) {
 }
 
 /// Answers whether every operation succeeded.
-fn run(workload: &Workload, setting: &Setting, team: &MpiTeam) -> Result<bool> {
+fn run(workload: &WorkloadPlan, setting: &WorkloadSetting, team: &MpiTeam) -> Result<bool> {
     let show = |_: &str, _: u64| {};
-    let watch = Watch::new(&STOP, &show);
-    let crew = Crew::new(team, &watch, Clock::start());
+    let watch = RunWatch::new(&STOP, &show);
+    let crew = WorkloadRank::new(team, &watch, RunClock::start());
     let opened = open(setting);
     let (sites, outcome) = opened.map_or_else(|error| (Vec::new(), Err(error)), |sites| (sites, Ok(())));
     crew.agree(outcome)?;
@@ -134,7 +134,7 @@ fn run(workload: &Workload, setting: &Setting, team: &MpiTeam) -> Result<bool> {
     let dirs: Vec<(&str, &Path)> = setting.places.iter().map(|place| ("root", Path::new(place))).collect();
     let machine = Machine::observe(&dirs);
     let lanes = setting.run(workload, &crew, &sites)?;
-    let header = Header {
+    let header = WorkloadHeader {
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),
@@ -152,32 +152,33 @@ fn run(workload: &Workload, setting: &Setting, team: &MpiTeam) -> Result<bool> {
 }
 
 /// Each place as a site of its own.
-fn open(setting: &Setting) -> Result<Vec<Site>> {
+fn open(setting: &WorkloadSetting) -> Result<Vec<WorkloadSite>> {
     if setting.places.is_empty() {
         let why = "name at least one PLACE: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let mut sites: Vec<Site> = Vec::new();
+    let mut sites: Vec<WorkloadSite> = Vec::new();
     for place in &setting.places {
         if !place.contains("://") {
-            sites.push(Site::files(Path::new(place), setting.name.clone()));
+            sites.push(WorkloadSite::files(Path::new(place), setting.name.clone()));
             continue;
         }
-        let options = Options { endpoint: Some(place.clone()), ..Options::default() };
+        let options = LaneOptions { endpoint: Some(place.clone()), ..LaneOptions::default() };
         let store = fordway_lanes::open(&options)?.store;
         let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
-        let lane = Lane { name: format!("{}{number}", store.lane()), description: format!("S3 on {place}") };
-        sites.push(Site::objects(lane, store, setting.name.clone(), None));
+        let lane =
+            MeasuredLane { name: format!("{}{number}", store.lane()), description: format!("S3 on {place}") };
+        sites.push(WorkloadSite::objects(lane, store, setting.name.clone(), None));
     }
     Ok(sites)
 }
 
 /// Rank 0's view: the table, what is doubtful, and scores.
-fn report(workload: &Workload, run: &Run, lanes: &[LaneResults], path: &Path) -> Result<()> {
+fn report(workload: &WorkloadPlan, run: &RunDocument, lanes: &[LaneResults], path: &Path) -> Result<()> {
     println!("{}", table(run, lanes));
     run.warnings.iter().for_each(|warning| eprintln!("fordway-mpi: warning: {warning}"));
-    if let Workload::Io500(plan) = workload {
+    if let WorkloadPlan::Io500(plan) = workload {
         for (score, text) in io500::score(plan, lanes) {
             let file = path.join(format!("result-{}.txt", score.lane));
             std::fs::write(&file, &text).map_err(|error| {

@@ -41,7 +41,7 @@ pub(crate) struct StencilArgs {
 /// Runs it on all ranks. Errors: `InvalidArgument` for more ranks than rows.
 pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool> {
     let side = (args.cells as f64).sqrt().round() as usize;
-    let mut strip = Strip::new(world, side)?;
+    let mut strip = RowStrip::new(world, side)?;
     assert!(args.fail != Some(world.rank()), "the stencil was told to fail on this rank");
     while args.hang == Some(world.rank()) {
         std::thread::park();
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool
 }
 
 /// The rows of one rank, with a row of each neighbour above and below.
-struct Strip {
+struct RowStrip {
     width: usize,
     rows: usize,
     now: Vec<f64>,
@@ -76,7 +76,7 @@ struct Strip {
     communication: Duration,
 }
 
-impl Strip {
+impl RowStrip {
     fn new(world: &SimpleCommunicator, side: usize) -> Result<Self> {
         let (rank, ranks) = (world.rank() as usize, world.size() as usize);
         if ranks > side {
@@ -88,7 +88,7 @@ impl Strip {
         if rank == 0 {
             now[..side].fill(EDGE);
         }
-        Ok(Strip { width: side, rows, next: now.clone(), now, communication: Duration::ZERO })
+        Ok(RowStrip { width: side, rows, next: now.clone(), now, communication: Duration::ZERO })
     }
 
     /// Sends the outer rows to the neighbours and takes theirs; the edges of the plate stay.

@@ -1,7 +1,7 @@
 //! The ranks of an MPI job as a team.
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::Team;
+use fordway_workload::RankTeam;
 use mpi::collective::SystemOperation;
 use mpi::datatype::PartitionMut;
 use mpi::topology::SimpleCommunicator;
@@ -33,7 +33,7 @@ fn count(len: usize) -> Result<i32> {
     })
 }
 
-impl Team for MpiTeam {
+impl RankTeam for MpiTeam {
     fn rank(&self) -> usize {
         self.world.rank() as usize
     }

@@ -5,11 +5,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fordway_measure::{Lane, Machine, transfer_table};
+use fordway_measure::{Machine, MeasuredLane, transfer_table};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::summary::Header;
+use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
-    Hello, Link, Linked, Setting, Side, Transport, answer, describe, follow, run,
+    JobHello, JobProcess, LinkTransport, MessageLink, MessageTransport, TransportSetting, answer, describe,
+    follow, run,
 };
 use mpi::Rank;
 use mpi::request::multiple_scope;
@@ -27,9 +28,9 @@ const IDLE: Duration = Duration::from_millis(1);
 
 Rank 0 asks and rank 1 answers, wherever the launcher has put them. `fordway bench transport` starts
 this by itself on one machine, beside TCP, HTTP and the lanes.")]
-pub(crate) struct TransportArgs {
+pub(crate) struct MpiTransportArgs {
     #[command(flatten)]
-    setting: Setting,
+    setting: TransportSetting,
     /// Print the MPI library that this is linked to, and end
     #[arg(long)]
     pub(crate) which: bool,
@@ -48,35 +49,40 @@ pub(crate) fn library() -> String {
 
 /// Runs it on the two ranks of `world`. Answers whether all bytes were right.
 /// Errors: `InvalidArgument` for another number of ranks.
-pub(crate) fn run_ranks(args: &TransportArgs, world: &SimpleCommunicator, stop: &AtomicBool) -> Result<bool> {
+pub(crate) fn run_ranks(
+    args: &MpiTransportArgs,
+    world: &SimpleCommunicator,
+    stop: &AtomicBool,
+) -> Result<bool> {
     if world.size() != 2 {
         let why = format!("transport needs 2 ranks and has {}; start it with mpirun -n 2", world.size());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let mut link = MpiLink { world: SimpleCommunicator::world(), other: 1 - world.rank() };
     if world.rank() == 1 {
-        link.send(&Side::own().to_bytes())?;
+        link.send(&JobProcess::own().to_bytes())?;
         return follow(&mut link).map(|()| true);
     }
     let mut theirs = [0; 8];
     link.receive(&mut theirs)?;
-    let hello = Hello { implementation: library(), sides: [Side::own(), Side::from_bytes(theirs)] };
+    let hello =
+        JobHello { implementation: library(), sides: [JobProcess::own(), JobProcess::from_bytes(theirs)] };
     let description = format!("2 ranks of {}, as the launcher placed them", hello.implementation);
-    let lane = Lane { name: "mpi".to_owned(), description };
-    let mut linked = Linked::new(lane, link);
+    let lane = MeasuredLane { name: "mpi".to_owned(), description };
+    let mut linked = LinkTransport::new(lane, link);
     match args.control {
         Some(control) => answer(control, &hello, &mut linked).map(|()| true),
         None => by_itself(&args.setting, linked, stop),
     }
 }
 
-fn by_itself(setting: &Setting, linked: Linked<MpiLink>, stop: &AtomicBool) -> Result<bool> {
+fn by_itself(setting: &TransportSetting, linked: LinkTransport<MpiLink>, stop: &AtomicBool) -> Result<bool> {
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let plan = setting.plan()?;
     let lane = linked.lane().clone();
     let outcome = run(&plan, &mut [Box::new(linked)], stop, &mut |_| ())?;
-    let header = Header {
+    let header = RunHeader {
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),
@@ -104,7 +110,7 @@ impl MpiLink {
     }
 }
 
-impl Link for MpiLink {
+impl MessageLink for MpiLink {
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.other().send(bytes);
         Ok(())

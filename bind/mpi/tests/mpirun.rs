@@ -6,11 +6,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_measure::Run;
+use fordway_measure::RunDocument;
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_workload::speedup::RankReport;
-use fordway_workload::transport::{Exchange, Order, Remote, Transport};
+use fordway_workload::transport::{MessageExchange, MessageOrder, MessageTransport, RemoteTransport};
 
 const RANKS: u64 = 2;
 
@@ -42,7 +42,7 @@ fn finished(mut command: Command) -> (Output, String) {
 /// A gateway on `root`, until the process ends.
 fn gateway(root: &Path) -> String {
     let store = PosixStore::open(root, PosixConfig::default()).unwrap();
-    let identity = Identity { access_key: "key".into(), secret_key: "secret".into() };
+    let identity = AccessKeyPair { access_key: "key".into(), secret_key: "secret".into() };
     let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let gateway = Gateway::bind(Users::one(identity, Arc::new(store)), GatewayConfig::new(listen)).unwrap();
     let address = gateway.local_addr();
@@ -70,7 +70,7 @@ fn all_workloads_on_all_lanes() {
         words.extend(options.split(' '));
         let (output, all) = finished(mpirun(dir.path(), &words));
         assert!(output.status.success(), "{workload}: {all}");
-        let run = Run::read(&dir.path().join(workload)).unwrap();
+        let run = RunDocument::read(&dir.path().join(workload)).unwrap();
         assert_eq!((run.lanes.len(), run.phases.len()), (3, phases), "{workload}: {:?}", run.phases);
         assert_eq!(run.parameters["ranks"], RANKS);
         for row in &run.summaries {
@@ -86,7 +86,7 @@ fn sums_over_ranks_are_those_of_the_files() {
     let words = ["ior", ".", "--block-size", "2MiB", "--segments", "3", "--keep", "--out", "x.run"];
     let (output, all) = finished(mpirun(dir.path(), &words));
     assert!(output.status.success(), "{all}");
-    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
     let files: Vec<u64> = std::fs::read_dir(dir.path().join("fordway-bench/ior"))
         .unwrap()
         .map(|entry| entry.unwrap().metadata().unwrap().len())
@@ -143,7 +143,7 @@ fn transport_makes_a_run() {
         ["transport", "--size", "1,5000,300000", "--messages", "5", "--rounds", "5", "--out", "x.run"];
     let (output, all) = finished(mpirun(dir.path(), &words));
     assert!(output.status.success() && all.contains("half-round-trip 5000 B"), "{all}");
-    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
     assert_eq!((run.kind.as_str(), run.summaries.len()), ("transport", 9));
     for row in &run.summaries {
         let of = row.transfer.as_ref().unwrap();
@@ -158,11 +158,13 @@ fn transport_takes_orders_until_nobody_gives_them() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let control = listener.local_addr().unwrap().to_string();
     let mut job = mpirun(dir.path(), &["transport", "--control", &control]).spawn().unwrap();
-    let (mut remote, hello) = Remote::greet(listener.accept().unwrap().0, "mpi").unwrap();
+    let (mut remote, hello) = RemoteTransport::greet(listener.accept().unwrap().0, "mpi").unwrap();
     assert!(hello.implementation.contains("MPI"), "{hello:?}");
     assert_ne!(hello.sides[0].pid, hello.sides[1].pid);
-    for (exchange, window) in [(Exchange::Fetch, 1), (Exchange::Stream, 64), (Exchange::PingPong, 1)] {
-        let order = Order { exchange, size_bytes: 100_000, window, count: 3, warm_up: 1 };
+    for (exchange, window) in
+        [(MessageExchange::Fetch, 1), (MessageExchange::Stream, 64), (MessageExchange::PingPong, 1)]
+    {
+        let order = MessageOrder { exchange, size_bytes: 100_000, window, count: 3, warm_up: 1 };
         assert!(remote.carry_out(&order).unwrap().is_right, "{exchange:?}");
     }
     drop(remote);

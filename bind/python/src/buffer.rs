@@ -3,8 +3,8 @@
 
 use std::ffi::c_int;
 
-use fordway_store::{Content, Error, ErrorKind, Result};
-use fordway_sys::Mapping;
+use fordway_store::{Error, ErrorKind, ObjectContent, Result};
+use fordway_sys::FileMapping;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -13,7 +13,11 @@ use crate::content::{read_all, u8_buffer};
 use crate::store::without_interpreter;
 
 /// Reads `content` into the caller's buffer and answers its length.
-pub(crate) fn read_into(py: Python<'_>, content: Content, target: &Bound<'_, PyAny>) -> PyResult<usize> {
+pub(crate) fn read_into(
+    py: Python<'_>,
+    content: ObjectContent,
+    target: &Bound<'_, PyAny>,
+) -> PyResult<usize> {
     let buffer = u8_buffer(py, target)?;
     if buffer.readonly() || !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err("the buffer must be writable and in one piece"));
@@ -33,34 +37,36 @@ pub(crate) fn read_into(py: Python<'_>, content: Content, target: &Bound<'_, PyA
 }
 
 /// An object's content as read-only memory: take a `memoryview`, or `numpy.frombuffer`, of it.
-#[pyclass(frozen, module = "fordway")]
-pub(crate) struct Mapped(Memory);
+#[pyclass(frozen, name = "Mapped", module = "fordway")]
+pub(crate) struct MappedContent(ContentMemory);
 
-enum Memory {
-    File(Mapping),
+enum ContentMemory {
+    File(FileMapping),
     Own(Vec<u8>),
 }
 
-impl Mapped {
+impl MappedContent {
     /// Errors: from a read; `Io` where the file system cannot map files.
-    pub(crate) fn new(content: Content) -> Result<Self> {
-        let Content::File(region) = content else { return Ok(Mapped(Memory::Own(content.into_vec()?))) };
-        match Mapping::new(&region.file, region.offset, region.len) {
-            Ok(mapping) => Ok(Mapped(Memory::File(mapping))),
+    pub(crate) fn new(content: ObjectContent) -> Result<Self> {
+        let ObjectContent::File(region) = content else {
+            return Ok(MappedContent(ContentMemory::Own(content.into_vec()?)));
+        };
+        match FileMapping::new(&region.file, region.offset, region.len) {
+            Ok(mapping) => Ok(MappedContent(ContentMemory::File(mapping))),
             Err(errno) => Err(Error::new(ErrorKind::Io, "the file cannot be mapped").caused_by(errno)),
         }
     }
 
     fn bytes(&self) -> &[u8] {
         match &self.0 {
-            Memory::File(mapping) => mapping,
-            Memory::Own(bytes) => bytes,
+            ContentMemory::File(mapping) => mapping,
+            ContentMemory::Own(bytes) => bytes,
         }
     }
 }
 
 #[pymethods]
-impl Mapped {
+impl MappedContent {
     fn __len__(&self) -> usize {
         self.bytes().len()
     }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io::Read;
 
-use fordway_store::{Content, Error, ErrorKind, Result, TRUSTED_BYTES};
+use fordway_store::{Error, ErrorKind, ObjectContent, Result, TRUSTED_BYTES};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
@@ -20,31 +20,31 @@ thread_local! {
 }
 
 /// What an object's content has become before the interpreter is taken again.
-pub(crate) enum Opened {
+pub(crate) enum FetchedContent {
     /// It is in the thread's [`BUFFER`].
     Copied,
     /// It is still to be read.
-    Open(Content),
+    Open(ObjectContent),
 }
 
-impl Opened {
+impl FetchedContent {
     /// Reads what is small, in the thread that will take it.
-    pub(crate) fn new(content: Content) -> Result<Self> {
+    pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         if content.len() > COPIED_BYTES_MAX {
-            return Ok(Opened::Open(content));
+            return Ok(FetchedContent::Open(content));
         }
         BUFFER.with_borrow_mut(|buffer| content.read_to(buffer))?;
-        Ok(Opened::Copied)
+        Ok(FetchedContent::Copied)
     }
 
     /// The bytes object that the caller gets.
     pub(crate) fn into_bytes(self, py: Python<'_>) -> PyResult<Bound<'_, PyBytes>> {
         let content = match self {
-            Opened::Copied => return BUFFER.with_borrow(|buffer| Ok(PyBytes::new(py, buffer))),
-            Opened::Open(content) => content,
+            FetchedContent::Copied => return BUFFER.with_borrow(|buffer| Ok(PyBytes::new(py, buffer))),
+            FetchedContent::Open(content) => content,
         };
         let len = usize::try_from(content.len())?;
-        if len > TRUSTED_BYTES && matches!(content, Content::Stream(..)) {
+        if len > TRUSTED_BYTES && matches!(content, ObjectContent::Stream(..)) {
             // A server says how many there are; they are believed as they come, at the price of a copy.
             let bytes = without_interpreter(py, || content.into_vec())?;
             return Ok(PyBytes::new(py, &bytes));
@@ -54,7 +54,7 @@ impl Opened {
 }
 
 /// Fills `bytes` with the content, which has just this many.
-pub(crate) fn read_all(content: Content, bytes: &mut [u8]) -> Result<()> {
+pub(crate) fn read_all(content: ObjectContent, bytes: &mut [u8]) -> Result<()> {
     let len = bytes.len();
     content.into_reader().read_exact(bytes).map_err(|error| {
         let why = format!("the content could not be read to its end at {len} bytes");

@@ -17,15 +17,17 @@ mod _fordway {
     use pyo3::types::PyTuple;
 
     #[pymodule_export]
-    use crate::buffer::Mapped;
+    use crate::buffer::MappedContent;
     #[pymodule_export]
-    use crate::listing::ObjectInfo;
+    use crate::listing::PyObjectInfo;
     #[pymodule_export]
-    use crate::listing::{BucketInfo, CommonPrefix, Entries, ObjectSummary, VersionSummary, Versions};
+    use crate::listing::{
+        CommonPrefix, EntryIterator, PyBucketInfo, PyObjectSummary, PyVersionSummary, VersionIterator,
+    };
     #[pymodule_export]
-    use crate::remote::{RemoteFile, open_url};
+    use crate::remote::{PyRemoteFile, open_url};
     #[pymodule_export]
-    use crate::store::{Store, open};
+    use crate::store::{PyStore, open};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use std::vec;
 
-use fordway_store::{Bucket, Entry, ListQuery, VersionsQuery};
+use fordway_store::{Bucket, ListEntry, ListQuery, VersionsQuery};
 use pyo3::prelude::*;
 
 use super::store::to_python;
 
 /// A bucket.
-#[pyclass(frozen, get_all, module = "fordway")]
-pub(crate) struct BucketInfo {
+#[pyclass(frozen, get_all, name = "BucketInfo", module = "fordway")]
+pub(crate) struct PyBucketInfo {
     name: String,
     /// When it was made, as far as the store knows, in UTC.
     created: SystemTime,
 }
 
 /// An object as a listing shows it.
-#[pyclass(frozen, get_all, module = "fordway")]
-pub(crate) struct ObjectSummary {
+#[pyclass(frozen, get_all, name = "ObjectSummary", module = "fordway")]
+pub(crate) struct PyObjectSummary {
     key: String,
     /// Bytes.
     size: u64,
@@ -31,8 +31,8 @@ pub(crate) struct ObjectSummary {
 }
 
 /// One version of an object, or a delete marker, as a listing shows it.
-#[pyclass(frozen, get_all, module = "fordway")]
-pub(crate) struct VersionSummary {
+#[pyclass(frozen, get_all, name = "VersionSummary", module = "fordway")]
+pub(crate) struct PyVersionSummary {
     key: String,
     /// Its name; `"null"` if it was written while the bucket kept none.
     version: String,
@@ -55,14 +55,14 @@ pub(crate) struct CommonPrefix {
 }
 
 #[pymethods]
-impl BucketInfo {
+impl PyBucketInfo {
     fn __repr__(&self) -> String {
         format!("<Bucket {}>", self.name)
     }
 }
 
 #[pymethods]
-impl ObjectSummary {
+impl PyObjectSummary {
     fn __repr__(&self) -> String {
         format!("<Object {:?}, {} bytes>", self.key, self.size)
     }
@@ -76,17 +76,17 @@ impl CommonPrefix {
 }
 
 #[pymethods]
-impl VersionSummary {
+impl PyVersionSummary {
     fn __repr__(&self) -> String {
         let kind = if self.is_delete_marker { "DeleteMarker" } else { "Version" };
         format!("<{kind} {:?}, {}>", self.key, self.version)
     }
 }
 
-impl From<fordway_store::VersionSummary> for VersionSummary {
+impl From<fordway_store::VersionSummary> for PyVersionSummary {
     fn from(found: fordway_store::VersionSummary) -> Self {
         let (size, etag) = found.content.map(|(size, etag)| (size, etag.to_string())).unzip();
-        VersionSummary {
+        PyVersionSummary {
             key: found.key,
             version: found.version.to_string(),
             is_latest: found.is_latest,
@@ -98,29 +98,29 @@ impl From<fordway_store::VersionSummary> for VersionSummary {
     }
 }
 
-impl From<fordway_store::BucketInfo> for BucketInfo {
+impl From<fordway_store::BucketInfo> for PyBucketInfo {
     fn from(info: fordway_store::BucketInfo) -> Self {
-        BucketInfo { name: info.name.to_string(), created: info.created }
+        PyBucketInfo { name: info.name.to_string(), created: info.created }
     }
 }
 
 /// The entries of a listing, fetched a page at a time as they are asked for.
-#[pyclass(module = "fordway")]
-pub(crate) struct Entries {
+#[pyclass(name = "Entries", module = "fordway")]
+pub(crate) struct EntryIterator {
     store: Arc<dyn fordway_store::Store>,
     bucket: Bucket,
     /// What to ask for next; `None` after the last page.
     query: Option<ListQuery>,
-    page: vec::IntoIter<Entry>,
+    page: vec::IntoIter<ListEntry>,
 }
 
-impl Entries {
+impl EntryIterator {
     pub(crate) fn new(store: Arc<dyn fordway_store::Store>, bucket: Bucket, query: ListQuery) -> Self {
-        Entries { store, bucket, query: Some(query), page: Vec::new().into_iter() }
+        EntryIterator { store, bucket, query: Some(query), page: Vec::new().into_iter() }
     }
 
     /// The next entry, from a new page where this one is used up.
-    fn advance(&mut self) -> fordway_store::Result<Option<Entry>> {
+    fn advance(&mut self) -> fordway_store::Result<Option<ListEntry>> {
         loop {
             if let Some(entry) = self.page.next() {
                 return Ok(Some(entry));
@@ -137,7 +137,7 @@ impl Entries {
 }
 
 #[pymethods]
-impl Entries {
+impl EntryIterator {
     fn __iter__(entries: PyRef<'_, Self>) -> PyRef<'_, Self> {
         entries
     }
@@ -153,19 +153,19 @@ impl Entries {
     }
 }
 
-fn to_object(py: Python<'_>, entry: Entry) -> PyResult<Py<PyAny>> {
+fn to_object(py: Python<'_>, entry: ListEntry) -> PyResult<Py<PyAny>> {
     Ok(match entry {
-        Entry::CommonPrefix(prefix) => Py::new(py, CommonPrefix { prefix })?.into_any(),
-        Entry::Object(object) => {
+        ListEntry::CommonPrefix(prefix) => Py::new(py, CommonPrefix { prefix })?.into_any(),
+        ListEntry::Object(object) => {
             let (key, size, modified) = (object.key, object.size, object.modified);
-            Py::new(py, ObjectSummary { key, size, etag: object.etag.to_string(), modified })?.into_any()
+            Py::new(py, PyObjectSummary { key, size, etag: object.etag.to_string(), modified })?.into_any()
         }
     })
 }
 
 /// The versions of a listing, fetched a page at a time as they are asked for.
-#[pyclass(module = "fordway")]
-pub(crate) struct Versions {
+#[pyclass(name = "Versions", module = "fordway")]
+pub(crate) struct VersionIterator {
     store: Arc<dyn fordway_store::Store>,
     bucket: Bucket,
     /// What to ask for next; `None` after the last page.
@@ -173,9 +173,9 @@ pub(crate) struct Versions {
     page: vec::IntoIter<fordway_store::VersionSummary>,
 }
 
-impl Versions {
+impl VersionIterator {
     pub(crate) fn new(store: Arc<dyn fordway_store::Store>, bucket: Bucket, query: VersionsQuery) -> Self {
-        Versions { store, bucket, query: Some(query), page: Vec::new().into_iter() }
+        VersionIterator { store, bucket, query: Some(query), page: Vec::new().into_iter() }
     }
 
     fn advance(&mut self) -> fordway_store::Result<Option<fordway_store::VersionSummary>> {
@@ -195,24 +195,24 @@ impl Versions {
 }
 
 #[pymethods]
-impl Versions {
+impl VersionIterator {
     fn __iter__(versions: PyRef<'_, Self>) -> PyRef<'_, Self> {
         versions
     }
 
-    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<VersionSummary>> {
+    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<PyVersionSummary>> {
         let ready = self.page.next();
         let version = match ready {
             Some(version) => Some(version),
             None => py.detach(|| self.advance()).map_err(|error| to_python(py, &error))?,
         };
-        Ok(version.map(VersionSummary::from))
+        Ok(version.map(PyVersionSummary::from))
     }
 }
 
 /// What is known of an object without reading it.
-#[pyclass(frozen, get_all, module = "fordway")]
-pub(crate) struct ObjectInfo {
+#[pyclass(frozen, get_all, name = "ObjectInfo", module = "fordway")]
+pub(crate) struct PyObjectInfo {
     /// Bytes in the whole object.
     size: u64,
     /// Its entity tag, without quotes.
@@ -230,16 +230,16 @@ pub(crate) struct ObjectInfo {
 }
 
 #[pymethods]
-impl ObjectInfo {
+impl PyObjectInfo {
     fn __repr__(&self) -> String {
         format!("<ObjectInfo {} bytes, ETag {}>", self.size, self.etag)
     }
 }
 
-impl From<fordway_store::ObjectInfo> for ObjectInfo {
+impl From<fordway_store::ObjectInfo> for PyObjectInfo {
     fn from(info: fordway_store::ObjectInfo) -> Self {
         let metadata = info.metadata.into_inner();
-        ObjectInfo {
+        PyObjectInfo {
             size: info.size,
             etag: info.etag.to_string(),
             modified: info.modified,

@@ -3,8 +3,8 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use fordway_http::vector::{self, Fragment, Options, Session};
-use fordway_http::{Credentials, Proxies, TlsRoots};
+use fordway_http::vector::{self, Fragment, HttpSession, SessionOptions};
+use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 use fordway_store::{Error, ErrorKind, Result, TRUSTED_BYTES, check_room, receive_rest};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -15,15 +15,15 @@ use crate::store::without_interpreter;
 const PIECE_BYTES: usize = 64 << 20;
 
 /// What files share that are opened without options: connections, and what was learned on the way.
-static USUAL: LazyLock<Arc<Session>> = LazyLock::new(|| Arc::new(Session::new(options(None))));
+static USUAL: LazyLock<Arc<HttpSession>> = LazyLock::new(|| Arc::new(HttpSession::new(options(None))));
 
-fn options(ca_bundle: Option<String>) -> Options {
+fn options(ca_bundle: Option<String>) -> SessionOptions {
     let bundle = ca_bundle.or_else(|| std::env::var("AWS_CA_BUNDLE").ok().filter(|path| !path.is_empty()));
-    Options {
+    SessionOptions {
         tls_roots: TlsRoots::find(bundle.map(Into::into)),
-        credentials: Credentials::discover(),
-        proxies: Proxies::discover(),
-        ..Options::default()
+        credentials: SessionCredentials::discover(),
+        proxies: ProxySettings::discover(),
+        ..SessionOptions::default()
     }
 }
 
@@ -31,7 +31,7 @@ fn session(
     connections: Option<usize>,
     ca_bundle: Option<String>,
     deadline: Option<f64>,
-) -> Result<Arc<Session>> {
+) -> Result<Arc<HttpSession>> {
     if connections.is_none() && ca_bundle.is_none() && deadline.is_none() {
         return Ok(USUAL.clone());
     }
@@ -40,14 +40,14 @@ fn session(
     options.deadline = deadline.map(Duration::try_from_secs_f64).transpose().map_err(|error| {
         Error::new(ErrorKind::InvalidArgument, "a deadline is a positive number of seconds").caused_by(error)
     })?;
-    Ok(Arc::new(Session::new(options)))
+    Ok(Arc::new(HttpSession::new(options)))
 }
 
 /// A file at a web server, in the version that was there when it was opened.
 ///
 /// Threads may share it. If the file changes, reads raise `PreconditionFailedError`.
-#[pyclass(frozen, module = "fordway")]
-pub(crate) struct RemoteFile {
+#[pyclass(frozen, name = "RemoteFile", module = "fordway")]
+pub(crate) struct PyRemoteFile {
     inner: vector::RemoteFile,
     url: String,
 }
@@ -67,15 +67,15 @@ pub(crate) fn open_url(
     connections: Option<usize>,
     ca_bundle: Option<String>,
     deadline: Option<f64>,
-) -> PyResult<RemoteFile> {
+) -> PyResult<PyRemoteFile> {
     without_interpreter(py, || {
         let inner = vector::RemoteFile::open(&session(connections, ca_bundle, deadline)?, &url)?;
-        Ok(RemoteFile { inner, url })
+        Ok(PyRemoteFile { inner, url })
     })
 }
 
 #[pymethods]
-impl RemoteFile {
+impl PyRemoteFile {
     /// The address that it was opened by.
     #[getter]
     fn url(&self) -> &str {
@@ -148,7 +148,7 @@ impl RemoteFile {
     }
 }
 
-impl RemoteFile {
+impl PyRemoteFile {
     /// Much of a file whose size is a server's word alone: memory is taken as bytes come.
     fn read_growing(&self, mut start: u64, length: Option<usize>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();

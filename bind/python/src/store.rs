@@ -5,17 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, Conditions, Content, DeleteOptions, ETag, ETagMatch, Error, ErrorKind,
-    GetOptions, Key, ListQuery, Metadata, PutOptions, Result, VersionId, Versioning, VersionsQuery,
+    BoxedMetadata, Bucket, ByteRange, Conditions, DeleteOptions, ETag, ETagMatch, Error, ErrorKind,
+    GetOptions, Key, ListQuery, Metadata, ObjectContent, PutOptions, Result, VersionId, VersioningState,
+    VersionsQuery,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
-use super::listing::ObjectInfo;
-use crate::buffer::{Mapped, read_into};
-use crate::content::{Opened, bytes_of_buffer, u8_buffer};
-use crate::listing::{BucketInfo, Entries, Versions};
+use super::listing::PyObjectInfo;
+use crate::buffer::{MappedContent, read_into};
+use crate::content::{FetchedContent, bytes_of_buffer, u8_buffer};
+use crate::listing::{EntryIterator, PyBucketInfo, VersionIterator};
 
 /// Opens the store at `endpoint`.
 ///
@@ -27,25 +28,25 @@ use crate::listing::{BucketInfo, Entries, Versions};
 /// Raises `InvalidArgumentError` if the endpoint is none of these or the directory is missing.
 #[pyfunction]
 #[pyo3(signature = (endpoint=None))]
-pub(crate) fn open(py: Python<'_>, endpoint: Option<String>) -> PyResult<Store> {
-    let options = fordway_lanes::Options { endpoint: endpoint.clone(), ..Default::default() };
+pub(crate) fn open(py: Python<'_>, endpoint: Option<String>) -> PyResult<PyStore> {
+    let options = fordway_lanes::LaneOptions { endpoint: endpoint.clone(), ..Default::default() };
     let lane = without_interpreter(py, || fordway_lanes::open(&options))?;
-    Ok(Store { inner: lane.store, endpoint })
+    Ok(PyStore { inner: lane.store, endpoint })
 }
 
 /// The objects behind an endpoint.
 ///
 /// Threads may share a store. Every call that touches files lets other Python threads run meanwhile.
 /// A pickled store is opened anew, by the same endpoint, where it is read.
-#[pyclass(frozen, module = "fordway")]
-pub(crate) struct Store {
+#[pyclass(frozen, name = "Store", module = "fordway")]
+pub(crate) struct PyStore {
     inner: Arc<dyn fordway_store::Store>,
     /// As it was opened by; `None` is what the environment names.
     endpoint: Option<String>,
 }
 
 #[pymethods]
-impl Store {
+impl PyStore {
     /// How the store is reached: `embedded`, `node` or `http`.
     #[getter]
     fn lane(&self) -> &'static str {
@@ -53,9 +54,9 @@ impl Store {
     }
 
     /// Returns all buckets in byte order of their names.
-    fn list_buckets(&self, py: Python<'_>) -> PyResult<Vec<BucketInfo>> {
+    fn list_buckets(&self, py: Python<'_>) -> PyResult<Vec<PyBucketInfo>> {
         let buckets = without_interpreter(py, || self.inner.list_buckets())?;
-        Ok(buckets.into_iter().map(BucketInfo::from).collect())
+        Ok(buckets.into_iter().map(PyBucketInfo::from).collect())
     }
 
     /// Makes an empty bucket. Raises `AlreadyExistsError`, `InvalidNameError`.
@@ -74,15 +75,15 @@ impl Store {
     fn versioning(&self, py: Python<'_>, bucket: String) -> PyResult<Option<&'static str>> {
         let found = without_interpreter(py, || self.inner.versioning(&Bucket::new(bucket)?))?;
         Ok(match found {
-            Versioning::Unversioned => None,
-            Versioning::Enabled => Some("enabled"),
-            Versioning::Suspended => Some("suspended"),
+            VersioningState::Unversioned => None,
+            VersioningState::Enabled => Some("enabled"),
+            VersioningState::Suspended => Some("suspended"),
         })
     }
 
     /// Has the bucket keep old versions from now on, or no longer. Raises `NotFoundError`.
     fn set_versioning(&self, py: Python<'_>, bucket: String, enabled: bool) -> PyResult<()> {
-        let versioning = if enabled { Versioning::Enabled } else { Versioning::Suspended };
+        let versioning = if enabled { VersioningState::Enabled } else { VersioningState::Suspended };
         without_interpreter(py, || self.inner.set_versioning(&Bucket::new(bucket)?, versioning))
     }
 
@@ -147,7 +148,7 @@ impl Store {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let opened = without_interpreter(py, || {
             let asked = (range(start, length)?, version);
-            Opened::new(self.open(bucket, key, asked)?)
+            FetchedContent::new(self.open(bucket, key, asked)?)
         })?;
         opened.into_bytes(py)
     }
@@ -208,10 +209,10 @@ impl Store {
         start: Option<u64>,
         length: Option<u64>,
         version: Option<String>,
-    ) -> PyResult<Mapped> {
+    ) -> PyResult<MappedContent> {
         without_interpreter(py, || {
             let asked = (range(start, length)?, version);
-            Mapped::new(self.open(bucket, key, asked)?)
+            MappedContent::new(self.open(bucket, key, asked)?)
         })
     }
 
@@ -223,9 +224,9 @@ impl Store {
         bucket: String,
         key: String,
         version: Option<String>,
-    ) -> PyResult<ObjectInfo> {
+    ) -> PyResult<PyObjectInfo> {
         let head = || self.inner.head(&Bucket::new(bucket)?, &Key::new(key)?, &of_version(version)?);
-        without_interpreter(py, head).map(ObjectInfo::from)
+        without_interpreter(py, head).map(PyObjectInfo::from)
     }
 
     /// Removes an object; removing what is not there succeeds, as in S3.
@@ -294,10 +295,10 @@ impl Store {
         bucket: String,
         prefix: &str,
         delimiter: Option<String>,
-    ) -> PyResult<Entries> {
+    ) -> PyResult<EntryIterator> {
         let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;
         let query = ListQuery { prefix: prefix.to_owned(), delimiter, ..ListQuery::default() };
-        Ok(Entries::new(Arc::clone(&self.inner), bucket, query))
+        Ok(EntryIterator::new(Arc::clone(&self.inner), bucket, query))
     }
 
     /// Iterates over all versions and delete markers of the keys that start with `prefix`.
@@ -305,10 +306,10 @@ impl Store {
     /// They come by key in byte order, and the versions of one key from the newest to the oldest.
     /// Raises `NotFoundError` (no bucket) when the first page is fetched.
     #[pyo3(signature = (bucket, prefix=""))]
-    fn list_versions(&self, py: Python<'_>, bucket: String, prefix: &str) -> PyResult<Versions> {
+    fn list_versions(&self, py: Python<'_>, bucket: String, prefix: &str) -> PyResult<VersionIterator> {
         let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;
         let query = VersionsQuery { prefix: prefix.to_owned(), ..VersionsQuery::default() };
-        Ok(Versions::new(Arc::clone(&self.inner), bucket, query))
+        Ok(VersionIterator::new(Arc::clone(&self.inner), bucket, query))
     }
 
     fn __repr__(&self) -> String {
@@ -321,14 +322,14 @@ impl Store {
     }
 }
 
-impl Store {
+impl PyStore {
     /// Opens a range of an object or of a version of it.
     fn open(
         &self,
         bucket: String,
         key: String,
         (range, version): (Option<ByteRange>, Option<String>),
-    ) -> Result<Content> {
+    ) -> Result<ObjectContent> {
         let options = GetOptions { range, ..of_version(version)? };
         Ok(self.inner.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?.content)
     }

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_netlab::{Mounts, Namespace, Process};
+use fordway_netlab::{MountNamespace, NamespaceProcess, NetworkNamespace};
 
 /// How long a file system may take to start.
 const START: Duration = Duration::from_secs(90);
@@ -120,32 +120,32 @@ set +e
 
 /// A shared file system, up and mounted twice; all of it is gone when this is dropped, or its thread ends.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct FileSystemCluster {
     /// What it is called in messages.
     pub name: &'static str,
-    agent: Process,
+    agent: NamespaceProcess,
     next: AtomicUsize,
 }
 
 /// A command that runs in a cluster.
 #[derive(Debug)]
-pub struct Task<'c> {
-    cluster: &'c Cluster,
+pub struct ClusterTask<'c> {
+    cluster: &'c FileSystemCluster,
     number: usize,
 }
 
-impl Cluster {
+impl FileSystemCluster {
     /// Where the mount of each node is, as tasks see it, with an empty directory in the file system.
     pub const MOUNTS: [&'static str; 2] = ["/mnt/1/root", "/mnt/2/root"];
     /// A directory that tasks share and that is not on the file system.
-    pub const CONTROL: &'static str = Mounts::SCRATCH;
+    pub const CONTROL: &'static str = MountNamespace::SCRATCH;
 
     /// GlusterFS, as Debian has it: a volume on two bricks, each file on both. `None`, with a record of the skip,
     /// where it cannot be had.
     pub fn glusterfs() -> Option<Self> {
         let is_possible = fordway_needs::root("mount GlusterFS")
             && fordway_needs::programs(&["glusterd", "gluster", "glusterfs", "ip", "mountpoint"]);
-        is_possible.then(|| Cluster::start("glusterfs", &format!("{GLUSTERFS}{AGENT}")))?
+        is_possible.then(|| FileSystemCluster::start("glusterfs", &format!("{GLUSTERFS}{AGENT}")))?
     }
 
     /// NFS 4.2 with default mount options, server and both clients in one user-mode Linux. `None`, with a record of
@@ -156,11 +156,11 @@ impl Cluster {
         let is_possible =
             fordway_needs::root("start a kernel with namespaces") && fordway_needs::programs(&programs);
         let script = KERNEL.replace("\nINIT\n", &format!("\n{NFS}{AGENT}\n"));
-        is_possible.then(|| Cluster::start("nfs", &script))?
+        is_possible.then(|| FileSystemCluster::start("nfs", &script))?
     }
 
     fn start(name: &'static str, script: &str) -> Option<Self> {
-        match Cluster::try_start(name, script) {
+        match FileSystemCluster::try_start(name, script) {
             Ok(cluster) => Some(cluster),
             Err(why) => {
                 fordway_needs::skip(format_args!("{name} does not start: {why}"));
@@ -170,15 +170,15 @@ impl Cluster {
     }
 
     fn try_start(name: &'static str, script: &str) -> Result<Self, String> {
-        let network = Namespace::new().map_err(|error| error.to_string())?;
+        let network = NetworkNamespace::new().map_err(|error| error.to_string())?;
         network.ip("addr add 10.88.0.1/32 dev lo").map_err(|error| error.to_string())?;
-        let mounts = Mounts::new().map_err(|error| error.to_string())?;
+        let mounts = MountNamespace::new().map_err(|error| error.to_string())?;
         let log = tempfile::tempfile().map_err(|error| error.to_string())?;
         let copy = || log.try_clone().map(Stdio::from).map_err(|error| error.to_string());
         let mut command = Command::new("bash");
         command.args(["-c", script]).stdin(Stdio::null()).stdout(copy()?).stderr(copy()?);
         let agent = network.start_within(&mounts, command).map_err(|error| error.to_string())?;
-        let mut cluster = Cluster { name, agent, next: AtomicUsize::new(0) };
+        let mut cluster = FileSystemCluster { name, agent, next: AtomicUsize::new(0) };
         let begin = Instant::now();
         while !cluster.control("ready").exists() {
             let ended = cluster.agent.ended().map_err(|error| error.to_string())?;
@@ -190,7 +190,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A file in [`Cluster::CONTROL`], as the test sees it.
+    /// A file in [`FileSystemCluster::CONTROL`], as the test sees it.
     pub fn control(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}/{name}", self.agent.id(), Self::CONTROL))
     }
@@ -201,12 +201,12 @@ impl Cluster {
     }
 
     /// Starts a shell command that sees both mounts.
-    pub fn task(&self, command: &str) -> Task<'_> {
+    pub fn task(&self, command: &str) -> ClusterTask<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let new = self.control(&format!("cmd.{number}.new"));
         fs::write(&new, command).unwrap();
         fs::rename(new, self.control(&format!("cmd.{number}"))).unwrap();
-        Task { cluster: self, number }
+        ClusterTask { cluster: self, number }
     }
 }
 
@@ -219,7 +219,7 @@ fn tail(log: &File) -> String {
     String::from_utf8_lossy(&last[..read]).into_owned()
 }
 
-impl Task<'_> {
+impl ClusterTask<'_> {
     /// Waits until it has ended; returns what it wrote. Panics if it fails.
     pub fn output(self) -> String {
         let file = |what: &str| self.cluster.control(&format!("{what}.{}", self.number));

@@ -65,7 +65,7 @@ impl ForeignServer {
 
     /// XRootD with HTTPS and its handler of third-party copies; `None` where it is not installed. It shows the
     /// certificate, and trusts those, in `authority`.
-    pub fn xrootd(authority: &Authority) -> Option<Self> {
+    pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("xrootd")?;
         Some(start("https", |dir, port| {
             let (own, trusted) = (authority.dir.path(), authority.trusted());
@@ -109,11 +109,11 @@ impl ForeignServer {
 
 /// A certificate for 127.0.0.1 that vouches for itself, in a directory as OpenSSL looks for it, and its key.
 #[derive(Debug)]
-pub struct Authority {
+pub struct SelfSignedCertificate {
     dir: TempDir,
 }
 
-impl Authority {
+impl SelfSignedCertificate {
     /// Makes one. Panics where there is no `openssl` program, which names files as its library finds them.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
@@ -132,7 +132,7 @@ impl Authority {
         let hash = String::from_utf8(hash.expect("openssl").stdout).expect("a number");
         write(&format!("trusted/{}.0", hash.trim()), made.cert.pem(), 0o644);
         open_to_all(dir.path(), 0o755);
-        Authority { dir }
+        SelfSignedCertificate { dir }
     }
 
     /// The PEM file of the certificate.
@@ -146,9 +146,9 @@ impl Authority {
     }
 }
 
-impl Default for Authority {
+impl Default for SelfSignedCertificate {
     fn default() -> Self {
-        Authority::new()
+        SelfSignedCertificate::new()
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 /// What a client did to the key and was told. Values tell versions apart: no two puts are of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum HistoryEvent {
     /// It put this value.
     Put(u64),
     /// It put this value on condition that there is no object.
@@ -24,31 +24,31 @@ pub enum Event {
 
 /// An event, and when it happened on a clock that all clients share, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timed {
+pub struct TimedEvent {
     /// What happened.
-    pub event: Event,
+    pub event: HistoryEvent,
     /// Before the operation began.
     pub began_ns: u64,
     /// After it ended.
     pub ended_ns: u64,
 }
 
-impl Event {
+impl HistoryEvent {
     /// What the key holds after this event, if the event can happen while it holds `value`.
     fn after(self, value: Option<u64>) -> Option<Option<u64>> {
         match self {
-            Event::Put(new) => Some(Some(new)),
-            Event::Created(new) => value.is_none().then_some(Some(new)),
-            Event::NotCreated => value.is_some().then_some(value),
-            Event::Read(seen) => (seen == value).then_some(value),
-            Event::Deleted => Some(None),
+            HistoryEvent::Put(new) => Some(Some(new)),
+            HistoryEvent::Created(new) => value.is_none().then_some(Some(new)),
+            HistoryEvent::NotCreated => value.is_some().then_some(value),
+            HistoryEvent::Read(seen) => (seen == value).then_some(value),
+            HistoryEvent::Deleted => Some(None),
         }
     }
 }
 
 /// Whether `clients`, each a list of events in order, are a history of one key that held nothing at
 /// first. On failure returns how many events of each client fit into the longest order found.
-pub fn is_linearizable(clients: &[Vec<Timed>]) -> Result<(), Vec<usize>> {
+pub fn is_linearizable(clients: &[Vec<TimedEvent>]) -> Result<(), Vec<usize>> {
     let start: (Vec<usize>, Option<u64>) = (vec![0; clients.len()], None);
     let mut longest = start.0.clone();
     let mut seen = HashSet::from([start.clone()]);
@@ -77,15 +77,15 @@ pub fn is_linearizable(clients: &[Vec<Timed>]) -> Result<(), Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::Event::*;
+    use super::HistoryEvent::*;
     use super::*;
 
-    fn client(events: &[(Event, u64, u64)]) -> Vec<Timed> {
-        let timed = |&(event, began_ns, ended_ns): &_| Timed { event, began_ns, ended_ns };
+    fn client(events: &[(HistoryEvent, u64, u64)]) -> Vec<TimedEvent> {
+        let timed = |&(event, began_ns, ended_ns): &_| TimedEvent { event, began_ns, ended_ns };
         events.iter().map(timed).collect()
     }
 
-    fn fits(clients: &[&[(Event, u64, u64)]]) -> bool {
+    fn fits(clients: &[&[(HistoryEvent, u64, u64)]]) -> bool {
         is_linearizable(&clients.iter().map(|events| client(events)).collect::<Vec<_>>()).is_ok()
     }
 

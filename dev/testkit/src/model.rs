@@ -2,7 +2,7 @@
 
 use fordway_store::{
     Bucket, ByteRange, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery,
-    MemoryStore, Objects, PutOptions, Result, Store, Tags, VersionListing, VersionSummary, Versioning,
+    MemoryStore, Objects, PutOptions, Result, Store, Tags, VersionListing, VersionSummary, VersioningState,
     VersionsQuery,
 };
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 /// One operation on a bucket; keys are drawn from few, so that operations meet.
 #[derive(Clone, Debug)]
-pub enum Operation {
+pub enum ModelOperation {
     /// Put this many bytes of a value.
     Put(Key, u8, usize),
     /// Put only if there is nothing.
@@ -31,14 +31,14 @@ pub enum Operation {
     /// List versions with prefix, delimiter and page size, to the last page.
     ListVersions(String, bool, usize),
     /// Do so with a version: the one that comes at this place in a list of all.
-    Version(usize, OnVersion),
+    Version(usize, VersionAction),
     /// Replace the tags of a key by this many.
     Tag(Key, usize),
 }
 
 /// What is done with a version.
 #[derive(Clone, Copy, Debug)]
-pub enum OnVersion {
+pub enum VersionAction {
     /// Get it.
     Get,
     /// Delete it for good.
@@ -56,33 +56,33 @@ pub fn config(cases: u32) -> ProptestConfig {
 }
 
 /// Sequences of up to `max` operations.
-pub fn operations(max: usize) -> impl Strategy<Value = Vec<Operation>> {
+pub fn operations(max: usize) -> impl Strategy<Value = Vec<ModelOperation>> {
     proptest::collection::vec(operation(), 1..max)
 }
 
 /// Sequences of up to `max` operations in a bucket that keeps versions for some of the time.
-pub fn versioned_operations(max: usize) -> impl Strategy<Value = Vec<Operation>> {
+pub fn versioned_operations(max: usize) -> impl Strategy<Value = Vec<ModelOperation>> {
     let version = prop_oneof![
-        3 => Just(OnVersion::Get),
-        3 => Just(OnVersion::Delete),
-        1 => Just(OnVersion::Restore),
-        1 => (0..4usize).prop_map(OnVersion::Tag),
+        3 => Just(VersionAction::Get),
+        3 => Just(VersionAction::Delete),
+        1 => Just(VersionAction::Restore),
+        1 => (0..4usize).prop_map(VersionAction::Tag),
     ];
     let one = prop_oneof![
         6 => operation(),
-        1 => any::<bool>().prop_map(Operation::Versioning),
-        2 => (text(), any::<bool>(), 1..6usize).prop_map(|(prefix, roll_up, max)| Operation::ListVersions(prefix, roll_up, max)),
-        4 => (0..12usize, version).prop_map(|(at, act)| Operation::Version(at, act)),
-        1 => (key(), 0..4usize).prop_map(|(key, count)| Operation::Tag(key, count)),
+        1 => any::<bool>().prop_map(ModelOperation::Versioning),
+        2 => (text(), any::<bool>(), 1..6usize).prop_map(|(prefix, roll_up, max)| ModelOperation::ListVersions(prefix, roll_up, max)),
+        4 => (0..12usize, version).prop_map(|(at, act)| ModelOperation::Version(at, act)),
+        1 => (key(), 0..4usize).prop_map(|(key, count)| ModelOperation::Tag(key, count)),
     ];
     proptest::collection::vec(one, 1..max).prop_map(|mut all| {
-        all.insert(0, Operation::Versioning(true));
+        all.insert(0, ModelOperation::Versioning(true));
         all
     })
 }
 
 /// `count` operations that follow from `seed`, for tests that run as several processes.
-pub fn sequence(seed: u64, count: usize) -> Vec<Operation> {
+pub fn sequence(seed: u64, count: usize) -> Vec<ModelOperation> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
@@ -91,38 +91,38 @@ pub fn sequence(seed: u64, count: usize) -> Vec<Operation> {
     (0..count).map(|_| next()).collect()
 }
 
-impl Operation {
+impl ModelOperation {
     /// The same operation on the keys that begin with `prefix`.
     pub fn below(self, prefix: &str) -> Self {
         let text = |text: String| format!("{prefix}{text}");
         let key = |key: Key| Key::new(text(key.to_string())).unwrap_or_else(|error| panic!("{error}"));
         match self {
-            Operation::Put(k, value, len) => Operation::Put(key(k), value, len),
-            Operation::Create(k, value, len) => Operation::Create(key(k), value, len),
-            Operation::Get(k, range) => Operation::Get(key(k), range),
-            Operation::Head(k) => Operation::Head(key(k)),
-            Operation::Delete(k) => Operation::Delete(key(k)),
-            Operation::Copy(from, to) => Operation::Copy(key(from), key(to)),
-            Operation::List(within, roll_up, start, max) => {
-                Operation::List(text(within), roll_up, start.map(text), max)
+            ModelOperation::Put(k, value, len) => ModelOperation::Put(key(k), value, len),
+            ModelOperation::Create(k, value, len) => ModelOperation::Create(key(k), value, len),
+            ModelOperation::Get(k, range) => ModelOperation::Get(key(k), range),
+            ModelOperation::Head(k) => ModelOperation::Head(key(k)),
+            ModelOperation::Delete(k) => ModelOperation::Delete(key(k)),
+            ModelOperation::Copy(from, to) => ModelOperation::Copy(key(from), key(to)),
+            ModelOperation::List(within, roll_up, start, max) => {
+                ModelOperation::List(text(within), roll_up, start.map(text), max)
             }
-            Operation::Tag(k, count) => Operation::Tag(key(k), count),
+            ModelOperation::Tag(k, count) => ModelOperation::Tag(key(k), count),
             of_the_bucket => of_the_bucket,
         }
     }
 }
 
-fn operation() -> impl Strategy<Value = Operation> {
+fn operation() -> impl Strategy<Value = ModelOperation> {
     let body = (any::<u8>(), prop_oneof![Just(0usize), 1..5000usize]);
     prop_oneof![
-        4 => (key(), body.clone()).prop_map(|(key, (value, len))| Operation::Put(key, value, len)),
-        1 => (key(), body).prop_map(|(key, (value, len))| Operation::Create(key, value, len)),
-        2 => (key(), proptest::option::of((0..3000u64, 0..3000u64))).prop_map(|(key, range)| Operation::Get(key, range)),
-        1 => key().prop_map(Operation::Head),
-        3 => key().prop_map(Operation::Delete),
-        1 => (key(), key()).prop_map(|(from, to)| Operation::Copy(from, to)),
+        4 => (key(), body.clone()).prop_map(|(key, (value, len))| ModelOperation::Put(key, value, len)),
+        1 => (key(), body).prop_map(|(key, (value, len))| ModelOperation::Create(key, value, len)),
+        2 => (key(), proptest::option::of((0..3000u64, 0..3000u64))).prop_map(|(key, range)| ModelOperation::Get(key, range)),
+        1 => key().prop_map(ModelOperation::Head),
+        3 => key().prop_map(ModelOperation::Delete),
+        1 => (key(), key()).prop_map(|(from, to)| ModelOperation::Copy(from, to)),
         2 => (text(), any::<bool>(), proptest::option::of(text()), 0..6usize)
-            .prop_map(|(prefix, roll_up, start, max)| Operation::List(prefix, roll_up, start, max)),
+            .prop_map(|(prefix, roll_up, start, max)| ModelOperation::List(prefix, roll_up, start, max)),
     ]
 }
 
@@ -138,7 +138,7 @@ fn key() -> impl Strategy<Value = Key> {
 
 /// What an operation answered, as far as all stores must agree.
 #[derive(Debug, PartialEq)]
-enum Answer {
+enum ModelOutcome {
     Done,
     Bytes(Vec<u8>),
     Size(u64),
@@ -150,29 +150,29 @@ enum Answer {
 }
 
 /// Runs `operations` on `store` (empty) and on the model, and panics where they differ.
-pub fn check(store: &dyn Store, operations: &[Operation]) {
+pub fn check(store: &dyn Store, operations: &[ModelOperation]) {
     let bucket = Bucket::new("model").unwrap_or_else(|error| panic!("{error}"));
     store.create_bucket(&bucket).unwrap_or_else(|error| panic!("{error}"));
-    Follower::new(bucket).follow(store, operations);
+    ModelFollower::new(bucket).follow(store, operations);
 }
 
 /// A model that goes along with a bucket, or with the part of it that nobody else touches.
-pub struct Follower {
+pub struct ModelFollower {
     model: MemoryStore,
     bucket: Bucket,
     done: usize,
 }
 
-impl Follower {
+impl ModelFollower {
     /// Of `bucket`, in which the operations to come find nothing yet.
     pub fn new(bucket: Bucket) -> Self {
         let model = MemoryStore::default();
         model.create_bucket(&bucket).unwrap_or_else(|error| panic!("{error}"));
-        Follower { model, bucket, done: 0 }
+        ModelFollower { model, bucket, done: 0 }
     }
 
     /// Runs `operations` on `store` and on the model, and panics where they differ.
-    pub fn follow(&mut self, store: &dyn Store, operations: &[Operation]) {
+    pub fn follow(&mut self, store: &dyn Store, operations: &[ModelOperation]) {
         for operation in operations {
             let found = answer(store, &self.bucket, operation);
             let wanted = answer(&self.model, &self.bucket, operation);
@@ -182,32 +182,34 @@ impl Follower {
     }
 }
 
-fn answer(store: &dyn Store, bucket: &Bucket, operation: &Operation) -> Answer {
-    run(store, bucket, operation).unwrap_or_else(|error| Answer::Failed(error.kind()))
+fn answer(store: &dyn Store, bucket: &Bucket, operation: &ModelOperation) -> ModelOutcome {
+    run(store, bucket, operation).unwrap_or_else(|error| ModelOutcome::Failed(error.kind()))
 }
 
-fn run(store: &dyn Store, bucket: &Bucket, operation: &Operation) -> Result<Answer> {
+fn run(store: &dyn Store, bucket: &Bucket, operation: &ModelOperation) -> Result<ModelOutcome> {
     match operation {
-        Operation::Put(key, value, len) => {
-            store.put(bucket, key, &vec![*value; *len], &PutOptions::default()).map(|_| Answer::Done)
+        ModelOperation::Put(key, value, len) => {
+            store.put(bucket, key, &vec![*value; *len], &PutOptions::default()).map(|_| ModelOutcome::Done)
         }
-        Operation::Create(key, value, len) => {
+        ModelOperation::Create(key, value, len) => {
             let options = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
-            store.put(bucket, key, &vec![*value; *len], &options).map(|_| Answer::Done)
+            store.put(bucket, key, &vec![*value; *len], &options).map(|_| ModelOutcome::Done)
         }
-        Operation::Get(key, range) => {
+        ModelOperation::Get(key, range) => {
             let range = range.map(|(first, more)| ByteRange::Inclusive(first, first + more));
             let object = store.get(bucket, key, &GetOptions { range, ..Default::default() })?;
-            object.content.into_vec().map(Answer::Bytes)
+            object.content.into_vec().map(ModelOutcome::Bytes)
         }
-        Operation::Head(key) => {
-            store.head(bucket, key, &GetOptions::default()).map(|info| Answer::Size(info.size))
+        ModelOperation::Head(key) => {
+            store.head(bucket, key, &GetOptions::default()).map(|info| ModelOutcome::Size(info.size))
         }
-        Operation::Delete(key) => store.delete(bucket, key, &DeleteOptions::default()).map(|_| Answer::Done),
-        Operation::Copy(from, to) => {
-            store.copy((bucket, from), bucket, to, &CopyOptions::default()).map(|_| Answer::Done)
+        ModelOperation::Delete(key) => {
+            store.delete(bucket, key, &DeleteOptions::default()).map(|_| ModelOutcome::Done)
         }
-        Operation::List(prefix, roll_up, start, max_keys) => {
+        ModelOperation::Copy(from, to) => {
+            store.copy((bucket, from), bucket, to, &CopyOptions::default()).map(|_| ModelOutcome::Done)
+        }
+        ModelOperation::List(prefix, roll_up, start, max_keys) => {
             let query = ListQuery {
                 prefix: prefix.clone(),
                 delimiter: roll_up.then(|| "/".to_owned()),
@@ -216,13 +218,13 @@ fn run(store: &dyn Store, bucket: &Bucket, operation: &Operation) -> Result<Answ
             };
             let page = store.list(bucket, &query)?;
             let names = page.entries.iter().map(|entry| entry.name().to_owned()).collect();
-            Ok(Answer::Names(names, page.next))
+            Ok(ModelOutcome::Names(names, page.next))
         }
-        Operation::Versioning(keep) => {
-            let versioning = if *keep { Versioning::Enabled } else { Versioning::Suspended };
-            store.set_versioning(bucket, versioning).map(|()| Answer::Done)
+        ModelOperation::Versioning(keep) => {
+            let versioning = if *keep { VersioningState::Enabled } else { VersioningState::Suspended };
+            store.set_versioning(bucket, versioning).map(|()| ModelOutcome::Done)
         }
-        Operation::ListVersions(prefix, roll_up, max_keys) => {
+        ModelOperation::ListVersions(prefix, roll_up, max_keys) => {
             let delimiter = roll_up.then(|| "/".to_owned());
             let query = VersionsQuery {
                 prefix: prefix.clone(),
@@ -235,15 +237,15 @@ fn run(store: &dyn Store, bucket: &Bucket, operation: &Operation) -> Result<Answ
                 let size = version.content.as_ref().map(|(size, _)| *size);
                 (version.key.clone(), version.is_latest, version.version.is_null(), size)
             };
-            Ok(Answer::Versions(all.versions.iter().map(shown).collect(), all.prefixes))
+            Ok(ModelOutcome::Versions(all.versions.iter().map(shown).collect(), all.prefixes))
         }
-        Operation::Version(at, act) => {
+        ModelOperation::Version(at, act) => {
             let all = all_versions(store, bucket, VersionsQuery::default())?.versions;
-            all.get(*at).map_or(Ok(Answer::Done), |version| on_version(store, bucket, version, *act))
+            all.get(*at).map_or(Ok(ModelOutcome::Done), |version| on_version(store, bucket, version, *act))
         }
-        Operation::Tag(key, count) => {
+        ModelOperation::Tag(key, count) => {
             store.set_tags(bucket, key, None, &tags(*count))?;
-            Ok(Answer::Tags(
+            Ok(ModelOutcome::Tags(
                 store.tags(bucket, key, None)?,
                 store.head(bucket, key, &GetOptions::default())?.tag_count,
             ))
@@ -251,27 +253,32 @@ fn run(store: &dyn Store, bucket: &Bucket, operation: &Operation) -> Result<Answ
     }
 }
 
-fn on_version(store: &dyn Store, bucket: &Bucket, of: &VersionSummary, act: OnVersion) -> Result<Answer> {
+fn on_version(
+    store: &dyn Store,
+    bucket: &Bucket,
+    of: &VersionSummary,
+    act: VersionAction,
+) -> Result<ModelOutcome> {
     let key = Key::new(of.key.as_str())?;
     let version = of.version.clone();
     match act {
-        OnVersion::Get => {
+        VersionAction::Get => {
             let object = store.get(bucket, &key, &GetOptions::version(version))?;
-            object.content.into_vec().map(Answer::Bytes)
+            object.content.into_vec().map(ModelOutcome::Bytes)
         }
-        OnVersion::Delete => {
+        VersionAction::Delete => {
             let options = DeleteOptions { version: Some(version), ..Default::default() };
             let deleted = store.delete(bucket, &key, &options)?;
-            Ok(Answer::Size(u64::from(deleted.is_marker)))
+            Ok(ModelOutcome::Size(u64::from(deleted.is_marker)))
         }
-        OnVersion::Restore => {
+        VersionAction::Restore => {
             let options = CopyOptions { source_version: Some(version), ..Default::default() };
-            store.copy((bucket, &key), bucket, &key, &options).map(|_| Answer::Done)
+            store.copy((bucket, &key), bucket, &key, &options).map(|_| ModelOutcome::Done)
         }
-        OnVersion::Tag(count) => {
+        VersionAction::Tag(count) => {
             store.set_tags(bucket, &key, Some(&version), &tags(count))?;
             let found = store.head(bucket, &key, &GetOptions::version(version.clone()))?.tag_count;
-            Ok(Answer::Tags(store.tags(bucket, &key, Some(&version))?, found))
+            Ok(ModelOutcome::Tags(store.tags(bucket, &key, Some(&version))?, found))
         }
     }
 }

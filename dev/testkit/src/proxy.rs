@@ -24,12 +24,12 @@ pub struct ProxyRules {
 /// The proxy. It listens on a free port of 127.0.0.1, and is gone when this is dropped.
 #[derive(Debug)]
 pub struct ProxyServer {
-    shared: Arc<Shared>,
-    acceptor: Acceptor,
+    shared: Arc<ProxyState>,
+    acceptor: ConnectionAcceptor,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     rules: ProxyRules,
     heads: Mutex<Vec<String>>,
 }
@@ -37,12 +37,12 @@ struct Shared {
 impl ProxyServer {
     /// Panics if there is no port.
     pub fn start(rules: ProxyRules) -> Self {
-        let shared = Arc::new(Shared { rules, heads: Mutex::default() });
+        let shared = Arc::new(ProxyState { rules, heads: Mutex::default() });
         let serve = {
             let shared = Arc::clone(&shared);
-            move |client: &TcpStream, _, open: &Open| drop(shared.serve(client, open))
+            move |client: &TcpStream, _, open: &OpenSockets| drop(shared.serve(client, open))
         };
-        ProxyServer { shared, acceptor: Acceptor::start(Ipv4Addr::LOCALHOST, serve) }
+        ProxyServer { shared, acceptor: ConnectionAcceptor::start(Ipv4Addr::LOCALHOST, serve) }
     }
 
     /// Where it listens.
@@ -56,8 +56,8 @@ impl ProxyServer {
     }
 }
 
-impl Shared {
-    fn serve(&self, client: &TcpStream, open: &Open) -> io::Result<()> {
+impl ProxyState {
+    fn serve(&self, client: &TcpStream, open: &OpenSockets) -> io::Result<()> {
         let mut reader = BufReader::new(client);
         while let Some(head) = read_head(&mut reader)? {
             lock(&self.heads).push(head.clone());
@@ -80,7 +80,7 @@ impl Shared {
         Ok(())
     }
 
-    fn connect(place: &str, open: &Open) -> io::Result<TcpStream> {
+    fn connect(place: &str, open: &OpenSockets) -> io::Result<TcpStream> {
         let (host, port) = place.rsplit_once(':').unwrap_or((place, "80"));
         let host = host.strip_suffix(".test").map_or(host.to_owned(), |name| name.replace('-', "."));
         let server = TcpStream::connect(format!("{host}:{port}"))?;
@@ -93,7 +93,7 @@ impl Shared {
         mut client: &TcpStream,
         mut reader: BufReader<&TcpStream>,
         place: &str,
-        open: &Open,
+        open: &OpenSockets,
     ) -> io::Result<()> {
         let server = Self::connect(place, open)?;
         // Lengths mean nothing in an answer to CONNECT (RFC 9110 section 9.3.6).
@@ -115,7 +115,7 @@ impl Shared {
         mut client: &TcpStream,
         head: &str,
         (method, url): (&str, &str),
-        open: &Open,
+        open: &OpenSockets,
     ) -> io::Result<()> {
         let rest = url.strip_prefix("http://").ok_or(io::ErrorKind::InvalidInput)?;
         let (place, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -146,35 +146,35 @@ fn header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
 
 /// Takes connections on a free port. Dropping it closes them, even if a thread waits on them.
 #[derive(Debug)]
-pub(crate) struct Acceptor {
-    open: Arc<Open>,
+pub(crate) struct ConnectionAcceptor {
+    open: Arc<OpenSockets>,
     address: SocketAddr,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What is closed at the end.
 #[derive(Debug, Default)]
-pub(crate) struct Open {
+pub(crate) struct OpenSockets {
     sockets: Mutex<Vec<TcpStream>>,
     is_stopping: AtomicBool,
 }
 
-impl Acceptor {
+impl ConnectionAcceptor {
     /// Calls `serve` for each connection to `address`, with its number from 0 on and what keeps further
     /// sockets, and closes it then.
     /// Panics if there is no port, as everything here does when a test cannot go on.
     pub(crate) fn start(
         address: Ipv4Addr,
-        serve: impl Fn(&TcpStream, usize, &Open) + Send + Sync + 'static,
+        serve: impl Fn(&TcpStream, usize, &OpenSockets) + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind((address, 0)).expect("a free port of a loopback address");
         let address = listener.local_addr().expect("the port that was bound");
-        let open = Arc::new(Open::default());
+        let open = Arc::new(OpenSockets::default());
         let thread = {
             let open = Arc::clone(&open);
             std::thread::spawn(move || open.accept(&listener, &serve))
         };
-        Acceptor { open, address, thread: Some(thread) }
+        ConnectionAcceptor { open, address, thread: Some(thread) }
     }
 
     /// Where it listens.
@@ -188,7 +188,7 @@ impl Acceptor {
     }
 }
 
-impl Drop for Acceptor {
+impl Drop for ConnectionAcceptor {
     fn drop(&mut self) {
         self.open.is_stopping.store(true, Ordering::Release);
         for socket in lock(&self.open.sockets).iter() {
@@ -202,9 +202,9 @@ impl Drop for Acceptor {
     }
 }
 
-impl Open {
+impl OpenSockets {
     /// Gives each connection a thread, and waits for all of them at the end.
-    fn accept(&self, listener: &TcpListener, serve: &(impl Fn(&TcpStream, usize, &Open) + Sync)) {
+    fn accept(&self, listener: &TcpListener, serve: &(impl Fn(&TcpStream, usize, &OpenSockets) + Sync)) {
         std::thread::scope(|scope| {
             for stream in listener.incoming() {
                 if self.is_stopping.load(Ordering::Acquire) {

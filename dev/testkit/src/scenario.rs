@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fordway_store::{
     BoxedMetadata, Bucket, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, ETag,
-    Error, ErrorKind, Expected, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions,
-    PutOptions, Result, Store, UploadId, VersionSummary, Versioning, VersionsQuery,
+    Error, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions,
+    PutOptions, Result, Store, UploadId, VersionSummary, VersioningState, VersionsQuery,
 };
 
 /// An operation on a bucket that was prepared for it.
-pub struct Scenario {
+pub struct OperationScenario {
     /// What it is called in messages.
     pub name: &'static str,
     /// The objects that are put before, in this order; `DELETED` deletes one again.
@@ -27,7 +27,7 @@ pub struct Scenario {
 
 /// An object as a reader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenObject {
     /// Its content.
     pub body: Vec<u8>,
     etag: ETag,
@@ -35,7 +35,7 @@ pub struct Seen {
 }
 
 /// All objects of the bucket but [`NOTES`].
-pub type Snapshot = BTreeMap<String, Seen>;
+pub type Snapshot = BTreeMap<String, SeenObject>;
 
 /// What the client of an upload remembers, kept out of the way under a key that is no path.
 const NOTES: &str = "notes//of the client";
@@ -45,61 +45,82 @@ const DELETED: &str = "\0";
 
 /// All scenarios. The store's ETags must follow from the content (policy MD5), so that two runs
 /// can be compared.
-pub const SCENARIOS: &[Scenario] = &[
-    Scenario::new("put a new key", &[("other", "x")], |store| put(store, "k", &new_value())),
-    Scenario::new("put over a key", &[("k", "old")], |store| put(store, "k", &new_value())),
-    Scenario::new("put into new directories", &[], |store| put(store, "a/b/c/k", &new_value())),
-    Scenario::new("put a first key that is no path", &[], |store| put(store, "a//k", &new_value())),
-    Scenario::new("put over a key that is no path", &[("a//k", "old")], |store| {
+pub const SCENARIOS: &[OperationScenario] = &[
+    OperationScenario::new("put a new key", &[("other", "x")], |store| put(store, "k", &new_value())),
+    OperationScenario::new("put over a key", &[("k", "old")], |store| put(store, "k", &new_value())),
+    OperationScenario::new("put into new directories", &[], |store| put(store, "a/b/c/k", &new_value())),
+    OperationScenario::new("put a first key that is no path", &[], |store| put(store, "a//k", &new_value())),
+    OperationScenario::new("put over a key that is no path", &[("a//k", "old")], |store| {
         put(store, "a//k", &new_value())
     }),
-    Scenario::new("put a key beside its prefix", &[("a/b", "x")], |store| put(store, "a", &new_value())),
-    Scenario::new("put a key below another", &[("a", "x")], |store| put(store, "a/b", &new_value())),
-    Scenario::new("put over a key whose prefix is gone", HIDDEN_PLACE, |store| put(store, "a", &new_value())),
-    Scenario::new("create a key", &[("other", "x")], |store| create(store, "dir/k")),
-    Scenario::new("create a key beside its prefix", &[("a/b", "x")], |store| create(store, "a")),
-    Scenario::new("create a key that is there", &[("k", "old")], |store| create(store, "k"))
+    OperationScenario::new("put a key beside its prefix", &[("a/b", "x")], |store| {
+        put(store, "a", &new_value())
+    }),
+    OperationScenario::new("put a key below another", &[("a", "x")], |store| put(store, "a/b", &new_value())),
+    OperationScenario::new("put over a key whose prefix is gone", HIDDEN_PLACE, |store| {
+        put(store, "a", &new_value())
+    }),
+    OperationScenario::new("create a key", &[("other", "x")], |store| create(store, "dir/k")),
+    OperationScenario::new("create a key beside its prefix", &[("a/b", "x")], |store| create(store, "a")),
+    OperationScenario::new("create a key that is there", &[("k", "old")], |store| create(store, "k"))
         .refused(ErrorKind::PreconditionFailed),
-    Scenario::new("create a key that is there, apart", HIDDEN_PLACE, |store| create(store, "a"))
+    OperationScenario::new("create a key that is there, apart", HIDDEN_PLACE, |store| create(store, "a"))
         .refused(ErrorKind::PreconditionFailed),
-    Scenario::new("replace the version that was read", &[("k", "old")], replace_if_same),
-    Scenario::new("copy to a new key", &[("from", "source")], |store| copy(store, "from", "dir/to")),
-    Scenario::new("copy over a key", &[("from", "source"), ("to", "old")], |store| copy(store, "from", "to")),
-    Scenario::new("complete an upload", &[("dir/k", "old")], complete).parts(&[70_000]),
-    Scenario::new("complete a large upload", &[], complete).parts(&[MIN_PART_BYTES as usize, 1000]),
-    Scenario::new("delete and prune", &[("a/b/c/k", "old"), ("a/other", "x")], |store| {
+    OperationScenario::new("replace the version that was read", &[("k", "old")], replace_if_same),
+    OperationScenario::new("copy to a new key", &[("from", "source")], |store| copy(store, "from", "dir/to")),
+    OperationScenario::new("copy over a key", &[("from", "source"), ("to", "old")], |store| {
+        copy(store, "from", "to")
+    }),
+    OperationScenario::new("complete an upload", &[("dir/k", "old")], complete).parts(&[70_000]),
+    OperationScenario::new("complete a large upload", &[], complete).parts(&[MIN_PART_BYTES as usize, 1000]),
+    OperationScenario::new("delete and prune", &[("a/b/c/k", "old"), ("a/other", "x")], |store| {
         delete(store, "a/b/c/k")
     }),
-    Scenario::new("delete a key that is no path", &[("a//k", "old")], |store| delete(store, "a//k")),
-    Scenario::new("delete a key with an older version apart", TWO_PLACES, |store| delete(store, "a")),
-    Scenario::new("put over a key with long metadata", &[("k", LONG)], |store| {
+    OperationScenario::new("delete a key that is no path", &[("a//k", "old")], |store| delete(store, "a//k")),
+    OperationScenario::new("delete a key with an older version apart", TWO_PLACES, |store| {
+        delete(store, "a")
+    }),
+    OperationScenario::new("put over a key with long metadata", &[("k", LONG)], |store| {
         put(store, "k", format!("{LONG} and new").as_bytes())
     }),
-    Scenario::new("delete a key with long metadata", &[("dir/k", LONG)], |store| delete(store, "dir/k")),
-    Scenario::new("put a directory", &[("other", "x")], |store| put(store, "a/b/", b"")),
-    Scenario::new("put over a directory", &[("a/", "")], |store| put(store, "a/", &new_value())),
-    Scenario::new("put a key below a directory", &[("a/", "")], |store| put(store, "a/b", &new_value())),
-    Scenario::new("delete a directory", &[("a/b/", ""), ("other", "x")], |store| delete(store, "a/b/")),
-    Scenario::new("delete the last key of a directory", &[("a/", ""), ("a/b/c", "x")], |store| {
+    OperationScenario::new("delete a key with long metadata", &[("dir/k", LONG)], |store| {
+        delete(store, "dir/k")
+    }),
+    OperationScenario::new("put a directory", &[("other", "x")], |store| put(store, "a/b/", b"")),
+    OperationScenario::new("put over a directory", &[("a/", "")], |store| put(store, "a/", &new_value())),
+    OperationScenario::new("put a key below a directory", &[("a/", "")], |store| {
+        put(store, "a/b", &new_value())
+    }),
+    OperationScenario::new("delete a directory", &[("a/b/", ""), ("other", "x")], |store| {
+        delete(store, "a/b/")
+    }),
+    OperationScenario::new("delete the last key of a directory", &[("a/", ""), ("a/b/c", "x")], |store| {
         delete(store, "a/b/c")
     }),
-    Scenario::new("tag a key", &[("k", "old")], |store| {
+    OperationScenario::new("tag a key", &[("k", "old")], |store| {
         store.set_tags(&bucket(), &key("k"), None, &[("made-by".to_owned(), "a scenario".to_owned())].into())
     }),
-    Scenario::new("put over a key and keep it", &[("k", "old")], |store| put(store, "k", &new_value()))
-        .keeping(),
-    Scenario::new("put over a key apart and keep it", HIDDEN_PLACE, |store| put(store, "a", &new_value()))
-        .keeping(),
-    Scenario::new("complete an upload and keep the old", &[("dir/k", "old")], complete)
-        .parts(&[70_000])
-        .keeping(),
-    Scenario::new("delete a key and keep it", &[("a/k", "old")], |store| delete(store, "a/k")).keeping(),
-    Scenario::new("put a key that was deleted", &[("k", "old"), ("k", DELETED)], |store| {
+    OperationScenario::new("put over a key and keep it", &[("k", "old")], |store| {
         put(store, "k", &new_value())
     })
     .keeping(),
-    Scenario::new("delete the latest version", &[("k", "old"), ("k", "new")], delete_latest).keeping(),
-    Scenario::new("delete a delete marker", &[("a/k", "old"), ("a/k", DELETED)], delete_latest).keeping(),
+    OperationScenario::new("put over a key apart and keep it", HIDDEN_PLACE, |store| {
+        put(store, "a", &new_value())
+    })
+    .keeping(),
+    OperationScenario::new("complete an upload and keep the old", &[("dir/k", "old")], complete)
+        .parts(&[70_000])
+        .keeping(),
+    OperationScenario::new("delete a key and keep it", &[("a/k", "old")], |store| delete(store, "a/k"))
+        .keeping(),
+    OperationScenario::new("put a key that was deleted", &[("k", "old"), ("k", DELETED)], |store| {
+        put(store, "k", &new_value())
+    })
+    .keeping(),
+    OperationScenario::new("delete the latest version", &[("k", "old"), ("k", "new")], delete_latest)
+        .keeping(),
+    OperationScenario::new("delete a delete marker", &[("a/k", "old"), ("a/k", DELETED)], delete_latest)
+        .keeping(),
 ];
 
 /// The body of an object that gets more metadata than an attribute holds.
@@ -110,13 +131,13 @@ const HIDDEN_PLACE: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DE
 /// And then it was written again: the version apart is hidden, and must stay so.
 const TWO_PLACES: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED), ("a", "newer")];
 
-impl Scenario {
+impl OperationScenario {
     const fn new(
         name: &'static str,
         before: &'static [(&'static str, &'static str)],
         act: fn(&dyn Store) -> Result<()>,
     ) -> Self {
-        Scenario { name, before, parts: &[], act, refused: None, keeps_versions: false }
+        OperationScenario { name, before, parts: &[], act, refused: None, keeps_versions: false }
     }
 
     /// Whether it moves so much that it is not for every occasion.
@@ -125,22 +146,22 @@ impl Scenario {
     }
 
     const fn parts(self, parts: &'static [usize]) -> Self {
-        Scenario { parts, ..self }
+        OperationScenario { parts, ..self }
     }
 
     const fn keeping(self) -> Self {
-        Scenario { keeps_versions: true, ..self }
+        OperationScenario { keeps_versions: true, ..self }
     }
 
     const fn refused(self, kind: ErrorKind) -> Self {
-        Scenario { refused: Some(kind), ..self }
+        OperationScenario { refused: Some(kind), ..self }
     }
 
     /// Makes the bucket with what is in it before. Errors: from the store.
     pub fn prepare(&self, store: &dyn Store) -> Result<()> {
         store.create_bucket(&bucket())?;
         if self.keeps_versions {
-            store.set_versioning(&bucket(), Versioning::Enabled)?;
+            store.set_versioning(&bucket(), VersioningState::Enabled)?;
         }
         for (name, value) in self.before {
             match *value {
@@ -157,7 +178,7 @@ impl Scenario {
         for (number, size) in (1..).zip(self.parts) {
             let mut writer = store.part_writer(&bucket(), &key, &upload, number, &PartOptions::default())?;
             writer.write(&vec![number as u8; *size])?;
-            let made = writer.commit(&Expected::default())?;
+            let made = writer.commit(&ExpectedContent::default())?;
             notes = format!("{notes}\n{}", made.etag.as_str());
         }
         put(store, NOTES, notes.as_bytes())
@@ -243,7 +264,7 @@ pub fn snapshot(store: &dyn Store) -> Snapshot {
     names.map(|name| (name.to_owned(), seen(store, name))).collect()
 }
 
-fn seen(store: &dyn Store, name: &str) -> Seen {
+fn seen(store: &dyn Store, name: &str) -> SeenObject {
     let object = store.get(&bucket(), &key(name), &GetOptions::default());
     let object = object.unwrap_or_else(|error| panic!("it is listed, but: {error}"));
     let info = object.info;
@@ -254,11 +275,11 @@ fn seen(store: &dyn Store, name: &str) -> Seen {
     let query = ListQuery { prefix: name.to_owned(), max_keys: 1, ..Default::default() };
     let listed = store.list(&bucket(), &query).unwrap_or_else(|error| panic!("{error}"));
     let listed = listed.entries.first().and_then(|entry| match entry {
-        fordway_store::Entry::Object(object) => Some((object.key.as_str(), object.size, &object.etag)),
+        fordway_store::ListEntry::Object(object) => Some((object.key.as_str(), object.size, &object.etag)),
         _ => None,
     });
     assert_eq!(listed, Some((name, info.size, &info.etag)));
-    Seen { body, etag: info.etag, metadata: info.metadata }
+    SeenObject { body, etag: info.etag, metadata: info.metadata }
 }
 
 /// Keys and contents of all versions that can be read; panics if one that is listed cannot.

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use super::proxy::{Acceptor, Open, lock};
+use super::proxy::{ConnectionAcceptor, OpenSockets, lock};
 
 /// What the proxy does instead of its work.
 #[derive(Clone, Debug, Default)]
@@ -24,12 +24,12 @@ pub struct SocksRules {
 /// The proxy. It listens on a free port of 127.0.0.1, and is gone when this is dropped.
 #[derive(Debug)]
 pub struct SocksServer {
-    shared: Arc<Shared>,
-    acceptor: Acceptor,
+    shared: Arc<SocksState>,
+    acceptor: ConnectionAcceptor,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SocksState {
     rules: SocksRules,
     asked: Mutex<Vec<String>>,
 }
@@ -37,12 +37,12 @@ struct Shared {
 impl SocksServer {
     /// Panics if there is no port.
     pub fn start(rules: SocksRules) -> Self {
-        let shared = Arc::new(Shared { rules, asked: Mutex::default() });
+        let shared = Arc::new(SocksState { rules, asked: Mutex::default() });
         let serve = {
             let shared = Arc::clone(&shared);
-            move |client: &TcpStream, _, open: &Open| drop(shared.serve(client, open))
+            move |client: &TcpStream, _, open: &OpenSockets| drop(shared.serve(client, open))
         };
-        SocksServer { shared, acceptor: Acceptor::start(Ipv4Addr::LOCALHOST, serve) }
+        SocksServer { shared, acceptor: ConnectionAcceptor::start(Ipv4Addr::LOCALHOST, serve) }
     }
 
     /// Where it listens.
@@ -56,8 +56,8 @@ impl SocksServer {
     }
 }
 
-impl Shared {
-    fn serve(&self, mut client: &TcpStream, open: &Open) -> io::Result<()> {
+impl SocksState {
+    fn serve(&self, mut client: &TcpStream, open: &OpenSockets) -> io::Result<()> {
         let [_, ways] = hear::<2>(client)?;
         let mut offered = vec![0; usize::from(ways)];
         client.read_exact(&mut offered)?;
@@ -83,7 +83,7 @@ impl Shared {
         self.connect(client, open)
     }
 
-    fn connect(&self, mut client: &TcpStream, open: &Open) -> io::Result<()> {
+    fn connect(&self, mut client: &TcpStream, open: &OpenSockets) -> io::Result<()> {
         let [_, _, _, kind] = hear::<4>(client)?;
         let host = match kind {
             1 => Ipv4Addr::from(hear::<4>(client)?).to_string(),

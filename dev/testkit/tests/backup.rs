@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use fordway_posix::{FsckEvent, FsckOptions, PosixConfig, PosixStore, Severity};
+use fordway_posix::{FindingSeverity, FsckEvent, FsckOptions, PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, ChecksumAlgorithm, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, Expected,
+    Bucket, ChecksumAlgorithm, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, ExpectedContent,
     GetOptions, Key, MIN_PART_BYTES, Metadata, MultipartUploads, ObjectTags, ObjectVersions, Objects,
-    PartOptions, PutOptions, Tags, UploadId, Versioning, VersionsQuery,
+    PartOptions, PutOptions, Tags, UploadId, VersioningState, VersionsQuery,
 };
 
 fn bucket(name: &str) -> Bucket {
@@ -70,7 +70,7 @@ fn options_of(name: &str) -> PutOptions {
 fn make_versions(store: &PosixStore) {
     let versioned = bucket("versioned");
     store.create_bucket(&versioned).unwrap();
-    store.set_versioning(&versioned, Versioning::Enabled).unwrap();
+    store.set_versioning(&versioned, VersioningState::Enabled).unwrap();
     for name in ["k", "k//odd"] {
         for body in ["one", "two", "three"] {
             let options =
@@ -86,7 +86,7 @@ fn put_part(store: &PosixStore, upload: &UploadId, number: u16) -> CompletedPart
     let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
     let mut part = store.part_writer(&bucket("plain"), &key("up"), upload, number, &options).unwrap();
     part.write(&vec![number as u8; MIN_PART_BYTES as usize]).unwrap();
-    CompletedPart { number, etag: part.commit(&Expected::default()).unwrap().etag, checksum: None }
+    CompletedPart { number, etag: part.commit(&ExpectedContent::default()).unwrap().etag, checksum: None }
 }
 
 /// All that S3 tells of the two buckets but for the ETags of bare objects and times.
@@ -123,7 +123,7 @@ fn damage(store: &PosixStore) -> Vec<String> {
     let options = FsckOptions { buckets: Vec::new(), read: true };
     let checked = store.check(&options, &mut |event| {
         if let FsckEvent::Found(finding) = event
-            && finding.kind.severity() != Severity::Note
+            && finding.kind.severity() != FindingSeverity::Note
         {
             found.push(format!("{} {}", finding.kind.name(), finding.path));
         }

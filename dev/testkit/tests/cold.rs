@@ -4,11 +4,11 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
-use fordway_sys::fault::{self, Plan};
+use fordway_sys::fault::{self, FaultPlan};
 use fordway_sys::without_waiting;
 
 #[test]
@@ -16,16 +16,16 @@ fn what_has_to_be_waited_for_arrives_whole() {
     // Not in the temporary directory, which may be in memory.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let identity = AccessKeyPair::generate().unwrap();
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
     let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
 
     // A gateway in front of the first one: what it sends is still arriving when it begins.
-    let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let identity = AccessKeyPair::generate().unwrap();
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let second =
         Gateway::bind(Users::one(identity, Arc::new(client.clone())), config).unwrap().spawn().unwrap();
@@ -58,7 +58,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
 
 /// The calls of a read, and what came of it.
 fn calls_of<T>(read: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
-    fault::run(Plan::default(), read)
+    fault::run(FaultPlan::default(), read)
 }
 
 #[test]

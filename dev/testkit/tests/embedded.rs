@@ -1,13 +1,13 @@
 //! The suite and the model test on the embedded lane.
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_testkit::conformance::Fixture;
+use fordway_testkit::conformance::StoreFixture;
 use fordway_testkit::model;
 use proptest::prelude::*;
 
-fn open() -> Fixture {
+fn open() -> StoreFixture {
     let dir = tempfile::tempdir().unwrap();
-    Fixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
+    StoreFixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
 }
 
 fordway_testkit::conformance_suite!(open());

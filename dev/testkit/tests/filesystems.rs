@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, CopyOptions, GetOptions, Key, PutOptions};
-use fordway_testkit::conformance::{Fixture, cases_written, run_all};
+use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::model;
 
 /// Size of an image, of which only what is written takes room.
@@ -43,9 +43,9 @@ impl Disk {
     }
 
     /// A new store on the disk; its directory is removed with the fixture.
-    fn open(&self) -> Fixture {
+    fn open(&self) -> StoreFixture {
         let dir = tempfile::tempdir_in(&self.mount).unwrap();
-        Fixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
+        StoreFixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
     }
 
     /// Bytes that are free once everything written is on the disk.

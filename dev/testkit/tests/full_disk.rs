@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fordway_client::node::{NodeAddress, NodeStore};
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{
-    Bucket, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
+    Bucket, DeleteOptions, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
 };
 
 /// A tmpfs of 2 MiB; unmounted when dropped.
@@ -62,7 +62,7 @@ fn fills_up(store: &dyn Store) {
         }
         let mut writer = store.writer(&bucket, &key("dir/streamed"), &PutOptions::default()).unwrap();
         let written = (0..size / 50_000 + 1).try_for_each(|_| writer.write(&[1; 50_000]));
-        let ended = written.and_then(|()| writer.commit(&Expected::default()).map(drop));
+        let ended = written.and_then(|()| writer.commit(&ExpectedContent::default()).map(drop));
         assert_eq!(ended.expect_err("it does not fit").kind(), ErrorKind::NoSpace);
     }
     let listed = store.list(&bucket, &ListQuery::default()).unwrap();
@@ -136,8 +136,8 @@ fn the_node_lane_empties_a_disk_without_inodes() {
 /// A gateway on the disk, and a client of it that tries once.
 fn serve(disk: &SmallDisk) -> (RunningGateway, S3Store) {
     let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let identity = AccessKeyPair::generate().unwrap();
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     let gateway =
         Gateway::bind(Users::one(identity, store), GatewayConfig::new(listen)).unwrap().spawn().unwrap();
@@ -170,8 +170,8 @@ fn a_connection_survives_a_full_disk() {
     let Some(disk) = SmallDisk::mount(dir.path()) else { return };
     let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
     store.create_bucket(&Bucket::new("bucket").unwrap()).unwrap();
-    let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let identity = AccessKeyPair::generate().unwrap();
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     // With one connection allowed, a second would wait for ever.
     let config = GatewayConfig { connections_max: 1, ..GatewayConfig::new(listen) };

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{Bucket, ETagPolicy, Key, Objects};
 use fordway_sys::usage_of;
 
@@ -29,8 +29,8 @@ fn serve() -> Served {
     let config = PosixConfig { etag_policy: ETagPolicy::Fast, ..PosixConfig::default() };
     let store = PosixStore::open(dir.path(), config).unwrap();
     store.create_bucket(&Bucket::new("bucket").unwrap()).unwrap();
-    let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let identity = AccessKeyPair::generate().unwrap();
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let gateway = Gateway::bind(Users::one(identity, Arc::new(store)), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());

@@ -2,10 +2,10 @@
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, GetOptions, Key, ListQuery, ObjectVersions, Objects, PutOptions, VersionId, Versioning,
+    Bucket, GetOptions, Key, ListQuery, ObjectVersions, Objects, PutOptions, VersionId, VersioningState,
     VersionsQuery,
 };
-use fordway_sys::fault::{Plan, run};
+use fordway_sys::fault::{FaultPlan, run};
 use tempfile::TempDir;
 
 /// How much lies beside what is asked for.
@@ -29,7 +29,7 @@ fn put(store: &PosixStore, bucket: &Bucket, name: &str) -> Option<VersionId> {
 /// System calls of the second of two such calls: the first fills what is remembered.
 fn calls(mut act: impl FnMut()) -> usize {
     act();
-    run(Plan::default(), act).1.len()
+    run(FaultPlan::default(), act).1.len()
 }
 
 /// Errors: panics where the last of `counts` is over `ratio` times the first.
@@ -44,7 +44,7 @@ fn a_key_with_many_versions_costs_what_one_with_few_does() {
     let (mut puts, mut gets, mut heads) = (Vec::new(), Vec::new(), Vec::new());
     for size in SIZES {
         let (_dir, store, bucket) = open();
-        store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+        store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
         let versions: Vec<_> = (0..size).map(|_| put(&store, &bucket, "k").unwrap()).collect();
         let middle = GetOptions::version(versions[size / 2].clone());
         puts.push(calls(|| drop(put(&store, &bucket, "k"))));
@@ -61,12 +61,12 @@ fn a_page_of_versions_describes_what_it_shows() {
     let mut pages = Vec::new();
     for size in SIZES {
         let (_dir, store, bucket) = open();
-        store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+        store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
         (0..size).for_each(|_| drop(put(&store, &bucket, "k")));
         let query = VersionsQuery { max_keys: 50, ..Default::default() };
         // Names of the directory are read in large pieces: these alone may grow.
         let page = || assert_eq!(store.list_versions(&bucket, &query).unwrap().versions.len(), 50);
-        pages.push(run(Plan::default(), page).1.iter().filter(|call| **call != "getdents64").count());
+        pages.push(run(FaultPlan::default(), page).1.iter().filter(|call| **call != "getdents64").count());
     }
     assert_flat("page of versions", &pages, 1.2);
 }
@@ -99,7 +99,7 @@ fn a_page_among_many_keys_costs_what_one_among_few_does() {
 #[test]
 fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
     let (_dir, store, bucket) = open();
-    store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
     for at in 0..2 * 1_000 {
         put(&store, &bucket, &format!("k{:06}", at % 1_000));
     }
@@ -122,7 +122,7 @@ fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
 fn called(mut act: impl FnMut()) -> Vec<&'static str> {
     act();
     act();
-    run(Plan::default(), act).1
+    run(FaultPlan::default(), act).1
 }
 
 #[test]
@@ -139,11 +139,11 @@ fn keys_away_from_the_flat_directory_cost_few_calls() {
     put(&store, &bucket, "alone/object");
     std::thread::sleep(std::time::Duration::from_millis(50));
     let alone = key("alone/object");
-    let (_, head) = run(Plan::default(), || drop(store.head(&bucket, &alone, &options).unwrap()));
+    let (_, head) = run(FaultPlan::default(), || drop(store.head(&bucket, &alone, &options).unwrap()));
     assert!(head.len() <= 3, "head of an object alone in its directory: {head:?}");
 
-    let (_, flat) = run(Plan::default(), || drop(put(&store, &bucket, "second")));
-    let (_, deep) = run(Plan::default(), || drop(put(&store, &bucket, "a/b/c/object")));
+    let (_, flat) = run(FaultPlan::default(), || drop(put(&store, &bucket, "second")));
+    let (_, deep) = run(FaultPlan::default(), || drop(put(&store, &bucket, "a/b/c/object")));
     // Each new directory is made, opened, marked and closed.
     assert!(deep.len() <= flat.len() + 3 * 4, "three new directories: {deep:?}, a flat key: {flat:?}");
 }

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 
 const SIZE: usize = 1_000;
 
@@ -12,7 +12,7 @@ fn file() -> Vec<u8> {
     (0..SIZE).map(|n| (n * 7 % 251) as u8).collect()
 }
 
-fn server(script: Script) -> HostileServer {
+fn server(script: LieScript) -> HostileServer {
     HostileServer::start(file(), script)
 }
 
@@ -42,7 +42,7 @@ fn split(all: &[u8]) -> (String, Vec<u8>) {
 
 /// The answer to a GET of `ranges` under one lie.
 fn told(lie: Lie, ranges: &str) -> (String, Vec<u8>) {
-    exchange(&server(Script::honest().always(lie)), "GET", &format!("Range: bytes={ranges}\r\n"))
+    exchange(&server(LieScript::honest().always(lie)), "GET", &format!("Range: bytes={ranges}\r\n"))
 }
 
 fn text(body: &[u8]) -> String {
@@ -57,7 +57,7 @@ fn parts(body: &[u8]) -> Vec<String> {
 
 #[test]
 fn without_a_script_it_is_right() {
-    let server = server(Script::honest());
+    let server = server(LieScript::honest());
     let (head, body) = exchange(&server, "GET", "");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("Content-Length: 1000\r\n"), "{head}");
     assert_eq!(body, file());
@@ -81,7 +81,8 @@ fn without_a_script_it_is_right() {
 
 #[test]
 fn many_ranges_are_many_parts() {
-    let (head, body) = exchange(&server(Script::honest()), "GET", "Range: bytes=0-9,500-509,5000-6000\r\n");
+    let (head, body) =
+        exchange(&server(LieScript::honest()), "GET", "Range: bytes=0-9,500-509,5000-6000\r\n");
     assert!(head.contains("Content-Type: multipart/byteranges; boundary=a-boundary"), "{head}");
     assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
     assert_eq!(parts(&body), ["0-9/1000", "500-509/1000"]);
@@ -92,7 +93,7 @@ fn many_ranges_are_many_parts() {
 
 #[test]
 fn requests_are_pipelined_and_pinned() {
-    let server = server(Script::honest());
+    let server = server(LieScript::honest());
     let mut stream = connect(&server);
     let pinned = |tag: &str| request("GET", &format!("Range: bytes=0-9\r\nIf-Range: {tag}\r\n"));
     let last = request("GET", "Range: bytes=5-5\r\nConnection: close\r\n");
@@ -134,7 +135,7 @@ fn contents_are_wrong_as_told() {
 #[test]
 fn if_range_can_be_ignored() {
     let headers = "Range: bytes=0-9\r\nIf-Range: \"version-0\"\r\n";
-    let changed = Script::honest().always(Lie::Version(1));
+    let changed = LieScript::honest().always(Lie::Version(1));
     assert_eq!(exchange(&server(changed.clone()), "GET", headers).1.len(), SIZE);
     assert_eq!(exchange(&server(changed.always(Lie::IgnoresIfRange)), "GET", headers).1.len(), 10);
 }
@@ -160,7 +161,7 @@ fn heads_are_wrong_as_told() {
     assert!(!text(&told(Lie::NoFinalBoundary, "0-9,20-29").1).contains("server--"));
     let preamble = told(Lie::Preamble, "0-9,20-29").1;
     assert!(text(&preamble).starts_with("What follows") && text(&preamble).ends_with("That was all.\r\n"));
-    let server = server(Script::honest().always(Lie::BareLineFeeds));
+    let server = server(LieScript::honest().always(Lie::BareLineFeeds));
     let mut lines = connect(&server);
     lines.write_all(request("GET", "Range: bytes=0-9,20-29\r\nConnection: close\r\n").as_bytes()).unwrap();
     let mut all = Vec::new();
@@ -199,7 +200,7 @@ fn bodies_are_framed_as_told() {
 
 /// What arrives of a GET until the connection ends, and how it ends.
 fn until_the_end(lie: Lie) -> (usize, Option<ErrorKind>) {
-    let server = server(Script::honest().always(lie));
+    let server = server(LieScript::honest().always(lie));
     let mut stream = connect(&server);
     stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     stream.write_all(request("GET", "").as_bytes()).unwrap();
@@ -224,7 +225,7 @@ fn connections_end_as_told() {
 
 #[test]
 fn pipelined_requests_can_be_dropped() {
-    let server = server(Script::honest().always(Lie::DropsPipelined));
+    let server = server(LieScript::honest().always(Lie::DropsPipelined));
     let mut stream = connect(&server);
     let three = request("GET", "Range: bytes=0-9\r\n").repeat(3);
     stream.write_all(three.as_bytes()).unwrap();
@@ -245,10 +246,10 @@ fn heads_can_be_slow() {
 #[test]
 fn lies_are_told_when_they_are_due() {
     let busy = || Lie::Status(503, None);
-    let script = Script::honest().on_requests(1..2, busy()).on_connections(3..4, busy());
+    let script = LieScript::honest().on_requests(1..2, busy()).on_connections(3..4, busy());
     let server = server(script);
     let statuses: Vec<String> = (0..5).map(|_| exchange(&server, "GET", "").0[9..12].to_owned()).collect();
     assert_eq!(statuses, ["200", "503", "200", "503", "200"]);
-    server.follow(Script::honest().always(busy()));
+    server.follow(LieScript::honest().always(busy()));
     assert_eq!(&exchange(&server, "GET", "").0[9..12], "503");
 }

@@ -5,27 +5,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store, Signature};
-use fordway_http::{TlsRoots, Version};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store, SignatureVersion};
+use fordway_http::{HttpVersion, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Tls, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, TlsCertificate, Users};
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, MultipartUploads, Objects, PutOptions};
-use fordway_testkit::conformance::Fixture;
+use fordway_testkit::conformance::StoreFixture;
 use fordway_testkit::model;
 use proptest::prelude::*;
 
-fn open() -> Fixture {
-    open_with(Signature::V4, Version::Http1, None)
+fn open() -> StoreFixture {
+    open_with(SignatureVersion::V4, HttpVersion::Http1, None)
 }
 
-fn open_with(signature: Signature, http: Version, certificate: Option<Certificate>) -> Fixture {
+fn open_with(
+    signature: SignatureVersion,
+    http: HttpVersion,
+    certificate: Option<Certificate>,
+) -> StoreFixture {
     let dir = tempfile::tempdir().unwrap();
     let config = PosixConfig { etag_policy: ETagPolicy::Md5, ..PosixConfig::default() };
     let store = Arc::new(PosixStore::open(dir.path(), config).unwrap());
-    let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let identity = AccessKeyPair::generate().unwrap();
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
-    let signature_v2 = signature == Signature::V2;
+    let signature_v2 = signature == SignatureVersion::V2;
     let tls = certificate.as_ref().map(Certificate::load);
     let config = GatewayConfig { signature_v2, tls, ..GatewayConfig::new(listen) };
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
@@ -36,7 +40,7 @@ fn open_with(signature: Signature, http: Version, certificate: Option<Certificat
         config.tls_roots = TlsRoots::File(certificate.path("cert"));
     }
     let client = S3Store::new(config).unwrap();
-    Fixture::new(client, (gateway, dir, certificate))
+    StoreFixture::new(client, (gateway, dir, certificate))
 }
 
 /// A certificate for the loopback address, and its key.
@@ -55,8 +59,8 @@ impl Certificate {
         self.0.path().join(name)
     }
 
-    fn load(&self) -> Tls {
-        Tls::load(&self.path("cert"), &self.path("key")).unwrap()
+    fn load(&self) -> TlsCertificate {
+        TlsCertificate::load(&self.path("cert"), &self.path("key")).unwrap()
     }
 }
 
@@ -66,34 +70,44 @@ fordway_testkit::conformance_suite!(open());
 mod signed_by_version_2 {
     use super::*;
 
-    fordway_testkit::conformance_suite!(open_with(Signature::V2, Version::Http1, None));
+    fordway_testkit::conformance_suite!(open_with(SignatureVersion::V2, HttpVersion::Http1, None));
 }
 
 mod over_tls {
     use super::*;
 
-    fordway_testkit::conformance_suite!(open_with(Signature::V4, Version::Http1, Some(Certificate::new())));
+    fordway_testkit::conformance_suite!(open_with(
+        SignatureVersion::V4,
+        HttpVersion::Http1,
+        Some(Certificate::new())
+    ));
 }
 
 mod over_http2 {
     use super::*;
 
-    fordway_testkit::conformance_suite!(open_with(Signature::V4, Version::Http2, None));
+    fordway_testkit::conformance_suite!(open_with(SignatureVersion::V4, HttpVersion::Http2, None));
 }
 
 mod over_http2_and_tls {
     use super::*;
 
-    fordway_testkit::conformance_suite!(open_with(Signature::V4, Version::Http2, Some(Certificate::new())));
+    fordway_testkit::conformance_suite!(open_with(
+        SignatureVersion::V4,
+        HttpVersion::Http2,
+        Some(Certificate::new())
+    ));
 }
 
 /// What the client says first tells which HTTP it speaks.
 #[test]
 fn the_version_asked_for_is_spoken() {
-    for (http, start) in [(Version::Http1, "GET / HTTP/1.1\r\n"), (Version::Http2, "PRI * HTTP/2.0\r\n")] {
+    for (http, start) in
+        [(HttpVersion::Http1, "GET / HTTP/1.1\r\n"), (HttpVersion::Http2, "PRI * HTTP/2.0\r\n")]
+    {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let mut config = S3Config { http, ..S3Config::new(endpoint, "r", Credentials::Anonymous) };
+        let mut config = S3Config { http, ..S3Config::new(endpoint, "r", S3Credentials::Anonymous) };
         config.max_retries = 0;
         let asked = std::thread::spawn(move || S3Store::new(config).unwrap().list_buckets());
         let mut said = [0; 16];
@@ -111,13 +125,13 @@ fn the_version_asked_for_is_spoken() {
 fn an_idle_http2_connection_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
-    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let identity = AccessKeyPair::generate().unwrap();
+    let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let mut config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     config.header_timeout = Duration::from_secs(1);
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
-    let mut config = S3Config { http: Version::Http2, ..S3Config::new(endpoint, "us-east-1", keys) };
+    let mut config = S3Config { http: HttpVersion::Http2, ..S3Config::new(endpoint, "us-east-1", keys) };
     config.max_retries = 0;
     let client = S3Store::new(config).unwrap();
     let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());

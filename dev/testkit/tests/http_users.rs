@@ -7,15 +7,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, OpenStore, RunningGateway, Users};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETagPolicy, ErrorKind, Expected,
-    GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches, ObjectTags, ObjectVersions, Objects,
-    PartOptions, PutOptions, Result, Tags, VersionId, Versioning, VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETagPolicy, ErrorKind,
+    ExpectedContent, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches, ObjectTags, ObjectVersions,
+    Objects, PartOptions, PutOptions, Result, Tags, VersionId, VersioningState, VersionsQuery,
 };
-use fordway_testkit::conformance::Fixture;
+use fordway_testkit::conformance::StoreFixture;
 
 const ALICE: u32 = 54_321;
 const BOB: u32 = 54_322;
@@ -53,7 +53,7 @@ impl Ground {
 
     fn client(&self, name: &str) -> S3Store {
         let endpoint = format!("http://{}", self.gateway.local_addr());
-        S3Store::new(S3Config::new(&endpoint, "us-east-1", Credentials::keys(name, "secret", "this test")))
+        S3Store::new(S3Config::new(&endpoint, "us-east-1", S3Credentials::keys(name, "secret", "this test")))
             .unwrap()
     }
 
@@ -72,7 +72,7 @@ impl Ground {
 mod as_a_user_of_the_file {
     use super::*;
 
-    fn open_as_bob() -> Fixture {
+    fn open_as_bob() -> StoreFixture {
         let (dir, uid, gid) = (tempfile::tempdir().unwrap(), fordway_sys::user_id(), fordway_sys::group_id());
         let (uid, gid) = if uid == 0 { (BOB, BOB) } else { (uid, gid) };
         let (root, path) = (dir.path().join("root"), dir.path().join("users.toml"));
@@ -87,9 +87,9 @@ mod as_a_user_of_the_file {
         let config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
         let endpoint = format!("http://{}", gateway.local_addr());
-        let keys = Credentials::keys("bob", "secret", "this test");
+        let keys = S3Credentials::keys("bob", "secret", "this test");
         let client = S3Store::new(S3Config::new(&endpoint, "us-east-1", keys)).unwrap();
-        Fixture::new(client, (gateway, dir))
+        StoreFixture::new(client, (gateway, dir))
     }
 
     fn open_md5(root: &Path) -> OpenStore {
@@ -239,14 +239,14 @@ fn uploads_belong_to_who_made_them() {
     let upload = alice.create_upload(&bucket(), &key("up"), &PutOptions::default()).unwrap();
     let mut part = alice.part_writer(&bucket(), &key("up"), &upload, 1, &PartOptions::default()).unwrap();
     part.write(&vec![3; 700_000]).unwrap();
-    let made = part.commit(&Expected::default()).unwrap();
+    let made = part.commit(&ExpectedContent::default()).unwrap();
     let parts = [CompletedPart { number: 1, etag: made.etag, checksum: None }];
     let complete = CompleteOptions::default();
     denied("complete", bob.complete_upload(&bucket(), &key("up"), &upload, &parts, &complete));
     denied("abort", bob.abort_upload(&bucket(), &key("up"), &upload));
     let theirs = bob
         .part_writer(&bucket(), &key("up"), &upload, 1, &PartOptions::default())
-        .and_then(|mut part| part.write(b"bob's").and_then(|()| part.commit(&Expected::default())));
+        .and_then(|mut part| part.write(b"bob's").and_then(|()| part.commit(&ExpectedContent::default())));
     denied("a part", theirs);
     alice.complete_upload(&bucket(), &key("up"), &upload, &parts, &complete).unwrap();
     ground.assert_owner("alice/up", ALICE);
@@ -262,7 +262,7 @@ fn versions_are_as_private_as_the_object() {
     let (alice, bob) = (ground.client("alice"), ground.client("bob"));
     alice.create_bucket(&bucket()).unwrap();
     bob.create_bucket(&own()).unwrap();
-    alice.set_versioning(&bucket(), Versioning::Enabled).unwrap();
+    alice.set_versioning(&bucket(), VersioningState::Enabled).unwrap();
     put(&alice, "k", b"old").unwrap();
     put(&alice, "k", b"new").unwrap();
     let all = alice.list_versions(&bucket(), &VersionsQuery::default()).unwrap().versions;
@@ -274,7 +274,7 @@ fn versions_are_as_private_as_the_object() {
     denied("list", bob.list(&bucket(), &ListQuery::default()));
     let delete = DeleteOptions { version: Some(old.clone()), ..Default::default() };
     denied("delete of a version", bob.delete(&bucket(), &key("k"), &delete));
-    denied("set_versioning", bob.set_versioning(&bucket(), Versioning::Suspended));
+    denied("set_versioning", bob.set_versioning(&bucket(), VersioningState::Suspended));
     let object = alice.get(&bucket(), &key("k"), &GetOptions::version(old)).unwrap();
     assert_eq!(object.content.into_vec().unwrap(), b"old");
 }

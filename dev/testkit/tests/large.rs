@@ -5,13 +5,13 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{
-    Bucket, ByteRange, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, CopyOptions,
-    ETagPolicy, ErrorKind, Expected, GetOptions, Hasher, Key, MIN_PART_BYTES, PartOptions, PutOptions,
-    Result, Store, UploadId,
+    Bucket, ByteRange, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, ContentHasher,
+    CopyOptions, ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, MIN_PART_BYTES, PartOptions,
+    PutOptions, Result, Store, UploadId,
 };
 use tempfile::TempDir;
 
@@ -38,8 +38,8 @@ fn embedded() -> Place {
 fn http() -> Place {
     let dir = tempfile::tempdir().unwrap();
     let behind = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let identity = AccessKeyPair::generate().unwrap();
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     let gateway =
         Gateway::bind(Users::one(identity, behind), GatewayConfig::new(listen)).unwrap().spawn().unwrap();
@@ -79,14 +79,14 @@ fn range(store: &dyn Store, name: &str, first: u64, len: u64) -> Vec<u8> {
 
 /// The object's CRC-64, computed here of what arrives, and its size.
 fn crc(store: &dyn Store, name: &str) -> (u64, Vec<u8>) {
-    let mut hasher = Hasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Crc64Nvme));
+    let mut hasher = ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Crc64Nvme));
     let object = store.get(&bucket(), &key(name), &GetOptions::default()).unwrap();
     let hash = |chunk: &[u8]| {
         hasher.update(chunk);
         Ok(())
     };
     object.content.for_each_chunk(hash).unwrap();
-    let found = hasher.finish(&Expected::default()).unwrap();
+    let found = hasher.finish(&ExpectedContent::default()).unwrap();
     (found.size, found.checksum.unwrap().value)
 }
 
@@ -105,7 +105,7 @@ fn part(store: &dyn Store, name: &str, upload: &UploadId, number: u16, body: &[u
         PartOptions { checksum: Some(ChecksumAlgorithm::Crc64Nvme), size_hint, ..Default::default() };
     let mut writer = store.part_writer(&bucket(), &key(name), upload, number, &options)?;
     body.chunks(MIB as usize).try_for_each(|chunk| writer.write(chunk))?;
-    Ok(CompletedPart::new(number, writer.commit(&Expected::default())?.etag))
+    Ok(CompletedPart::new(number, writer.commit(&ExpectedContent::default())?.etag))
 }
 
 /// Written at once, as a stream, by a copy and in parts, the object is the same; so is any range of it.
@@ -115,7 +115,7 @@ fn large_objects(store: &dyn Store) {
     let whole = store.put(&bucket(), &key("put"), &body, &put).unwrap().checksum.unwrap();
     let mut writer = store.writer(&bucket(), &key("written"), &put).unwrap();
     body.chunks(777_777).for_each(|chunk| writer.write(chunk).unwrap());
-    assert_eq!(writer.commit(&Expected::default()).unwrap().checksum.as_ref(), Some(&whole));
+    assert_eq!(writer.commit(&ExpectedContent::default()).unwrap().checksum.as_ref(), Some(&whole));
     store.copy((&bucket(), &key("put")), &bucket(), &key("copied"), &CopyOptions::default()).unwrap();
     let upload = start(store, "parts");
     let parts: Vec<_> = (1..)
@@ -137,7 +137,7 @@ fn large_objects(store: &dyn Store) {
 fn empty_objects(store: &dyn Store) {
     let put = PutOptions { checksum: Some(ChecksumAlgorithm::Crc64Nvme), ..Default::default() };
     store.put(&bucket(), &key("put"), b"", &put).unwrap();
-    store.writer(&bucket(), &key("written"), &put).unwrap().commit(&Expected::default()).unwrap();
+    store.writer(&bucket(), &key("written"), &put).unwrap().commit(&ExpectedContent::default()).unwrap();
     store.copy((&bucket(), &key("put")), &bucket(), &key("copied"), &CopyOptions::default()).unwrap();
     let upload = start(store, "parts");
     let parts = [part(store, "parts", &upload, 1, b"").unwrap()];

@@ -1,6 +1,6 @@
 //! The suite on the model itself.
 
 use fordway_store::MemoryStore;
-use fordway_testkit::conformance::Fixture;
+use fordway_testkit::conformance::StoreFixture;
 
-fordway_testkit::conformance_suite!(Fixture::new(MemoryStore::default(), ()));
+fordway_testkit::conformance_suite!(StoreFixture::new(MemoryStore::default(), ()));

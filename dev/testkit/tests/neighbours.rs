@@ -5,11 +5,11 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{
-    Bucket, Expected, GetOptions, Key, MultipartUploads, Objects, PartOptions, PutOptions, UploadId,
+    Bucket, ExpectedContent, GetOptions, Key, MultipartUploads, Objects, PartOptions, PutOptions, UploadId,
 };
 use fordway_wire::sigv4::{PresignedRequest, SigningKey};
 
@@ -19,7 +19,7 @@ const UPLOADS: usize = 1_500;
 struct Served {
     _dir: tempfile::TempDir,
     gateway: RunningGateway,
-    identity: Identity,
+    identity: AccessKeyPair,
     client: S3Store,
     bucket: Bucket,
     key: Key,
@@ -36,17 +36,17 @@ fn serve() -> Served {
     for number in 1..=PARTS {
         let mut part = store.part_writer(&bucket, &key, &upload, number, &PartOptions::default()).unwrap();
         part.write(b"x").unwrap();
-        part.commit(&Expected::default()).unwrap();
+        part.commit(&ExpectedContent::default()).unwrap();
     }
     for _ in 0..UPLOADS {
         store.create_upload(&bucket, &key, &PutOptions::default()).unwrap();
     }
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let mut config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     config.threads = 1;
     let users = Users::one(identity.clone(), Arc::new(store));
     let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
-    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let client =
         S3Store::new(S3Config::new(format!("http://{}", gateway.local_addr()), "us-east-1", keys)).unwrap();
     Served { client, identity, gateway, _dir: dir, bucket, key, upload }

@@ -3,23 +3,23 @@
 
 use std::sync::Arc;
 
-use fordway_client::node::{NodeAddress, NodeStore, Secret};
+use fordway_client::node::{NodeAddress, NodeSecret, NodeStore};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::Identity;
+use fordway_serve::AccessKeyPair;
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
 use fordway_store::Store;
-use fordway_testkit::conformance::Fixture;
+use fordway_testkit::conformance::StoreFixture;
 use fordway_testkit::model;
 use proptest::prelude::*;
 
 /// A gateway on a directory of its own, and a client of its Unix socket, or by TCP.
-fn open(by_tcp: bool) -> Fixture {
+fn open(by_tcp: bool) -> StoreFixture {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
     std::fs::create_dir(&root).unwrap();
     let socket = dir.path().join("socket");
-    let keys = Identity::generate().unwrap();
-    let secret = Secret { access_key: keys.access_key.clone(), secret_key: keys.secret_key.clone() };
+    let keys = AccessKeyPair::generate().unwrap();
+    let secret = NodeSecret { access_key: keys.access_key.clone(), secret_key: keys.secret_key.clone() };
     let tcp = NodeTcp { listen: "127.0.0.1:0".parse().unwrap(), keys, may_be_root: true };
     let config = NodeConfig { tcp: by_tcp.then_some(tcp), ..NodeConfig::new(&socket) };
     let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
@@ -28,7 +28,7 @@ fn open(by_tcp: bool) -> Fixture {
         Some(address) => NodeAddress::Tcp(address.to_string(), secret),
         None => NodeAddress::Unix(socket),
     };
-    Fixture::new(NodeStore::new(address), (gateway, dir))
+    StoreFixture::new(NodeStore::new(address), (gateway, dir))
 }
 
 mod unix {

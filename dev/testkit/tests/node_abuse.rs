@@ -13,14 +13,14 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_posix::{PRIVATE_DIR, PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
 use fordway_store::{
-    Bucket, ByteRange, Content, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery,
-    ObjectBatches, Objects, PutOptions, PutResult, Store,
+    Bucket, ByteRange, DeleteOptions, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, ObjectBatches,
+    ObjectContent, Objects, PutOptions, PutResult, Store,
 };
-use fordway_sys::{Wait, receive_with_descriptor};
+use fordway_sys::{WaitMode, receive_with_descriptor};
 use fordway_testkit::model;
 use fordway_wire::node::{
-    Committed, Flags, HEADER_BYTES, HELLO_BYTES, Hello, Inbox, NONCE_BYTES, Reply, Request, Started, Take,
-    VERSION, WELCOME_BYTES, Welcome, take_reply,
+    ClientHello, CommitResponse, FrameBuffer, GatewayWelcome, HEADER_BYTES, HELLO_BYTES, NONCE_BYTES,
+    NodeResponse, ReadField, Request, ResponseFlags, StartResponse, VERSION, WELCOME_BYTES, take_reply,
 };
 use proptest::prelude::*;
 
@@ -74,14 +74,14 @@ impl Ground {
 /// A client made by hand.
 struct Raw {
     socket: UnixStream,
-    inbox: Inbox,
+    inbox: FrameBuffer,
     descriptor: Option<OwnedFd>,
 }
 
 impl Raw {
     fn connect(ground: &Ground) -> Self {
         let mut raw = Raw::silent(ground);
-        raw.socket.write_all(&Hello { version: VERSION, takes_descriptors: true }.to_bytes()).unwrap();
+        raw.socket.write_all(&ClientHello { version: VERSION, takes_descriptors: true }.to_bytes()).unwrap();
         raw.socket.read_exact(&mut [0; WELCOME_BYTES]).unwrap();
         raw
     }
@@ -89,7 +89,7 @@ impl Raw {
     fn silent(ground: &Ground) -> Self {
         let socket = UnixStream::connect(ground.socket()).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Raw { socket, inbox: Inbox::default(), descriptor: None }
+        Raw { socket, inbox: FrameBuffer::default(), descriptor: None }
     }
 
     fn send(&mut self, request: &Request<'_>, body: &[u8]) -> std::io::Result<()> {
@@ -99,7 +99,7 @@ impl Raw {
         self.socket.write_all(&bytes)
     }
 
-    fn reply<T: Take>(&mut self) -> fordway_store::Result<T> {
+    fn reply<T: ReadField>(&mut self) -> fordway_store::Result<T> {
         loop {
             if let Some(header) = self.inbox.next_header().unwrap() {
                 let answer = take_reply(&self.inbox.frame(&header).unwrap());
@@ -107,7 +107,7 @@ impl Raw {
                 return answer;
             }
             let (count, passed) =
-                receive_with_descriptor(&self.socket, self.inbox.room(), Wait::Yes).unwrap();
+                receive_with_descriptor(&self.socket, self.inbox.room(), WaitMode::Yes).unwrap();
             assert!(count > 0, "the gateway closed the connection");
             self.descriptor = passed.or(self.descriptor.take());
             self.inbox.filled(count);
@@ -124,19 +124,19 @@ impl Raw {
             options: std::borrow::Cow::Borrowed(&options),
         };
         self.send(&request, &[]).unwrap();
-        assert!(self.reply::<Started>().unwrap().has_file);
+        assert!(self.reply::<StartResponse>().unwrap().has_file);
         File::from(self.descriptor.take().unwrap())
     }
 
     fn commit(&mut self, filled: u64) -> fordway_store::Result<PutResult> {
-        let expected = Expected::default();
+        let expected = ExpectedContent::default();
         let request = Request::Commit {
             expected: std::borrow::Cow::Borrowed(&expected),
             filled: Some(filled),
             wants_spare: false,
         };
         self.send(&request, &[]).unwrap();
-        self.reply().map(|done: Committed| done.made)
+        self.reply().map(|done: CommitResponse| done.made)
     }
 
     /// Whether the gateway ends the connection within 20 s.
@@ -177,7 +177,7 @@ fn what_is_no_greeting_ends_the_connection() {
         assert!(raw.is_closed());
     }
     let mut raw = Raw::silent(&ground);
-    raw.socket.write_all(&Hello { version: 99, takes_descriptors: true }.to_bytes()).unwrap();
+    raw.socket.write_all(&ClientHello { version: 99, takes_descriptors: true }.to_bytes()).unwrap();
     let mut said = Vec::new();
     raw.socket.read_to_end(&mut said).unwrap();
     assert!(String::from_utf8_lossy(&said).contains("version 4 of the protocol, the client 99"));
@@ -344,7 +344,7 @@ fn descriptors_of_objects_are_for_reading_one_version_only() {
     let store = ground.store();
     store.put(&bucket(), &key("k"), &vec![1; 1 << 20], &PutOptions::default()).unwrap();
     let object = store.get(&bucket(), &key("k"), &GetOptions::default()).unwrap();
-    let Content::File(region) = object.content else { panic!("{:?}", object.content) };
+    let ObjectContent::File(region) = object.content else { panic!("{:?}", object.content) };
     store.put(&bucket(), &key("k"), &vec![2; 1 << 20], &PutOptions::default()).unwrap();
     let mut first = [0; 10];
     region.file.read_exact_at(&mut first, 0).unwrap();
@@ -480,18 +480,24 @@ fn batches_come_back_in_order() {
 /// The other way round: a gateway that answers for fewer or more objects than were asked for.
 #[test]
 fn a_batch_that_is_not_answered_whole_is_an_error() {
-    for (answered, flags) in [(1u32, Flags::default()), (2, Flags::MORE), (3, Flags::default())] {
+    for (answered, flags) in
+        [(1u32, ResponseFlags::default()), (2, ResponseFlags::MORE), (3, ResponseFlags::default())]
+    {
         let dir = tempfile::tempdir().unwrap();
         let listener = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
         let gateway = std::thread::spawn(move || {
             let (mut socket, _) = listener.accept().unwrap();
             socket.read_exact(&mut [0; HELLO_BYTES]).unwrap();
-            let welcome =
-                Welcome { version: VERSION, wants_proof: false, is_refusal: false, nonce: [0; NONCE_BYTES] };
+            let welcome = GatewayWelcome {
+                version: VERSION,
+                wants_proof: false,
+                is_refusal: false,
+                nonce: [0; NONCE_BYTES],
+            };
             let mut bytes = welcome.to_bytes().to_vec();
             let results: Vec<fordway_store::Result<Option<u32>>> =
                 (0..answered).map(|_| Ok(Some(0))).collect();
-            Reply { id: 1, flags, answer: Ok(&results), body_bytes: 0 }.put(&mut bytes);
+            NodeResponse { id: 1, flags, answer: Ok(&results), body_bytes: 0 }.put(&mut bytes);
             socket.write_all(&bytes).unwrap();
             // Until the client has had enough.
             let _ = socket.read_to_end(&mut Vec::new());

@@ -10,11 +10,11 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
 use fordway_store::{ETagPolicy, Store};
-use fordway_testkit::conformance::Fixture;
+use fordway_testkit::conformance::StoreFixture;
 
 struct Ground {
     dir: tempfile::TempDir,
@@ -98,12 +98,12 @@ fn relay(socket: PathBuf) -> String {
     endpoint
 }
 
-fn open() -> Fixture {
+fn open() -> StoreFixture {
     let ground = Ground::new();
     std::fs::remove_dir(ground.dir.path().join("root/bucket")).unwrap();
-    let nobody = Credentials::keys("nobody", "knows this", "the test");
+    let nobody = S3Credentials::keys("nobody", "knows this", "the test");
     let client = S3Store::new(S3Config::new(relay(ground.socket()), "eu-central-7", nobody)).unwrap();
-    Fixture::new(client, ground)
+    StoreFixture::new(client, ground)
 }
 
 fordway_testkit::conformance_suite!(open());

@@ -11,7 +11,8 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
 use fordway_store::{
     Bucket, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, ObjectBatches,
-    ObjectTags, ObjectVersions, Objects, PutOptions, Result, Store, VersionId, Versioning, VersionsQuery,
+    ObjectTags, ObjectVersions, Objects, PutOptions, Result, Store, VersionId, VersioningState,
+    VersionsQuery,
 };
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -232,7 +233,7 @@ fn versions_are_as_private_as_the_object() {
     let ground = Ground::new().serve(|config| config);
     let old = ground.as_user(ALICE, |store| {
         store.create_bucket(&bucket()).unwrap();
-        store.set_versioning(&bucket(), Versioning::Enabled).unwrap();
+        store.set_versioning(&bucket(), VersioningState::Enabled).unwrap();
         put(store, "k", b"old").unwrap();
         put(store, "k", b"new").unwrap();
         let all = store.list_versions(&bucket(), &VersionsQuery::default()).unwrap().versions;
@@ -246,7 +247,7 @@ fn versions_are_as_private_as_the_object() {
         denied(store.list_versions(&bucket(), &VersionsQuery::default()));
         let delete = DeleteOptions { version: Some(old.clone()), ..Default::default() };
         denied(store.delete(&bucket(), &key("k"), &delete));
-        denied(store.set_versioning(&bucket(), Versioning::Suspended));
+        denied(store.set_versioning(&bucket(), VersioningState::Suspended));
     });
     ground.as_user(ALICE, |store| {
         let object = store.get(&bucket(), &key("k"), &GetOptions::version(old)).unwrap();

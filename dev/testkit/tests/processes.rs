@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use fordway_store::{
     Conditions, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
 };
-use fordway_testkit::history::{Event, Timed, is_linearizable};
-use fordway_testkit::model::{self, Follower};
+use fordway_testkit::history::{HistoryEvent, TimedEvent, is_linearizable};
+use fordway_testkit::model::{self, ModelFollower};
 
 use crate::team::{Ground, Member, Role, at_length, bucket, now_ns};
 
@@ -111,7 +111,7 @@ fn four_processes_see_one_order_of_things() {
     let ground = Ground::new();
     let reports = ground.run(&["mixer"; 4]);
     let mut tags = HashMap::new();
-    let mut histories: BTreeMap<&str, Vec<Vec<Timed>>> = BTreeMap::new();
+    let mut histories: BTreeMap<&str, Vec<Vec<TimedEvent>>> = BTreeMap::new();
     for (number, report) in reports.iter().enumerate() {
         for line in report {
             let (key, timed, version) = parse(line);
@@ -132,7 +132,7 @@ fn four_processes_see_one_order_of_things() {
 }
 
 /// The events of all clients around the place where no order went on, by their beginnings.
-fn around(clients: &[Vec<Timed>], fit: &[usize]) -> String {
+fn around(clients: &[Vec<TimedEvent>], fit: &[usize]) -> String {
     let mut near = Vec::new();
     for (client, (events, fit)) in clients.iter().zip(fit).enumerate() {
         let window = fit.saturating_sub(3)..(fit + 3).min(events.len());
@@ -149,7 +149,7 @@ fn mix(member: &mut Member) {
     let prefix = format!("p{}/", member.number);
     let private: Vec<_> =
         model::sequence(member.number as u64, count).into_iter().map(|each| each.below(&prefix)).collect();
-    let mut follower = Follower::new(bucket());
+    let mut follower = ModelFollower::new(bucket());
     let mut random = Random(0x9e37_79b9 + member.number as u64);
     for (turn, operations) in private.chunks(TURN).enumerate() {
         follower.follow(&member.store, operations);
@@ -196,20 +196,20 @@ fn shared_step(store: &dyn Store, name: &str, value: u64, choice: usize) -> Stri
 }
 
 /// Key, event, and the version it was about, of a line of [`shared_step`].
-fn parse(line: &str) -> (&str, Timed, Option<(u64, &str)>) {
+fn parse(line: &str) -> (&str, TimedEvent, Option<(u64, &str)>) {
     let [key, what, value, etag, began, ended] = line.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{line}")
     };
     let value: Option<u64> = value.parse().ok();
     let event = match (what, value) {
-        ("put", Some(value)) => Event::Put(value),
-        ("created", Some(value)) => Event::Created(value),
-        ("refused", None) => Event::NotCreated,
-        ("read", value) => Event::Read(value),
-        ("deleted", None) => Event::Deleted,
+        ("put", Some(value)) => HistoryEvent::Put(value),
+        ("created", Some(value)) => HistoryEvent::Created(value),
+        ("refused", None) => HistoryEvent::NotCreated,
+        ("read", value) => HistoryEvent::Read(value),
+        ("deleted", None) => HistoryEvent::Deleted,
         _ => panic!("{line}"),
     };
-    let timed = Timed { event, began_ns: began.parse().unwrap(), ended_ns: ended.parse().unwrap() };
+    let timed = TimedEvent { event, began_ns: began.parse().unwrap(), ended_ns: ended.parse().unwrap() };
     (key, timed, value.map(|value| (value, etag)))
 }
 

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fordway_posix::{Consistency, PosixConfig, PosixStore};
+use fordway_posix::{PosixConfig, PosixStore, ReadConsistency};
 use fordway_store::{
     Bucket, Conditions, DeleteOptions, ETag, ErrorKind, GetOptions, Key, ListQuery, ObjectVersions, Objects,
     PutOptions,
 };
-use fordway_testkit::cluster::Cluster;
-use fordway_testkit::history::{Event, Timed, is_linearizable};
+use fordway_testkit::cluster::FileSystemCluster;
+use fordway_testkit::history::{HistoryEvent, TimedEvent, is_linearizable};
 
 /// Names the role, the number and the team of a process in a cluster.
 const MEMBER: &str = "FORDWAY_TEST_SHARED";
@@ -41,7 +41,7 @@ struct Member {
 type Role = (&'static str, fn(&Member));
 
 /// What must hold, and how that is seen.
-type Check = (&'static str, fn(&Cluster));
+type Check = (&'static str, fn(&FileSystemCluster));
 
 const ROLES: &[Role] = &[
     ("set-up", set_up),
@@ -60,12 +60,12 @@ const ROLES: &[Role] = &[
 
 #[test]
 fn glusterfs_is_one_store_for_two_nodes() {
-    Cluster::glusterfs().inspect(is_one_store);
+    FileSystemCluster::glusterfs().inspect(is_one_store);
 }
 
 #[test]
 fn nfs_is_one_store_for_two_nodes() {
-    Cluster::nfs().inspect(is_one_store);
+    FileSystemCluster::nfs().inspect(is_one_store);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_member_of_a_team() {
     let Ok(task) = std::env::var(MEMBER) else { return };
     let [role, number, team] = task.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{task}") };
     let (_, act) = ROLES.iter().find(|(name, _)| *name == role).unwrap();
-    let control = Path::new(Cluster::CONTROL);
+    let control = Path::new(FileSystemCluster::CONTROL);
     fs::write(control.join(format!("ready.{team}.{number}")), "").unwrap();
     wait_for(&control.join(format!("go.{team}")));
     act(&Member { number: number.parse().unwrap() });
@@ -89,7 +89,7 @@ fn wait_for(file: &Path) {
 }
 
 /// Runs one process for each of `roles`, all from the same moment on; returns what each reports.
-fn run(cluster: &Cluster, roles: &[&str]) -> Vec<Vec<String>> {
+fn run(cluster: &FileSystemCluster, roles: &[&str]) -> Vec<Vec<String>> {
     static TEAMS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     let team = TEAMS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let program = std::env::current_exe().unwrap();
@@ -116,7 +116,7 @@ fn report(line: impl std::fmt::Display) {
 }
 
 #[allow(clippy::print_stderr, reason = "which of them failed, and how long each takes")]
-fn is_one_store(cluster: &Cluster) {
+fn is_one_store(cluster: &FileSystemCluster) {
     run(cluster, &["set-up"]);
     let checks: &[Check] = &[
         ("the put just acknowledged is listed", |cluster| {
@@ -153,13 +153,13 @@ fn is_one_store(cluster: &Cluster) {
     assert!(failed.is_empty(), "on {}: {failed:?}", cluster.name);
 }
 
-fn no_increment_is_lost(cluster: &Cluster) {
+fn no_increment_is_lost(cluster: &FileSystemCluster) {
     run(cluster, &["counter"; 8]);
     let seen = run(cluster, &["count"; 2]);
     assert_eq!(seen, vec![vec![(8 * at_length(INCREMENTS)).to_string()]; 2]);
 }
 
-fn one_creator_wins(cluster: &Cluster) {
+fn one_creator_wins(cluster: &FileSystemCluster) {
     let won = run(cluster, &["creator"; 8]);
     let mut winners: BTreeMap<&str, usize> = BTreeMap::new();
     won.iter().flatten().for_each(|key| *winners.entry(key.as_str()).or_default() += 1);
@@ -177,13 +177,13 @@ fn key(name: &str) -> Key {
 
 /// The store as node `number` (or that modulo two) sees it.
 fn store(number: usize) -> PosixStore {
-    PosixStore::open(Path::new(Cluster::MOUNTS[number % 2]), PosixConfig::default()).unwrap()
+    PosixStore::open(Path::new(FileSystemCluster::MOUNTS[number % 2]), PosixConfig::default()).unwrap()
 }
 
 /// One whose reads ask the server first.
 fn strong(number: usize) -> PosixStore {
-    let config = PosixConfig { consistency: Consistency::Strong, ..PosixConfig::default() };
-    PosixStore::open(Path::new(Cluster::MOUNTS[number % 2]), config).unwrap()
+    let config = PosixConfig { consistency: ReadConsistency::Strong, ..PosixConfig::default() };
+    PosixStore::open(Path::new(FileSystemCluster::MOUNTS[number % 2]), config).unwrap()
 }
 
 fn put(store: &PosixStore, name: &str, body: &[u8]) -> ETag {
@@ -276,11 +276,11 @@ fn use_old_tags(_: &Member) {
 
 /// The file of an old version lives on under another name.
 fn use_old_tags_of_versions(_: &Member) {
-    use fordway_store::Versioning;
+    use fordway_store::VersioningState;
     let (one, other) = (store(0), store(1));
     let bucket = Bucket::new("versions").unwrap();
     one.create_bucket(&bucket).unwrap();
-    one.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    one.set_versioning(&bucket, VersioningState::Enabled).unwrap();
     for round in 0..5 {
         let key = key(&format!("tags/{round}"));
         let put = |body: &[u8]| one.put(&bucket, &key, body, &PutOptions::default()).unwrap().etag;
@@ -326,7 +326,7 @@ fn read_whole(member: &Member) {
 fn list_what_was_put(_: &Member) {
     let (one, other) = (store(0), store(1));
     put(&one, "listed/first", b"");
-    let dir = Path::new(Cluster::MOUNTS[0]).join("bucket/listed");
+    let dir = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket/listed");
     (0..600).for_each(|number| fs::write(dir.join(format!("{number:04}")), "").unwrap());
     let start_after = Some("listed/0599".to_owned());
     let query = ListQuery { prefix: "listed/".to_owned(), start_after, ..Default::default() };
@@ -367,7 +367,7 @@ fn share_directories(_: &Member) {
 /// NFS gives a file that is open where it is removed a hidden name; FUSE may do so too.
 fn leave_names_behind(_: &Member) {
     let (one, other) = (store(0), store(1));
-    let dir = Path::new(Cluster::MOUNTS[0]).join("bucket/left");
+    let dir = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket/left");
     put(&one, "left/a", b"1");
     put(&one, "left/.nfs", b"an object");
     let open = fs::File::open(dir.join("a")).unwrap();
@@ -391,7 +391,7 @@ const HOLDER: &str = "FORDWAY_TEST_HOLDER";
 #[ignore = "run by another test, as a process that is killed"]
 fn holds_a_cluster() {
     let Ok(file) = std::env::var(HOLDER) else { return };
-    let cluster = Cluster::glusterfs().unwrap();
+    let cluster = FileSystemCluster::glusterfs().unwrap();
     let new = format!("{file}.new");
     fs::write(&new, cluster.process().to_string()).unwrap();
     fs::rename(new, file).unwrap();
@@ -401,7 +401,7 @@ fn holds_a_cluster() {
 #[test]
 fn a_test_that_is_killed_leaves_nothing_behind() {
     // It is known to start here before another process is asked to.
-    let Some(cluster) = Cluster::glusterfs() else { return };
+    let Some(cluster) = FileSystemCluster::glusterfs() else { return };
     drop(cluster);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("process");
@@ -423,7 +423,7 @@ fn a_test_that_is_killed_leaves_nothing_behind() {
 
 #[test]
 fn a_cluster_ends_with_its_test() {
-    let Some(cluster) = Cluster::glusterfs() else { return };
+    let Some(cluster) = FileSystemCluster::glusterfs() else { return };
     let process = Path::new("/proc").join(cluster.process().to_string());
     let said = cluster.task("grep -c glusterfs /proc/mounts").output();
     assert_eq!(said.trim(), "2", "both mounts are there");
@@ -481,9 +481,9 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn one_order(cluster: &Cluster) {
+fn one_order(cluster: &FileSystemCluster) {
     let reports = run(cluster, &["register"; 4]);
-    let mut histories: BTreeMap<&str, Vec<Vec<Timed>>> = BTreeMap::new();
+    let mut histories: BTreeMap<&str, Vec<Vec<TimedEvent>>> = BTreeMap::new();
     for (client, line) in
         reports.iter().enumerate().flat_map(|(client, lines)| lines.iter().map(move |line| (client, line)))
     {
@@ -492,14 +492,14 @@ fn one_order(cluster: &Cluster) {
         };
         let value = value.parse().unwrap();
         let event = match what {
-            "put" => Event::Put(value),
-            "created" => Event::Created(value),
-            "refused" => Event::NotCreated,
-            "read" => Event::Read(Some(value)),
-            "missed" => Event::Read(None),
-            _ => Event::Deleted,
+            "put" => HistoryEvent::Put(value),
+            "created" => HistoryEvent::Created(value),
+            "refused" => HistoryEvent::NotCreated,
+            "read" => HistoryEvent::Read(Some(value)),
+            "missed" => HistoryEvent::Read(None),
+            _ => HistoryEvent::Deleted,
         };
-        let timed = Timed { event, began_ns: began.parse().unwrap(), ended_ns: ended.parse().unwrap() };
+        let timed = TimedEvent { event, began_ns: began.parse().unwrap(), ended_ns: ended.parse().unwrap() };
         histories.entry(name).or_insert_with(|| vec![Vec::new(); reports.len()])[client].push(timed);
     }
     assert_eq!(histories.len(), REGISTERS.len());

@@ -3,7 +3,7 @@
 //! of a chain and a key. Of files that hold secrets, only those are read that are ours alone.
 //!
 //! What is said here goes to the host that the caller named, never to one that a server sends us to:
-//! a [`Session`](super::vector::Session) has one set of credentials and connections of its own.
+//! a [`HttpSession`](super::vector::HttpSession) has one set of credentials and connections of its own.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -19,24 +19,24 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
-use super::{Origin, Proxies};
+use super::{Origin, ProxySettings};
 
 /// What a session may say about who it is. Files are read when they are needed: tokens for each file
 /// that is opened, certificates for the first TLS connection.
 #[derive(Clone, Default)]
-pub struct Credentials {
+pub struct SessionCredentials {
     /// Tried in turn.
-    bearers: Vec<Bearer>,
-    netrc: Option<Place>,
+    bearers: Vec<BearerToken>,
+    netrc: Option<SecretFile>,
     /// Tried in turn.
     certificates: Vec<CertificateFiles>,
     goes_unprotected: bool,
 }
 
-impl Credentials {
+impl SessionCredentials {
     /// Nothing to say.
     pub fn none() -> Self {
-        Credentials::default()
+        SessionCredentials::default()
     }
 
     /// Those that the environment names and those at the usual places: `BEARER_TOKEN`,
@@ -44,17 +44,17 @@ impl Credentials {
     /// discovery); `NETRC` or `~/.netrc`; `X509_USER_PROXY`, `X509_USER_CERT` with `X509_USER_KEY`,
     /// `/tmp/x509up_u$UID`. Reads no file yet.
     pub fn discover() -> Self {
-        Credentials::resolve(&|name| std::env::var(name).ok())
+        SessionCredentials::resolve(&|name| std::env::var(name).ok())
     }
 
-    /// As [`Credentials::discover`], with `variable` in the place of the environment.
+    /// As [`SessionCredentials::discover`], with `variable` in the place of the environment.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let user = fordway_sys::user_id();
-        let usual_netrc = || get("HOME").map(|home| Place::Usual(Path::new(&home).join(".netrc")));
-        Credentials {
+        let usual_netrc = || get("HOME").map(|home| SecretFile::Usual(Path::new(&home).join(".netrc")));
+        SessionCredentials {
             bearers: bearer_tokens(&get, user),
-            netrc: get("NETRC").map(|path| Place::Named(path.into())).or_else(usual_netrc),
+            netrc: get("NETRC").map(|path| SecretFile::Named(path.into())).or_else(usual_netrc),
             certificates: certificate_files(&get, user),
             goes_unprotected: false,
         }
@@ -62,7 +62,7 @@ impl Credentials {
 
     /// This bearer token before all others.
     pub fn with_bearer_token(mut self, token: impl Into<String>) -> Self {
-        self.bearers.insert(0, Bearer::Token(token.into()));
+        self.bearers.insert(0, BearerToken::Token(token.into()));
         self
     }
 
@@ -87,7 +87,7 @@ impl Credentials {
 
     /// Whether tokens and passwords are kept from `origin`, because others could read them on the way:
     /// a proxy is one of them, where there is no TLS.
-    pub(super) fn is_withheld_from(&self, origin: &Origin, proxies: &Proxies) -> bool {
+    pub(super) fn is_withheld_from(&self, origin: &Origin, proxies: &ProxySettings) -> bool {
         let is_on_the_way = || !is_this_machine(origin) || proxies.name_of(origin).is_some();
         !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()
     }
@@ -95,7 +95,7 @@ impl Credentials {
     /// The value of `Authorization` for `origin`: the password that netrc has for its host, else the
     /// first token that is found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for what was named and
     /// cannot be used, and for secrets that others can read.
-    pub(super) fn authorization(&self, origin: &Origin, proxies: &Proxies) -> Result<Option<String>> {
+    pub(super) fn authorization(&self, origin: &Origin, proxies: &ProxySettings) -> Result<Option<String>> {
         if self.is_withheld_from(origin, proxies) {
             return Ok(None);
         }
@@ -113,7 +113,7 @@ impl Credentials {
         Ok(None)
     }
 
-    /// Certificate and key, if there are any. Errors: as [`Credentials::authorization`].
+    /// Certificate and key, if there are any. Errors: as [`SessionCredentials::authorization`].
     pub(super) fn identity(&self) -> Result<Option<Identity>> {
         for files in &self.certificates {
             if let Some(identity) = files.load()? {
@@ -125,7 +125,7 @@ impl Credentials {
 }
 
 /// Says where secrets come from, and none of them.
-impl fmt::Debug for Credentials {
+impl fmt::Debug for SessionCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
             .field("bearers", &self.bearers.len())
@@ -142,30 +142,30 @@ fn is_this_machine(origin: &Origin) -> bool {
 
 /// Where a token comes from.
 #[derive(Clone)]
-enum Bearer {
+enum BearerToken {
     Token(String),
-    File(Place),
+    File(SecretFile),
 }
 
 /// The places of tokens, the nearest first: what the environment names ends the search.
-fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<Bearer> {
+fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerToken> {
     if let Some(token) = get("BEARER_TOKEN") {
-        return vec![Bearer::Token(token)];
+        return vec![BearerToken::Token(token)];
     }
     if let Some(path) = get("BEARER_TOKEN_FILE") {
-        return vec![Bearer::File(Place::Named(path.into()))];
+        return vec![BearerToken::File(SecretFile::Named(path.into()))];
     }
     let directories = get("XDG_RUNTIME_DIR").into_iter().chain(["/tmp".to_owned()]);
-    let usual = |directory: String| Place::Usual(Path::new(&directory).join(format!("bt_u{user}")));
-    directories.map(|directory| Bearer::File(usual(directory))).collect()
+    let usual = |directory: String| SecretFile::Usual(Path::new(&directory).join(format!("bt_u{user}")));
+    directories.map(|directory| BearerToken::File(usual(directory))).collect()
 }
 
-impl Bearer {
-    /// The token, if it is there. Errors: as [`Place::read_text`]; `InvalidArgument` for what is no token.
+impl BearerToken {
+    /// The token, if it is there. Errors: as [`SecretFile::read_text`]; `InvalidArgument` for what is no token.
     fn token(&self) -> Result<Option<String>> {
         let (token, from) = match self {
-            Bearer::Token(token) => (token.clone(), "the bearer token".to_owned()),
-            Bearer::File(place) => match place.read_text()? {
+            BearerToken::Token(token) => (token.clone(), "the bearer token".to_owned()),
+            BearerToken::File(place) => match place.read_text()? {
                 Some(text) => (text, place.path().display().to_string()),
                 None => return Ok(None),
             },
@@ -181,12 +181,12 @@ impl Bearer {
 
 /// A user's name and password.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Login {
+struct UserLogin {
     user: String,
     password: String,
 }
 
-impl Login {
+impl UserLogin {
     /// The value of `Authorization` (RFC 7617).
     fn basic(&self) -> String {
         format!("Basic {}", STANDARD.encode(format!("{}:{}", self.user, self.password)))
@@ -195,7 +195,7 @@ impl Login {
 
 /// The login of the first entry for `host`. The `default` entry is not looked at: it would tell a
 /// password to everybody.
-fn find_login(text: &str, host: &str) -> Option<Login> {
+fn find_login(text: &str, host: &str) -> Option<UserLogin> {
     let mut words = netrc_words(text);
     while let Some(word) = words.next() {
         if word == "machine" && words.next().is_some_and(|name| name.eq_ignore_ascii_case(host)) {
@@ -205,8 +205,8 @@ fn find_login(text: &str, host: &str) -> Option<Login> {
     None
 }
 
-fn login_entry<'t>(words: &mut impl Iterator<Item = &'t str>) -> Login {
-    let mut login = Login::default();
+fn login_entry<'t>(words: &mut impl Iterator<Item = &'t str>) -> UserLogin {
+    let mut login = UserLogin::default();
     while let Some(word) = words.next() {
         match word {
             "login" => login.user = words.next().unwrap_or_default().to_owned(),
@@ -236,7 +236,7 @@ pub(crate) type Identity = Arc<SingleCertAndKey>;
 struct CertificateFiles {
     /// The certificate, and those that lead to a known authority. A usual place has the key as well.
     chain: PathBuf,
-    key: Place,
+    key: SecretFile,
 }
 
 /// The places of certificates: what the environment names ends the search.
@@ -249,15 +249,15 @@ fn certificate_files(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<Cer
         return vec![CertificateFiles::named(chain.into(), key.into())];
     }
     let proxy = PathBuf::from(format!("/tmp/x509up_u{user}"));
-    vec![CertificateFiles { chain: proxy.clone(), key: Place::Usual(proxy) }]
+    vec![CertificateFiles { chain: proxy.clone(), key: SecretFile::Usual(proxy) }]
 }
 
 impl CertificateFiles {
     fn named(chain: PathBuf, key: PathBuf) -> Self {
-        CertificateFiles { chain, key: Place::Named(key) }
+        CertificateFiles { chain, key: SecretFile::Named(key) }
     }
 
-    /// Reads them; `None` where a usual place has none. Errors: as [`Place::read`]; `InvalidArgument` for
+    /// Reads them; `None` where a usual place has none. Errors: as [`SecretFile::read`]; `InvalidArgument` for
     /// what is no certificate or key.
     fn load(&self) -> Result<Option<Identity>> {
         let Some(secret) = self.key.read()? else { return Ok(None) };
@@ -293,23 +293,23 @@ const BYTES_MAX: u64 = 1 << 20;
 
 /// Where a secret may be.
 #[derive(Clone, Debug)]
-enum Place {
+enum SecretFile {
     /// Somebody named this file: it has to be there.
     Named(PathBuf),
     /// Where such files usually are. It may be missing, and in `/tmp` it may be somebody else's.
     Usual(PathBuf),
 }
 
-impl Place {
+impl SecretFile {
     fn path(&self) -> &Path {
-        let (Place::Named(path) | Place::Usual(path)) = self;
+        let (SecretFile::Named(path) | SecretFile::Usual(path)) = self;
         path
     }
 
     /// The content; `None` where a usual place has nothing of ours. Errors: `AccessDenied` where others
     /// could read it too or it is not ours, `InvalidArgument` where it is missing, `Io`.
     fn read(&self) -> Result<Option<Vec<u8>>> {
-        let (path, is_named) = (self.path(), matches!(self, Place::Named(_)));
+        let (path, is_named) = (self.path(), matches!(self, SecretFile::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);
         // A pipe that somebody left at a usual place must not hold us up.
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
@@ -342,7 +342,7 @@ impl Place {
         Ok(Some(content))
     }
 
-    /// The same for what is text. Errors: as [`Place::read`]; `InvalidArgument`.
+    /// The same for what is text. Errors: as [`SecretFile::read`]; `InvalidArgument`.
     fn read_text(&self) -> Result<Option<String>> {
         let Some(content) = self.read()? else { return Ok(None) };
         let text = String::from_utf8(content).map_err(|error| {
@@ -378,7 +378,8 @@ mod tests {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        Credentials::resolve(&variable).authorization(&Origin::parse(url).unwrap().0, &Proxies::none())
+        SessionCredentials::resolve(&variable)
+            .authorization(&Origin::parse(url).unwrap().0, &ProxySettings::none())
     }
 
     #[test]
@@ -417,13 +418,13 @@ mod tests {
             assert_eq!(said(&token, url).unwrap().as_deref(), Some("Bearer t"), "{url}");
         }
         let (origin, _) = Origin::parse("http://h").unwrap();
-        let proxies = Proxies::resolve(&|name| (name == "http_proxy").then(|| "p".to_owned()));
+        let proxies = ProxySettings::resolve(&|name| (name == "http_proxy").then(|| "p".to_owned()));
         let (local, _) = Origin::parse("http://127.0.0.1").unwrap();
-        let who = Credentials::none().with_bearer_token("t");
+        let who = SessionCredentials::none().with_bearer_token("t");
         assert_eq!(who.authorization(&local, &proxies).unwrap(), None, "a proxy is in between");
-        let open = Credentials::none().with_bearer_token("t").over_plain_http();
-        assert_eq!(open.authorization(&origin, &Proxies::none()).unwrap().as_deref(), Some("Bearer t"));
-        assert!(!format!("{:?}", Credentials::none().with_bearer_token("secret")).contains("secret"));
+        let open = SessionCredentials::none().with_bearer_token("t").over_plain_http();
+        assert_eq!(open.authorization(&origin, &ProxySettings::none()).unwrap().as_deref(), Some("Bearer t"));
+        assert!(!format!("{:?}", SessionCredentials::none().with_bearer_token("secret")).contains("secret"));
     }
 
     #[test]

@@ -5,24 +5,24 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::Process;
+use fordway_sys::ProcessIdentity;
 
-use super::connection::{Connection, FirstWord, io_error};
+use super::connection::{BufferedConnection, EarlyResponse, io_error};
 use super::connector::Connector;
-use super::proxy::Proxies;
-use super::response::{Head, Response};
-use super::{Credentials, Origin, Timeouts, TlsRoots, Version};
+use super::proxy::ProxySettings;
+use super::response::{HttpResponse, ResponseHead};
+use super::{HttpVersion, Origin, SessionCredentials, Timeouts, TlsRoots};
 
 /// Sends requests and keeps connections for the next ones. Shared between threads; calls run, and
 /// block, in the thread that makes them.
 pub struct HttpClient {
     connector: Connector,
-    pool: Arc<Pool>,
+    pool: Arc<ConnectionPool>,
 }
 
 /// Whether a request may be sent twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replay {
+pub enum ReplayPolicy {
     /// Twice is the same as once.
     Safe,
     /// Only if the server cannot have acted on it.
@@ -30,7 +30,7 @@ pub enum Replay {
 }
 
 /// One request.
-pub struct Exchange<'a> {
+pub struct HttpExchange<'a> {
     /// Where it goes.
     pub origin: &'a Origin,
     /// `GET`, `PUT`, ...; decides whether the answer has a body.
@@ -40,11 +40,11 @@ pub struct Exchange<'a> {
     /// Sent after the head; its length must be what the head says.
     pub body: &'a [u8],
     /// Whether it may be sent again when a pooled connection turns out to be closed.
-    pub replay: Replay,
+    pub replay: ReplayPolicy,
 }
 
 /// Why there is no answer.
-pub struct Failure {
+pub struct ExchangeFailure {
     /// What went wrong.
     pub error: Error,
     /// Whether the server may have acted on the request.
@@ -53,76 +53,85 @@ pub struct Failure {
 
 impl HttpClient {
     /// A client with an empty pool. Costs nothing before the first request.
-    pub fn new(version: Version, timeouts: Timeouts, roots: TlsRoots) -> Self {
-        HttpClient::identified(version, timeouts, roots, Credentials::none())
+    pub fn new(version: HttpVersion, timeouts: Timeouts, roots: TlsRoots) -> Self {
+        HttpClient::identified(version, timeouts, roots, SessionCredentials::none())
     }
 
     /// The same with a certificate for servers that ask for one, if `who` has any. Its connections are
     /// used for nobody else. What goes with requests is up to their callers.
-    pub fn identified(version: Version, timeouts: Timeouts, roots: TlsRoots, who: Credentials) -> Self {
-        let pool = Arc::new(Pool::new(timeouts.idle));
+    pub fn identified(
+        version: HttpVersion,
+        timeouts: Timeouts,
+        roots: TlsRoots,
+        who: SessionCredentials,
+    ) -> Self {
+        let pool = Arc::new(ConnectionPool::new(timeouts.idle));
         HttpClient { connector: Connector::new(version, timeouts, roots, who), pool }
     }
 
     /// By way of these proxies. They are this client's for good, and its connections are used by no
     /// other: an origin in the pool is an origin by one way.
-    pub fn through(self, proxies: Proxies) -> Self {
+    pub fn through(self, proxies: ProxySettings) -> Self {
         HttpClient { connector: self.connector.through(proxies), ..self }
     }
 
     /// The proxies in use.
-    pub(super) fn proxies(&self) -> &Proxies {
+    pub(super) fn proxies(&self) -> &ProxySettings {
         self.connector.proxies()
     }
 
     /// Sends a request and receives the head of the answer, whatever its status. A pooled connection
     /// that the server has closed in the meantime is replaced by a new one, once.
-    /// Cost on a pooled connection: one `sendmsg`, one `recv`; for [`Replay::IfUnsent`] one more
+    /// Cost on a pooled connection: one `sendmsg`, one `recv`; for [`ReplayPolicy::IfUnsent`] one more
     /// `recv` that looks whether the connection is alive.
-    pub fn send(&self, exchange: &Exchange) -> Result<Response, Failure> {
+    pub fn send(&self, exchange: &HttpExchange) -> Result<HttpResponse, ExchangeFailure> {
         if let Some(connection) = self.pooled(exchange) {
             match self.send_on(connection, exchange) {
                 Ok(Some(response)) => return Ok(response),
-                Ok(None) if exchange.replay == Replay::Safe => {
+                Ok(None) if exchange.replay == ReplayPolicy::Safe => {
                     tracing::debug!(origin = %exchange.origin, "a pooled connection was closed; sending again");
                 }
-                Ok(None) => return Err(Failure { error: closed(), may_have_acted: true }),
-                Err(error) => return Err(Failure { error, may_have_acted: true }),
+                Ok(None) => return Err(ExchangeFailure { error: closed(), may_have_acted: true }),
+                Err(error) => return Err(ExchangeFailure { error, may_have_acted: true }),
             }
         }
         let connection = self
             .connector
             .connect(exchange.origin)
-            .map_err(|error| Failure { error, may_have_acted: false })?;
+            .map_err(|error| ExchangeFailure { error, may_have_acted: false })?;
         match self.send_on(connection, exchange) {
             Ok(Some(response)) => Ok(response),
-            Ok(None) => Err(Failure { error: closed(), may_have_acted: true }),
-            Err(error) => Err(Failure { error, may_have_acted: true }),
+            Ok(None) => Err(ExchangeFailure { error: closed(), may_have_acted: true }),
+            Err(error) => Err(ExchangeFailure { error, may_have_acted: true }),
         }
     }
 
     /// An idle connection to `origin`, if there is one. What comes back belongs to the caller.
-    pub(super) fn pooled_connection(&self, origin: &Origin) -> Option<Connection> {
+    pub(super) fn pooled_connection(&self, origin: &Origin) -> Option<BufferedConnection> {
         self.pool.take(origin)
     }
 
     /// A new connection. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
-    pub(super) fn connect(&self, origin: &Origin) -> Result<Connection, Error> {
+    pub(super) fn connect(&self, origin: &Origin) -> Result<BufferedConnection, Error> {
         self.connector.connect(origin)
     }
 
     /// Keeps a connection on which nothing is under way.
-    pub(super) fn keep(&self, origin: &Origin, connection: Connection) {
+    pub(super) fn keep(&self, origin: &Origin, connection: BufferedConnection) {
         self.pool.put(origin, connection);
     }
 
-    fn pooled(&self, exchange: &Exchange) -> Option<Connection> {
+    fn pooled(&self, exchange: &HttpExchange) -> Option<BufferedConnection> {
         let mut connection = self.pool.take(exchange.origin)?;
-        (exchange.replay == Replay::Safe || connection.is_quiet()).then_some(connection)
+        (exchange.replay == ReplayPolicy::Safe || connection.is_quiet()).then_some(connection)
     }
 
     /// `None` if the connection was closed before anything was answered.
-    fn send_on(&self, mut connection: Connection, exchange: &Exchange) -> Result<Option<Response>, Error> {
+    fn send_on(
+        &self,
+        mut connection: BufferedConnection,
+        exchange: &HttpExchange,
+    ) -> Result<Option<HttpResponse>, Error> {
         connection.request_head.clear();
         connection.push_head(exchange.write_head);
         let sent = connection.send(exchange.body);
@@ -138,10 +147,10 @@ impl HttpClient {
     /// A server may refuse a request before it has read the body, and close: its answer says why.
     pub(super) fn early_answer(
         &self,
-        mut connection: Connection,
-        exchange: &Exchange,
+        mut connection: BufferedConnection,
+        exchange: &HttpExchange,
         error: std::io::Error,
-    ) -> Result<Option<Response>, Error> {
+    ) -> Result<Option<HttpResponse>, Error> {
         if is_timeout(&error) {
             return Err(io_error(error, "sending the request", "the server stopped reading the request"));
         }
@@ -154,13 +163,13 @@ impl HttpClient {
     /// An answer of the origin. Errors: `AccessDenied` for one of a proxy that wants to know who asks.
     pub(super) fn answered(
         &self,
-        head: Head,
-        connection: Connection,
-        exchange: &Exchange,
-    ) -> Result<Response, Error> {
+        head: ResponseHead,
+        connection: BufferedConnection,
+        exchange: &HttpExchange,
+    ) -> Result<HttpResponse, Error> {
         match connection.refused_by_proxy(head.status) {
             Some(refused) => Err(refused),
-            None => Response::new(head, connection, exchange.method, (exchange.origin, &self.pool)),
+            None => HttpResponse::new(head, connection, exchange.method, (exchange.origin, &self.pool)),
         }
     }
 }
@@ -180,7 +189,7 @@ const LEAVE_WAIT: Duration = Duration::from_secs(1);
 pub(super) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// How the body of a request is sent.
-pub(super) struct Streamed<'a> {
+pub(super) struct StreamedBody<'a> {
     /// Its bytes, where they are known; else it goes in chunks.
     pub(super) size_bytes: Option<u64>,
     /// Whether the server is asked first (`Expect: 100-continue`, RFC 9110 section 10.1.1), as the head
@@ -196,10 +205,10 @@ impl HttpClient {
     /// `IncompleteBody` where it makes more or less than was said; as [`HttpClient::send`].
     pub(super) fn send_streamed(
         &self,
-        exchange: &Exchange,
-        streamed: &mut Streamed<'_>,
-    ) -> Result<Response, Failure> {
-        let unsent = |error| Failure { error, may_have_acted: false };
+        exchange: &HttpExchange,
+        streamed: &mut StreamedBody<'_>,
+    ) -> Result<HttpResponse, ExchangeFailure> {
+        let unsent = |error| ExchangeFailure { error, may_have_acted: false };
         // The body may not be there a second time. So a connection that the server has closed meanwhile is to be
         // noticed before any of it is made.
         let pooled = self.pooled_connection(exchange.origin);
@@ -207,25 +216,25 @@ impl HttpClient {
             Some(connection) => connection,
             None => self.connect(exchange.origin).map_err(unsent)?,
         };
-        let acted = |error| Failure { error, may_have_acted: true };
+        let acted = |error| ExchangeFailure { error, may_have_acted: true };
         connection.request_head.clear();
         connection.push_head(exchange.write_head);
         connection
             .send(&[])
             .map_err(|error| unsent(io_error(error, "sending the request", "the server stopped reading")))?;
         if streamed.asks_first
-            && let FirstWord::Answer(head) = connection.first_word(LEAVE_WAIT).map_err(unsent)?
+            && let EarlyResponse::Answer(head) = connection.first_word(LEAVE_WAIT).map_err(unsent)?
         {
             // The server may still expect the body, so nothing else can be sent on this connection.
-            return self.answered(head, connection, exchange).map(Response::into_last).map_err(unsent);
+            return self.answered(head, connection, exchange).map(HttpResponse::into_last).map_err(unsent);
         }
         match send_body(&mut connection, streamed) {
             Ok(()) => {}
-            Err(Broken::Produce(error)) => return Err(acted(error)),
-            Err(Broken::Send(error)) => {
+            Err(BodyFailure::Produce(error)) => return Err(acted(error)),
+            Err(BodyFailure::Send(error)) => {
                 // A server that stops reading has often said why before. That says more than a broken pipe.
                 let early = self.early_answer(connection, exchange, error).map_err(acted)?;
-                return early.map(Response::into_last).ok_or_else(|| acted(closed()));
+                return early.map(HttpResponse::into_last).ok_or_else(|| acted(closed()));
             }
         }
         let head = connection.receive_head().map_err(acted)?.ok_or_else(|| acted(closed()))?;
@@ -234,12 +243,15 @@ impl HttpClient {
 }
 
 /// Why a body was not all sent.
-enum Broken {
+enum BodyFailure {
     Produce(Error),
     Send(std::io::Error),
 }
 
-fn send_body(connection: &mut Connection, streamed: &mut Streamed<'_>) -> Result<(), Broken> {
+fn send_body(
+    connection: &mut BufferedConnection,
+    streamed: &mut StreamedBody<'_>,
+) -> Result<(), BodyFailure> {
     let (mut sent_bytes, mut failed) = (0_u64, None);
     let (size_bytes, mut line) = (streamed.size_bytes, String::new());
     let mut between = "";
@@ -263,16 +275,16 @@ fn send_body(connection: &mut Connection, streamed: &mut Streamed<'_>) -> Result
         })
     });
     match (failed, made) {
-        (Some(error), _) => return Err(Broken::Send(error)),
-        (None, Err(error)) => return Err(Broken::Produce(error)),
+        (Some(error), _) => return Err(BodyFailure::Send(error)),
+        (None, Err(error)) => return Err(BodyFailure::Produce(error)),
         (None, Ok(())) => {}
     }
     match size_bytes {
-        None => connection.send_piece(between.as_bytes(), b"0\r\n\r\n").map_err(Broken::Send),
+        None => connection.send_piece(between.as_bytes(), b"0\r\n\r\n").map_err(BodyFailure::Send),
         Some(size) if sent_bytes == size => Ok(()),
         Some(size) => {
             let detail = format!("the source ended after {sent_bytes} of {size} bytes");
-            Err(Broken::Produce(Error::new(ErrorKind::IncompleteBody, detail)))
+            Err(BodyFailure::Produce(Error::new(ErrorKind::IncompleteBody, detail)))
         }
     }
 }
@@ -281,25 +293,25 @@ fn send_body(connection: &mut Connection, streamed: &mut Streamed<'_>) -> Result
 const MAX_IDLE: usize = 64;
 
 /// Idle connections by origin, the last one used on top: it is the least likely to have been closed.
-pub(super) struct Pool {
-    idle: Mutex<Idle>,
+pub(super) struct ConnectionPool {
+    idle: Mutex<IdleConnections>,
     idle_limit: Duration,
 }
 
 /// The connections, and whose they are.
-struct Idle {
-    opened_by: Process,
-    by_origin: HashMap<Origin, Vec<(Connection, Instant)>>,
+struct IdleConnections {
+    opened_by: ProcessIdentity,
+    by_origin: HashMap<Origin, Vec<(BufferedConnection, Instant)>>,
 }
 
-impl Pool {
+impl ConnectionPool {
     pub(super) fn new(idle_limit: Duration) -> Self {
-        let idle = Idle { opened_by: Process::current(), by_origin: HashMap::new() };
-        Pool { idle: Mutex::new(idle), idle_limit }
+        let idle = IdleConnections { opened_by: ProcessIdentity::current(), by_origin: HashMap::new() };
+        ConnectionPool { idle: Mutex::new(idle), idle_limit }
     }
 
     /// A connection that was used within the idle limit; older ones are closed on the way.
-    pub(super) fn take(&self, origin: &Origin) -> Option<Connection> {
+    pub(super) fn take(&self, origin: &Origin) -> Option<BufferedConnection> {
         let mut idle = self.locked();
         let waiting = idle.by_origin.get_mut(origin)?;
         match waiting.pop() {
@@ -314,7 +326,7 @@ impl Pool {
     }
 
     /// Keeps a connection whose last answer was read to its end.
-    pub(super) fn put(&self, origin: &Origin, mut connection: Connection) {
+    pub(super) fn put(&self, origin: &Origin, mut connection: BufferedConnection) {
         connection.is_reused = true;
         let now = Instant::now();
         let mut idle = self.locked();
@@ -327,13 +339,13 @@ impl Pool {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Idle> {
+    fn locked(&self) -> MutexGuard<'_, IdleConnections> {
         // A panic elsewhere leaves the map whole: each change is one operation.
         let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !idle.opened_by.is_current() {
             // After a fork the parent uses them too: two requests on one would be mixed up.
             idle.by_origin.clear();
-            idle.opened_by = Process::current();
+            idle.opened_by = ProcessIdentity::current();
         }
         idle
     }

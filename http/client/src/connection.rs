@@ -8,31 +8,31 @@ use rustls::{ClientConnection, StreamOwned};
 
 use super::Timeouts;
 #[cfg(feature = "http2")]
-use super::http2::Http2;
-use super::proxy::Forwarding;
-use super::response::{Head, MAX_HEAD_BYTES};
-use super::socket::Socket;
+use super::http2::Http2Connection;
+use super::proxy::RequestForwarding;
+use super::response::{MAX_HEAD_BYTES, ResponseHead};
+use super::socket::TcpSocket;
 
 /// Received at a time while a head is awaited: a head and a small body fit.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-enum Transport {
-    Plain(Socket),
-    Tls(Box<StreamOwned<ClientConnection, Socket>>),
+enum ConnectionTransport {
+    Plain(TcpSocket),
+    Tls(Box<StreamOwned<ClientConnection, TcpSocket>>),
     #[cfg(feature = "http2")]
-    Http2(Box<Http2>),
+    Http2(Box<Http2Connection>),
 }
 
 /// A connection with its buffers. Of `buffer`, `..used` was consumed (a head stays readable there),
 /// `used..filled` was received and waits.
-pub struct Connection {
-    transport: Transport,
+pub struct BufferedConnection {
+    transport: ConnectionTransport,
     timeouts: Timeouts,
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
     /// There where a proxy forwards what is sent.
-    forwarding: Option<Forwarding>,
+    forwarding: Option<RequestForwarding>,
     /// The head of the request being sent; kept for its capacity.
     pub request_head: Vec<u8>,
     /// Bytes of the request, head and body, that were sent.
@@ -49,7 +49,7 @@ pub struct Connection {
 }
 
 /// What is received next.
-pub(super) enum Next<'m> {
+pub(super) enum ReceiveTarget<'m> {
     /// Bytes that belong there.
     Place(&'m mut [u8]),
     /// This many bytes to be looked at.
@@ -57,31 +57,31 @@ pub(super) enum Next<'m> {
 }
 
 /// What comes back before a request is all sent.
-pub(super) enum FirstWord {
+pub(super) enum EarlyResponse {
     /// `100 Continue`: the body is wanted.
     GoOn,
     /// The answer.
-    Answer(Head),
+    Answer(ResponseHead),
     /// Nothing yet.
     Nothing,
 }
 
-impl Connection {
-    pub(super) fn plain(socket: Socket, timeouts: Timeouts) -> Self {
-        Self::over(Transport::Plain(socket), timeouts)
+impl BufferedConnection {
+    pub(super) fn plain(socket: TcpSocket, timeouts: Timeouts) -> Self {
+        Self::over(ConnectionTransport::Plain(socket), timeouts)
     }
 
-    pub(super) fn tls(stream: StreamOwned<ClientConnection, Socket>, timeouts: Timeouts) -> Self {
-        Self::over(Transport::Tls(Box::new(stream)), timeouts)
+    pub(super) fn tls(stream: StreamOwned<ClientConnection, TcpSocket>, timeouts: Timeouts) -> Self {
+        Self::over(ConnectionTransport::Tls(Box::new(stream)), timeouts)
     }
 
     #[cfg(feature = "http2")]
-    pub(super) fn multiplexed(connection: Http2, timeouts: Timeouts) -> Self {
-        Self::over(Transport::Http2(Box::new(connection)), timeouts)
+    pub(super) fn multiplexed(connection: Http2Connection, timeouts: Timeouts) -> Self {
+        Self::over(ConnectionTransport::Http2(Box::new(connection)), timeouts)
     }
 
-    fn over(transport: Transport, timeouts: Timeouts) -> Self {
-        Connection {
+    fn over(transport: ConnectionTransport, timeouts: Timeouts) -> Self {
+        BufferedConnection {
             transport,
             timeouts,
             forwarding: None,
@@ -99,8 +99,8 @@ impl Connection {
     }
 
     /// The same, with a proxy at the other end that forwards requests.
-    pub(super) fn forwarded(self, forwarding: Forwarding) -> Self {
-        Connection { forwarding: Some(forwarding), ..self }
+    pub(super) fn forwarded(self, forwarding: RequestForwarding) -> Self {
+        BufferedConnection { forwarding: Some(forwarding), ..self }
     }
 
     /// Appends the head of a request to those that are sent next, as the other end wants it written.
@@ -114,14 +114,14 @@ impl Connection {
 
     /// What an answer of this status says of the proxy at the other end, if it does.
     pub(super) fn refused_by_proxy(&self, status: u16) -> Option<Error> {
-        self.forwarding.as_ref().filter(|_| status == 407).map(Forwarding::wants_login)
+        self.forwarding.as_ref().filter(|_| status == 407).map(RequestForwarding::wants_login)
     }
 
     /// Whether nothing was received that no request asked for, and the other side is still there.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_quiet = match &mut self.transport {
             #[cfg(feature = "http2")]
-            Transport::Http2(connection) => connection.is_open(),
+            ConnectionTransport::Http2(connection) => connection.is_open(),
             _ => self.socket().is_quiet(),
         };
         is_quiet && self.has_nothing_left()
@@ -140,14 +140,14 @@ impl Connection {
 
     /// The same as a connection that carries many requests at once, if it is one.
     #[cfg(feature = "http2")]
-    pub(super) fn http2(&self) -> Option<&Http2> {
-        if let Transport::Http2(connection) = &self.transport { Some(connection) } else { None }
+    pub(super) fn http2(&self) -> Option<&Http2Connection> {
+        if let ConnectionTransport::Http2(connection) = &self.transport { Some(connection) } else { None }
     }
 
     /// The same, to move it.
     #[cfg(feature = "http2")]
-    pub(super) fn as_http2(&mut self) -> Option<&mut Http2> {
-        if let Transport::Http2(connection) = &mut self.transport { Some(connection) } else { None }
+    pub(super) fn as_http2(&mut self) -> Option<&mut Http2Connection> {
+        if let ConnectionTransport::Http2(connection) = &mut self.transport { Some(connection) } else { None }
     }
 
     /// Whether calls wait from now on. Whoever has many requests under way waits for all of them at
@@ -155,11 +155,11 @@ impl Connection {
     pub fn set_waiting(&mut self, waits: bool) {
         (self.is_blocking, self.is_drained) = (waits, false);
         match &mut self.transport {
-            Transport::Plain(socket) => socket.set_waiting(waits),
-            Transport::Tls(stream) => stream.sock.set_waiting(waits),
+            ConnectionTransport::Plain(socket) => socket.set_waiting(waits),
+            ConnectionTransport::Tls(stream) => stream.sock.set_waiting(waits),
             // Waits by itself where it carries one request alone.
             #[cfg(feature = "http2")]
-            Transport::Http2(_) => {}
+            ConnectionTransport::Http2(_) => {}
         }
     }
 
@@ -172,7 +172,7 @@ impl Connection {
     /// all that it has.
     fn received(&mut self, got: usize, room: usize) {
         self.received_bytes += got as u64;
-        let is_plain = matches!(self.transport, Transport::Plain(_));
+        let is_plain = matches!(self.transport, ConnectionTransport::Plain(_));
         self.is_drained = is_plain && !self.is_blocking && got < room;
     }
 
@@ -181,20 +181,20 @@ impl Connection {
         if self.is_drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
 
-    /// See [`Socket::set_low_water`]; only what is neither encrypted nor in frames has such a mark.
+    /// See [`TcpSocket::set_low_water`]; only what is neither encrypted nor in frames has such a mark.
     pub(super) fn set_low_water(&mut self, bytes: usize) {
-        if let Transport::Plain(socket) = &mut self.transport {
+        if let ConnectionTransport::Plain(socket) = &mut self.transport {
             socket.set_low_water(bytes);
         }
     }
 
     /// The socket beneath.
-    pub fn socket(&self) -> &Socket {
+    pub fn socket(&self) -> &TcpSocket {
         match &self.transport {
-            Transport::Plain(socket) => socket,
-            Transport::Tls(stream) => &stream.sock,
+            ConnectionTransport::Plain(socket) => socket,
+            ConnectionTransport::Tls(stream) => &stream.sock,
             #[cfg(feature = "http2")]
-            Transport::Http2(connection) => &connection.socket,
+            ConnectionTransport::Http2(connection) => &connection.socket,
         }
     }
 
@@ -204,17 +204,17 @@ impl Connection {
         self.send_rest(body)
     }
 
-    /// Goes on where [`Connection::send`] of the same `body` ended with `WouldBlock`.
+    /// Goes on where [`BufferedConnection::send`] of the same `body` ended with `WouldBlock`.
     pub fn send_rest(&mut self, body: &[u8]) -> io::Result<()> {
         while self.sent < self.request_head.len() + body.len() {
             let head = self.request_head.get(self.sent..).unwrap_or_default();
             let body = &body[self.sent.saturating_sub(self.request_head.len())..];
             let pieces = [IoSlice::new(head), IoSlice::new(body)];
             let written = match &mut self.transport {
-                Transport::Plain(socket) => socket.write_vectored(&pieces),
-                Transport::Tls(stream) => stream.write_vectored(&pieces),
+                ConnectionTransport::Plain(socket) => socket.write_vectored(&pieces),
+                ConnectionTransport::Tls(stream) => stream.write_vectored(&pieces),
                 #[cfg(feature = "http2")]
-                Transport::Http2(connection) => connection.write(head, body),
+                ConnectionTransport::Http2(connection) => connection.write(head, body),
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -224,11 +224,11 @@ impl Connection {
             }
         }
         match &mut self.transport {
-            Transport::Plain(_) => Ok(()),
-            Transport::Tls(stream) => stream.flush(),
+            ConnectionTransport::Plain(_) => Ok(()),
+            ConnectionTransport::Tls(stream) => stream.flush(),
             // What was taken is sent while the answer is awaited.
             #[cfg(feature = "http2")]
-            Transport::Http2(_) => Ok(()),
+            ConnectionTransport::Http2(_) => Ok(()),
         }
     }
 
@@ -249,10 +249,10 @@ impl Connection {
     /// Receives a head; interim answers (1xx) are passed over.
     /// Errors: `Ok(None)` if the other side closed the connection without a word; `BadResponse`,
     /// `Timeout`, `IncompleteBody`, `Io`.
-    pub(super) fn receive_head(&mut self) -> Result<Option<Head>> {
+    pub(super) fn receive_head(&mut self) -> Result<Option<ResponseHead>> {
         let deadline = Instant::now() + self.timeouts.first_byte;
         self.limit_wait(self.timeouts.first_byte)?;
-        let mut head = Head::default();
+        let mut head = ResponseHead::default();
         loop {
             if self.take_head(&mut head)? {
                 return Ok(Some(head));
@@ -286,21 +286,21 @@ impl Connection {
     /// Waits up to `limit` for what the other side says first. An answer that began in that time is
     /// kept, and may be asked for again.
     /// Errors: `Unavailable` if the connection was closed; `BadResponse`, `Io`.
-    pub(super) fn first_word(&mut self, limit: Duration) -> Result<FirstWord> {
+    pub(super) fn first_word(&mut self, limit: Duration) -> Result<EarlyResponse> {
         let deadline = Instant::now() + limit;
-        let mut head = Head::default();
+        let mut head = ResponseHead::default();
         loop {
             while self.filled > self.used && head.parse(&self.buffer, self.used..self.filled)? {
                 self.used = head.end;
                 match head.status {
-                    100 => return Ok(FirstWord::GoOn),
+                    100 => return Ok(EarlyResponse::GoOn),
                     101..=199 => {}
-                    _ => return Ok(FirstWord::Answer(head)),
+                    _ => return Ok(EarlyResponse::Answer(head)),
                 }
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(FirstWord::Nothing);
+                return Ok(EarlyResponse::Nothing);
             }
             self.limit_wait(left)?;
             match self.receive_more() {
@@ -324,7 +324,7 @@ impl Connection {
 
     /// Takes the next head from what waits, passing over interim ones; `false` if it is not all there.
     /// Errors: `BadResponse`.
-    pub fn take_head(&mut self, head: &mut Head) -> Result<bool> {
+    pub fn take_head(&mut self, head: &mut ResponseHead) -> Result<bool> {
         while self.filled > self.used && head.parse(&self.buffer, self.used..self.filled)? {
             self.used = head.end;
             if head.status >= 200 {
@@ -335,7 +335,7 @@ impl Connection {
     }
 
     /// Has the head that was received last received again, with all that came behind it; `false` where that is
-    /// not kept. To be called before anything but [`Connection::receive_more`].
+    /// not kept. To be called before anything but [`BufferedConnection::receive_more`].
     pub(super) fn unread(&mut self) -> bool {
         #[cfg(feature = "http2")]
         if self.is_http2() {
@@ -369,41 +369,42 @@ impl Connection {
         }
         self.progress_limit()?;
         let got = retry(|| match &mut self.transport {
-            Transport::Plain(socket) => socket.read(target),
-            Transport::Tls(stream) => stream.read(target),
+            ConnectionTransport::Plain(socket) => socket.read(target),
+            ConnectionTransport::Tls(stream) => stream.read(target),
             #[cfg(feature = "http2")]
-            Transport::Http2(connection) => connection.read(target),
+            ConnectionTransport::Http2(connection) => connection.read(target),
         })?;
         self.received_bytes += got as u64;
         Ok(got)
     }
 
-    /// Whether [`Connection::read_ahead`] brings more than the first place.
+    /// Whether [`BufferedConnection::read_ahead`] brings more than the first place.
     pub(super) fn reads_far_ahead(&self) -> bool {
-        matches!(self.transport, Transport::Plain(_))
+        matches!(self.transport, ConnectionTransport::Plain(_))
     }
 
     /// Receives by one call, when nothing waits, what comes next: straight into place, and aside what is to be looked
-    /// at, which [`Connection::text`] has from 0 on until the next call. Returns how many bytes came; 0 is the end.
+    /// at, which [`BufferedConnection::text`] has from 0 on until the next call. Returns how many bytes came; 0 is the end.
     /// What is encrypted comes only as far as the first place.
-    pub(super) fn read_ahead(&mut self, nexts: Vec<Next<'_>>) -> io::Result<usize> {
+    pub(super) fn read_ahead(&mut self, nexts: Vec<ReceiveTarget<'_>>) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         self.check_drained()?;
         // TLS decrypts into memory of its own first, so several places at once would save no copy.
-        let Transport::Plain(socket) = &mut self.transport else {
+        let ConnectionTransport::Plain(socket) = &mut self.transport else {
             let first = nexts
                 .into_iter()
-                .find_map(|next| if let Next::Place(place) = next { Some(place) } else { None });
+                .find_map(|next| if let ReceiveTarget::Place(place) = next { Some(place) } else { None });
             return first.map_or(Ok(0), |place| self.read(place));
         };
-        let aside_bytes = nexts.iter().map(|next| if let Next::Aside(len) = next { *len } else { 0 }).sum();
+        let aside_bytes =
+            nexts.iter().map(|next| if let ReceiveTarget::Aside(len) = next { *len } else { 0 }).sum();
         if self.buffer.len() < aside_bytes {
             self.buffer.resize(aside_bytes, 0);
         }
         let mut aside = &mut self.buffer[..];
         let piece = |next| match next {
-            Next::Place(place) => IoSliceMut::new(place),
-            Next::Aside(len) => {
+            ReceiveTarget::Place(place) => IoSliceMut::new(place),
+            ReceiveTarget::Aside(len) => {
                 let (piece, rest) = std::mem::take(&mut aside).split_at_mut(len);
                 aside = rest;
                 IoSliceMut::new(piece)
@@ -451,11 +452,11 @@ impl Connection {
         dropped
     }
 
-    /// Body bytes that nobody wants: as [`Connection::read`], but of a plain socket they are dropped
+    /// Body bytes that nobody wants: as [`BufferedConnection::read`], but of a plain socket they are dropped
     /// in the kernel, and `scratch` only says how many at most.
     pub fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
         match &mut self.transport {
-            Transport::Plain(socket) if self.used == self.filled => {
+            ConnectionTransport::Plain(socket) if self.used == self.filled => {
                 let got = retry(|| socket.discard(scratch))?;
                 self.received_bytes += got as u64;
                 Ok(got)
@@ -471,10 +472,10 @@ impl Connection {
         while done < target.len() {
             let rest = &mut target[done..];
             let got = retry(|| match &mut self.transport {
-                Transport::Plain(socket) => socket.receive_all(rest),
-                Transport::Tls(stream) => stream.read(rest),
+                ConnectionTransport::Plain(socket) => socket.receive_all(rest),
+                ConnectionTransport::Tls(stream) => stream.read(rest),
                 #[cfg(feature = "http2")]
-                Transport::Http2(connection) => connection.receive_all(rest),
+                ConnectionTransport::Http2(connection) => connection.receive_all(rest),
             })?;
             if got == 0 {
                 break;
@@ -516,10 +517,10 @@ impl Connection {
         let room = &mut self.buffer[self.filled..];
         let room_bytes = room.len();
         let got = retry(|| match &mut self.transport {
-            Transport::Plain(socket) => socket.read(room),
-            Transport::Tls(stream) => stream.read(room),
+            ConnectionTransport::Plain(socket) => socket.read(room),
+            ConnectionTransport::Tls(stream) => stream.read(room),
             #[cfg(feature = "http2")]
-            Transport::Http2(connection) => connection.read(room),
+            ConnectionTransport::Http2(connection) => connection.read(room),
         })?;
         self.filled += got;
         self.received(got, room_bytes);
@@ -539,10 +540,10 @@ impl Connection {
             return Ok(());
         }
         match &mut self.transport {
-            Transport::Plain(socket) => socket.set_read_timeout(limit),
-            Transport::Tls(stream) => stream.sock.set_read_timeout(limit),
+            ConnectionTransport::Plain(socket) => socket.set_read_timeout(limit),
+            ConnectionTransport::Tls(stream) => stream.sock.set_read_timeout(limit),
             #[cfg(feature = "http2")]
-            Transport::Http2(connection) => {
+            ConnectionTransport::Http2(connection) => {
                 connection.set_timeout(limit);
                 Ok(())
             }

@@ -16,19 +16,19 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::connection::Connection;
+use super::connection::BufferedConnection;
 #[cfg(feature = "http2")]
-use super::http2::Http2;
-use super::proxy::Proxies;
-use super::socket::Socket;
-use super::{Credentials, Timeouts, Version};
+use super::http2::Http2Connection;
+use super::proxy::ProxySettings;
+use super::socket::TcpSocket;
+use super::{HttpVersion, SessionCredentials, Timeouts};
 
 /// Makes connections: by way of a proxy where one is named for the origin, through TLS where that asks for it.
 pub struct Connector {
-    version: Version,
+    version: HttpVersion,
     timeouts: Timeouts,
     tls: TlsConnector,
-    proxies: Proxies,
+    proxies: ProxySettings,
     #[cfg(feature = "http2")]
     http2: OnlyHttp2,
 }
@@ -42,11 +42,11 @@ struct OnlyHttp2 {
 
 impl Connector {
     /// Connections of this version of HTTP, by no proxy.
-    pub fn new(version: Version, timeouts: Timeouts, roots: TlsRoots, who: Credentials) -> Self {
+    pub fn new(version: HttpVersion, timeouts: Timeouts, roots: TlsRoots, who: SessionCredentials) -> Self {
         let protocol: &[u8] = match version {
-            Version::Http1 => b"http/1.1",
+            HttpVersion::Http1 => b"http/1.1",
             #[cfg(feature = "http2")]
-            Version::Http2 => b"h2",
+            HttpVersion::Http2 => b"h2",
         };
         #[cfg(feature = "http2")]
         let http2 = OnlyHttp2 {
@@ -58,48 +58,48 @@ impl Connector {
             version,
             timeouts,
             tls,
-            proxies: Proxies::none(),
+            proxies: ProxySettings::none(),
             #[cfg(feature = "http2")]
             http2,
         }
     }
 
     /// By way of these.
-    pub(super) fn through(self, proxies: Proxies) -> Self {
+    pub(super) fn through(self, proxies: ProxySettings) -> Self {
         Connector { proxies, ..self }
     }
 
     /// Which proxies are used.
-    pub(super) fn proxies(&self) -> &Proxies {
+    pub(super) fn proxies(&self) -> &ProxySettings {
         &self.proxies
     }
 
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`; `BadResponse` for a server without HTTP/2;
     /// `AccessDenied` for a proxy that refuses.
-    pub fn connect(&self, origin: &Origin) -> Result<Connection> {
+    pub fn connect(&self, origin: &Origin) -> Result<BufferedConnection> {
         match self.version {
-            Version::Http1 if origin.tls => self.secure(origin),
-            Version::Http1 => match self.proxies.of(origin)? {
+            HttpVersion::Http1 if origin.tls => self.secure(origin),
+            HttpVersion::Http1 => match self.proxies.of(origin)? {
                 Some(proxy) if proxy.forwards() => {
-                    let connection = Connection::plain(proxy.connect(&self.timeouts)?, self.timeouts);
+                    let connection = BufferedConnection::plain(proxy.connect(&self.timeouts)?, self.timeouts);
                     Ok(connection.forwarded(proxy.forwarding(origin)))
                 }
-                _ => Ok(Connection::plain(self.socket(origin)?, self.timeouts)),
+                _ => Ok(BufferedConnection::plain(self.socket(origin)?, self.timeouts)),
             },
             #[cfg(feature = "http2")]
-            Version::Http2 => self.multiplexed(origin, &self.tls),
+            HttpVersion::Http2 => self.multiplexed(origin, &self.tls),
         }
     }
 
     /// HTTP/1.1 through TLS.
     #[cfg(not(feature = "http2"))]
-    fn secure(&self, origin: &Origin) -> Result<Connection> {
+    fn secure(&self, origin: &Origin) -> Result<BufferedConnection> {
         self.secure_http1(origin)
     }
 
     /// HTTP/1.1 through TLS, and HTTP/2 with a server that takes nothing else.
     #[cfg(feature = "http2")]
-    fn secure(&self, origin: &Origin) -> Result<Connection> {
+    fn secure(&self, origin: &Origin) -> Result<BufferedConnection> {
         let known = || self.http2.origins.lock().unwrap_or_else(PoisonError::into_inner);
         if known().contains(origin) {
             return self.multiplexed(origin, &self.http2.tls);
@@ -115,24 +115,24 @@ impl Connector {
         }
     }
 
-    fn secure_http1(&self, origin: &Origin) -> Result<Connection> {
+    fn secure_http1(&self, origin: &Origin) -> Result<BufferedConnection> {
         // Credentials that cannot be used are an error before anybody is bothered.
         self.tls.config()?;
         let stream = self.tls.start(origin, self.socket(origin)?)?;
-        Ok(Connection::tls(stream, self.timeouts))
+        Ok(BufferedConnection::tls(stream, self.timeouts))
     }
 
     #[cfg(feature = "http2")]
-    fn multiplexed(&self, origin: &Origin, tls: &TlsConnector) -> Result<Connection> {
-        let connection = Http2::connect(origin, self.socket(origin)?, &self.timeouts, tls)?;
-        Ok(Connection::multiplexed(connection, self.timeouts))
+    fn multiplexed(&self, origin: &Origin, tls: &TlsConnector) -> Result<BufferedConnection> {
+        let connection = Http2Connection::connect(origin, self.socket(origin)?, &self.timeouts, tls)?;
+        Ok(BufferedConnection::multiplexed(connection, self.timeouts))
     }
 
     /// The peer is the origin, no matter what is between.
-    fn socket(&self, origin: &Origin) -> Result<Socket> {
+    fn socket(&self, origin: &Origin) -> Result<TcpSocket> {
         match self.proxies.of(origin)? {
             Some(proxy) => proxy.tunnel(origin, &self.timeouts),
-            None => Socket::connect(origin, &self.timeouts),
+            None => TcpSocket::connect(origin, &self.timeouts),
         }
     }
 }
@@ -245,18 +245,18 @@ pub struct TlsConnector {
     /// The protocol that is offered (ALPN, RFC 7301).
     protocol: &'static [u8],
     /// Whose certificate is shown.
-    who: Credentials,
+    who: SessionCredentials,
     config: OnceLock<Arc<ClientConfig>>,
 }
 
 impl TlsConnector {
     /// `protocol` is what ALPN asks for.
     pub fn new(roots: TlsRoots, protocol: &'static [u8]) -> Self {
-        TlsConnector { roots, protocol, who: Credentials::none(), config: OnceLock::new() }
+        TlsConnector { roots, protocol, who: SessionCredentials::none(), config: OnceLock::new() }
     }
 
     /// Shows the certificate of `who` to servers that ask for one.
-    pub(super) fn showing(self, who: Credentials) -> Self {
+    pub(super) fn showing(self, who: SessionCredentials) -> Self {
         TlsConnector { who, ..self }
     }
 
@@ -265,8 +265,8 @@ impl TlsConnector {
     pub(super) fn start(
         &self,
         origin: &Origin,
-        socket: Socket,
-    ) -> Result<StreamOwned<ClientConnection, Socket>> {
+        socket: TcpSocket,
+    ) -> Result<StreamOwned<ClientConnection, TcpSocket>> {
         let config = self.config()?;
         let name = Self::name(origin)?;
         let failed = |error: std::io::Error| {

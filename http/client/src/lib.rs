@@ -18,11 +18,11 @@ mod socket;
 pub mod vector;
 pub mod webdav;
 
-pub use access::Credentials;
-pub use client::{Exchange, Failure, HttpClient, Replay};
+pub use access::SessionCredentials;
+pub use client::{ExchangeFailure, HttpClient, HttpExchange, ReplayPolicy};
 pub use connector::{Origin, TlsRoots};
-pub use proxy::Proxies;
-pub use response::Response;
+pub use proxy::ProxySettings;
+pub use response::HttpResponse;
 
 use std::time::Duration;
 
@@ -33,17 +33,17 @@ pub const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 
 /// Connections without a pool, and heads and bodies as they arrive: what the instrument makes load of.
 pub mod parts {
-    pub use crate::connection::{Connection, io_error};
+    pub use crate::connection::{BufferedConnection, io_error};
     pub use crate::connector::Connector;
     pub use crate::connector::TlsConnector;
-    pub use crate::response::Head;
-    pub use crate::response::{Chunk, Framing, short_body};
-    pub use crate::socket::Socket;
+    pub use crate::response::ResponseHead;
+    pub use crate::response::{BodyFraming, ChunkPosition, short_body};
+    pub use crate::socket::TcpSocket;
 }
 
 /// Which HTTP is spoken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Version {
+pub enum HttpVersion {
     /// HTTP/1.1, which every server speaks.
     #[default]
     Http1,
@@ -53,22 +53,22 @@ pub enum Version {
     Http2,
 }
 
-impl Version {
-    /// Its number, as [`Version::named`] takes it.
+impl HttpVersion {
+    /// Its number, as [`HttpVersion::named`] takes it.
     pub fn number(self) -> &'static str {
         match self {
-            Version::Http1 => "1.1",
+            HttpVersion::Http1 => "1.1",
             #[cfg(feature = "http2")]
-            Version::Http2 => "2",
+            HttpVersion::Http2 => "2",
         }
     }
 
     /// By its number, `1.1` or `2`. Errors: `InvalidArgument`.
     pub fn named(number: &str) -> Result<Self> {
         match number {
-            "1.1" => Ok(Version::Http1),
+            "1.1" => Ok(HttpVersion::Http1),
             #[cfg(feature = "http2")]
-            "2" => Ok(Version::Http2),
+            "2" => Ok(HttpVersion::Http2),
             other => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::Origin;
-use super::client::Pool;
-use super::connection::{Connection, io_error};
+use super::client::ConnectionPool;
+use super::connection::{BufferedConnection, io_error};
 
 /// The most bytes a head may have.
 pub(super) const MAX_HEAD_BYTES: usize = 128 * 1024;
@@ -21,7 +21,7 @@ const MAX_DOCUMENT_BYTES: usize = 64 * 1024 * 1024;
 
 /// A parsed head: positions in the connection's buffer, so that no header is copied.
 #[derive(Default)]
-pub struct Head {
+pub struct ResponseHead {
     /// As the server wrote it.
     pub status: u16,
     /// Where the body starts in the buffer.
@@ -30,7 +30,7 @@ pub struct Head {
     headers: Vec<(Range<usize>, Range<usize>)>,
 }
 
-impl Head {
+impl ResponseHead {
     /// Parses a head that starts at `within.start`; what was parsed before is forgotten, its memory
     /// is used again. `false` if the head is not all there yet. Errors: `BadResponse`.
     pub(super) fn parse(&mut self, buffer: &[u8], within: Range<usize>) -> Result<bool> {
@@ -67,7 +67,7 @@ impl Head {
     /// All headers that are UTF-8, as they lie in the buffer of `connection`.
     pub(super) fn headers<'c>(
         &'c self,
-        connection: &'c Connection,
+        connection: &'c BufferedConnection,
     ) -> impl Iterator<Item = (&'c str, &'c str)> {
         self.headers.iter().filter_map(move |(name, value)| {
             let text = |range: &Range<usize>| std::str::from_utf8(connection.text(range.clone())).ok();
@@ -76,41 +76,41 @@ impl Head {
     }
 
     /// Whether the other side will take another request after a body that ends by `framing`.
-    pub fn may_keep_alive(&self, connection: &Connection, framing: &Framing) -> bool {
+    pub fn may_keep_alive(&self, connection: &BufferedConnection, framing: &BodyFraming) -> bool {
         let said = |word: &str| {
             let mut stated =
                 self.headers(connection).filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
             stated.any(|(_, value)| value.split(',').any(|token| token.trim().eq_ignore_ascii_case(word)))
         };
         let by_default = !self.http_1_0 || said("keep-alive");
-        by_default && !said("close") && *framing != Framing::UntilClose
+        by_default && !said("close") && *framing != BodyFraming::UntilClose
     }
 }
 
 /// An answer whose head was received. When it is dropped, the connection goes back to the pool if
 /// the body was read to its end, and is closed if not.
-pub struct Response {
-    head: Head,
-    framing: Framing,
+pub struct HttpResponse {
+    head: ResponseHead,
+    framing: BodyFraming,
     keep_alive: bool,
     /// There until the answer is dropped.
-    connection: Option<Connection>,
+    connection: Option<BufferedConnection>,
     origin: Origin,
-    pool: Arc<Pool>,
+    pool: Arc<ConnectionPool>,
 }
 
-impl Response {
+impl HttpResponse {
     /// Takes over the connection on which `head` arrived. Errors: `BadResponse`.
     pub(super) fn new(
-        head: Head,
-        connection: Connection,
+        head: ResponseHead,
+        connection: BufferedConnection,
         method: &str,
-        (origin, pool): (&Origin, &Arc<Pool>),
+        (origin, pool): (&Origin, &Arc<ConnectionPool>),
     ) -> Result<Self> {
         let (origin, pool) = (origin.clone(), pool.clone());
-        let framing = Framing::of(&head, &connection, method)?;
+        let framing = BodyFraming::of(&head, &connection, method)?;
         let keep_alive = head.may_keep_alive(&connection, &framing);
-        Ok(Response { head, framing, keep_alive, connection: Some(connection), origin, pool })
+        Ok(HttpResponse { head, framing, keep_alive, connection: Some(connection), origin, pool })
     }
 
     /// The same, as the last one on its connection: the request was not all sent.
@@ -150,10 +150,10 @@ impl Response {
 
     /// Looks at the body, of which nothing is used up by that: `look` is shown what has arrived, and again when it
     /// finds nothing and more has. `None` at the end, or where the body is not sent as it is.
-    /// Errors: as [`Response::read_into`].
+    /// Errors: as [`HttpResponse::read_into`].
     pub(super) fn peek<T>(&mut self, mut look: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>> {
         let Some(connection) = &mut self.connection else { return Ok(None) };
-        if !matches!(self.framing, Framing::Length(_)) {
+        if !matches!(self.framing, BodyFraming::Length(_)) {
             return Ok(None);
         }
         loop {
@@ -168,7 +168,7 @@ impl Response {
 
     /// The connection, with the answer to be received once more, from its head on. `None` where it carries other
     /// answers too (HTTP/2).
-    pub(super) fn into_unread(mut self) -> Option<Connection> {
+    pub(super) fn into_unread(mut self) -> Option<BufferedConnection> {
         let mut connection = self.connection.take()?;
         connection.unread().then_some(connection)
     }
@@ -197,7 +197,7 @@ impl Response {
     }
 
     /// Holds the end of the body against what was read of it, which is all that was announced.
-    /// Errors: `BadResponse` where it goes on; as [`Response::read_into`].
+    /// Errors: `BadResponse` where it goes on; as [`HttpResponse::read_into`].
     /// Cost: none where the head states the length.
     pub fn check_end(&mut self) -> Result<()> {
         match self.read(&mut [0]).map_err(body_error)? {
@@ -211,12 +211,12 @@ impl Response {
     }
 
     /// Reads the whole body, whatever its framing, up to 64 MiB.
-    /// Errors: as [`Response::read_into`], `EntityTooLarge`.
+    /// Errors: as [`HttpResponse::read_into`], `EntityTooLarge`.
     pub fn read_document(&mut self) -> Result<Vec<u8>> {
         self.read_rest(MAX_DOCUMENT_BYTES)
     }
 
-    /// Reads the whole body of at most `limit_bytes`. Errors: as [`Response::read_into`],
+    /// Reads the whole body of at most `limit_bytes`. Errors: as [`HttpResponse::read_into`],
     /// `EntityTooLarge`.
     pub fn read_rest(&mut self, limit_bytes: usize) -> Result<Vec<u8>> {
         let too_large = || {
@@ -235,7 +235,7 @@ impl Response {
     }
 }
 
-impl Drop for Response {
+impl Drop for HttpResponse {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take()
             && self.keep_alive
@@ -247,7 +247,7 @@ impl Drop for Response {
     }
 }
 
-impl Read for Response {
+impl Read for HttpResponse {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         match &mut self.connection {
             Some(connection) if !target.is_empty() => self.framing.read(connection, self.head.end, target),
@@ -265,20 +265,20 @@ const MAX_LINE_BYTES: usize = 8 * 1024;
 
 /// How the end of a body is known, and how far off it is.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Framing {
+pub enum BodyFraming {
     /// There is none, or it has ended.
     Empty,
     /// This many bytes are left.
     Length(u64),
     /// In chunks (RFC 9112 section 7.1).
-    Chunked(Chunk),
+    Chunked(ChunkPosition),
     /// It ends when the connection does.
     UntilClose,
 }
 
 /// Where in a chunked body the next byte lies.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Chunk {
+pub enum ChunkPosition {
     /// Before the line with a chunk's size.
     Size,
     /// Within a chunk that has this many bytes left.
@@ -289,12 +289,12 @@ pub enum Chunk {
     Trailer,
 }
 
-impl Framing {
+impl BodyFraming {
     /// What the head says (RFC 9112 section 6.3). Errors: `BadResponse` where it contradicts itself.
-    pub fn of(head: &Head, connection: &Connection, method: &str) -> Result<Self> {
+    pub fn of(head: &ResponseHead, connection: &BufferedConnection, method: &str) -> Result<Self> {
         // These have no body, whatever length they state.
         if method == "HEAD" || matches!(head.status, 204 | 304) {
-            return Ok(Framing::Empty);
+            return Ok(BodyFraming::Empty);
         }
         let named = |wanted: &'static str| {
             head.headers(connection).filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
@@ -303,7 +303,7 @@ impl Framing {
         // server slip in a second answer; two lengths that differ are refused below for the same reason.
         if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {
-                true => Ok(Framing::Chunked(Chunk::Size)),
+                true => Ok(BodyFraming::Chunked(ChunkPosition::Size)),
                 false => Err(bad(format!("the transfer encoding {coding:?} is not known"))),
             };
         }
@@ -317,52 +317,52 @@ impl Framing {
             length = Some(stated);
         }
         Ok(match length {
-            Some(0) => Framing::Empty,
-            Some(length) => Framing::Length(length),
-            None => Framing::UntilClose,
+            Some(0) => BodyFraming::Empty,
+            Some(length) => BodyFraming::Length(length),
+            None => BodyFraming::UntilClose,
         })
     }
 
     /// Bytes to come, where that is known.
     pub fn known_left(&self) -> Option<u64> {
         match self {
-            Framing::Empty => Some(0),
-            Framing::Length(left) => Some(*left),
-            Framing::Chunked(_) | Framing::UntilClose => None,
+            BodyFraming::Empty => Some(0),
+            BodyFraming::Length(left) => Some(*left),
+            BodyFraming::Chunked(_) | BodyFraming::UntilClose => None,
         }
     }
 
     /// Whether all of the body has passed.
     pub fn has_ended(&self) -> bool {
-        *self == Framing::Empty
+        *self == BodyFraming::Empty
     }
 
-    /// Counts bytes of body that were read without [`Framing::read`]: at most as many as
-    /// [`Framing::run`] said.
+    /// Counts bytes of body that were read without [`BodyFraming::read`]: at most as many as
+    /// [`BodyFraming::run`] said.
     pub fn passed(&mut self, count: u64) {
         match self {
-            Framing::Length(left) => {
+            BodyFraming::Length(left) => {
                 *left -= count;
                 if *left == 0 {
-                    *self = Framing::Empty;
+                    *self = BodyFraming::Empty;
                 }
             }
-            Framing::Chunked(chunk) => chunk.passed(count),
-            Framing::Empty | Framing::UntilClose => {}
+            BodyFraming::Chunked(chunk) => chunk.passed(count),
+            BodyFraming::Empty | BodyFraming::UntilClose => {}
         }
     }
 
     /// The bytes of body that are next, with nothing between them: 0 is the end of the body. Receives
     /// only what lies between chunks.
-    pub(super) fn run(&mut self, connection: &mut Connection, keep_until: usize) -> io::Result<u64> {
+    pub(super) fn run(&mut self, connection: &mut BufferedConnection, keep_until: usize) -> io::Result<u64> {
         let run = match self {
-            Framing::Empty => 0,
-            Framing::Length(left) => *left,
-            Framing::UntilClose => u64::MAX,
-            Framing::Chunked(chunk) => chunk.run(connection, keep_until)?,
+            BodyFraming::Empty => 0,
+            BodyFraming::Length(left) => *left,
+            BodyFraming::UntilClose => u64::MAX,
+            BodyFraming::Chunked(chunk) => chunk.run(connection, keep_until)?,
         };
         if run == 0 {
-            *self = Framing::Empty;
+            *self = BodyFraming::Empty;
         }
         Ok(run)
     }
@@ -371,25 +371,25 @@ impl Framing {
     /// `IncompleteBody`.
     pub fn read(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut BufferedConnection,
         keep_until: usize,
         target: &mut [u8],
     ) -> io::Result<usize> {
         match self {
-            Framing::Empty => Ok(0),
-            Framing::Length(left) => {
+            BodyFraming::Empty => Ok(0),
+            BodyFraming::Length(left) => {
                 let got = read_some(connection, *left, target)?;
                 self.passed(got as u64);
                 Ok(got)
             }
-            Framing::UntilClose => {
+            BodyFraming::UntilClose => {
                 let got = connection.read(target)?;
                 if got == 0 {
-                    *self = Framing::Empty;
+                    *self = BodyFraming::Empty;
                 }
                 Ok(got)
             }
-            Framing::Chunked(_) => {
+            BodyFraming::Chunked(_) => {
                 let run = self.run(connection, keep_until)?;
                 if run == 0 {
                     return Ok(0);
@@ -402,32 +402,32 @@ impl Framing {
     }
 }
 
-impl Chunk {
+impl ChunkPosition {
     fn passed(&mut self, count: u64) {
-        if let Chunk::Data(left) = self {
+        if let ChunkPosition::Data(left) = self {
             *left -= count;
             if *left == 0 {
-                *self = Chunk::DataEnd;
+                *self = ChunkPosition::DataEnd;
             }
         }
     }
 
     /// The bytes left of the chunk, or of the next one. 0 is the end of the body.
-    fn run(&mut self, connection: &mut Connection, keep_until: usize) -> io::Result<u64> {
+    fn run(&mut self, connection: &mut BufferedConnection, keep_until: usize) -> io::Result<u64> {
         loop {
             match self {
-                Chunk::Data(left) => return Ok(*left),
-                Chunk::Size => {
+                ChunkPosition::Data(left) => return Ok(*left),
+                ChunkPosition::Size => {
                     let size = line(connection, keep_until, chunk_size)??;
-                    *self = if size == 0 { Chunk::Trailer } else { Chunk::Data(size) };
+                    *self = if size == 0 { ChunkPosition::Trailer } else { ChunkPosition::Data(size) };
                 }
-                Chunk::DataEnd => {
+                ChunkPosition::DataEnd => {
                     if !line(connection, keep_until, <[u8]>::is_empty)? {
                         return Err(broken("a chunk is longer than its size"));
                     }
-                    *self = Chunk::Size;
+                    *self = ChunkPosition::Size;
                 }
-                Chunk::Trailer => {
+                ChunkPosition::Trailer => {
                     if line(connection, keep_until, <[u8]>::is_empty)? {
                         return Ok(0);
                     }
@@ -438,7 +438,7 @@ impl Chunk {
 }
 
 /// Reads up to `left` bytes; the end of the connection is an error here.
-fn read_some(connection: &mut Connection, left: u64, target: &mut [u8]) -> io::Result<usize> {
+fn read_some(connection: &mut BufferedConnection, left: u64, target: &mut [u8]) -> io::Result<usize> {
     let wanted = target.len().min(usize::try_from(left).unwrap_or(usize::MAX));
     match connection.read(&mut target[..wanted])? {
         0 => Err(io::Error::other(short_body(left))),
@@ -447,7 +447,11 @@ fn read_some(connection: &mut Connection, left: u64, target: &mut [u8]) -> io::R
 }
 
 /// Takes the next line, without its break, as `parse` reads it.
-fn line<T>(connection: &mut Connection, keep_until: usize, parse: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
+fn line<T>(
+    connection: &mut BufferedConnection,
+    keep_until: usize,
+    parse: impl FnOnce(&[u8]) -> T,
+) -> io::Result<T> {
     loop {
         let waiting = connection.waiting();
         if let Some(end) = waiting.iter().position(|b| *b == b'\n') {

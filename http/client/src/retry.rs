@@ -17,7 +17,7 @@ const WISH_MAX: Duration = Duration::from_secs(120);
 
 /// Tries of one operation: how often yet, why the first of them failed, and when there is no time for more.
 #[derive(Debug)]
-pub struct Retries {
+pub struct RetryBudget {
     max_retries: u32,
     /// When it has to be done with.
     pub until: Option<Instant>,
@@ -27,10 +27,10 @@ pub struct Retries {
     brought_bytes: u64,
 }
 
-impl Retries {
+impl RetryBudget {
     /// `max_retries` (0 is none), all of them before `until`.
     pub fn new(max_retries: u32, until: Option<Instant>) -> Self {
-        Retries { max_retries, until, failures: 0, first: None, brought_bytes: 0 }
+        RetryBudget { max_retries, until, failures: 0, first: None, brought_bytes: 0 }
     }
 
     /// Begins to count anew, because something was achieved.
@@ -129,13 +129,13 @@ mod tests {
 
     #[test]
     fn the_last_failure_is_told_with_the_first() {
-        let mut retries = Retries::new(2, None);
+        let mut retries = RetryBudget::new(2, None);
         for detail in ["one", "two"] {
             retries.after(failure(detail), true, None).unwrap();
         }
         let text = retries.after(failure("three"), true, None).unwrap_err().to_string();
         assert!(text.contains("three (at first: one), after 3 tries"), "{text}");
-        let mut retries = Retries::new(1, None);
+        let mut retries = RetryBudget::new(1, None);
         retries.after(failure("same"), true, None).unwrap();
         let text = retries.after(failure("same"), true, None).unwrap_err().to_string();
         assert!(text.contains("same, after 2 tries"), "{text}");
@@ -143,24 +143,24 @@ mod tests {
 
     #[test]
     fn what_does_not_pass_and_what_was_achieved_begin_anew() {
-        let mut retries = Retries::new(1, None);
+        let mut retries = RetryBudget::new(1, None);
         retries.after(failure("one"), true, None).unwrap();
         retries.achieved();
         retries.after(failure("two"), true, None).unwrap();
         assert!(retries.after(failure("three"), false, None).is_err());
-        assert_eq!(Retries::new(9, None).after(failure("x"), false, None).unwrap_err().tries(), 1);
+        assert_eq!(RetryBudget::new(9, None).after(failure("x"), false, None).unwrap_err().tries(), 1);
     }
 
     #[test]
     fn a_few_bytes_at_a_time_are_no_progress() {
-        let mut retries = Retries::new(2, None);
+        let mut retries = RetryBudget::new(2, None);
         retries.brought(1);
         retries.after(failure("one"), true, None).unwrap();
         retries.brought(PROGRESS_BYTES - 2);
         retries.after(failure("two"), true, None).unwrap();
         let text = retries.after(failure("three"), true, None).unwrap_err().to_string();
         assert!(text.contains("three (at first: one), after 3 tries"), "{text}");
-        let mut retries = Retries::new(1, None);
+        let mut retries = RetryBudget::new(1, None);
         retries.after(failure("one"), true, None).unwrap();
         retries.brought(PROGRESS_BYTES / 2);
         retries.brought(PROGRESS_BYTES / 2);
@@ -171,7 +171,7 @@ mod tests {
     fn a_servers_wish_counts_as_far_as_there_is_time() {
         let now = Instant::now();
         let wish = |seconds, until| {
-            Retries::new(9, until).after(failure("busy"), true, Some(Duration::from_secs(seconds)))
+            RetryBudget::new(9, until).after(failure("busy"), true, Some(Duration::from_secs(seconds)))
         };
         assert_eq!(wish(100, None).unwrap(), Duration::from_secs(100));
         assert_eq!(wish(1_000, Some(now + Duration::from_secs(2_000))).unwrap(), Duration::from_secs(1_000));
@@ -179,7 +179,7 @@ mod tests {
             let text = refused.unwrap_err().to_string();
             assert!(text.contains("busy; the server wants to be asked again in"), "{text}");
         }
-        let late = Retries::new(9, Some(now)).after(failure("x"), true, None).unwrap_err();
+        let late = RetryBudget::new(9, Some(now)).after(failure("x"), true, None).unwrap_err();
         assert!(late.to_string().contains("no time is left"), "{late}");
     }
 

@@ -15,7 +15,7 @@ use super::{Origin, Timeouts};
 const ROOM_BYTES: usize = 8 << 20;
 
 /// A connected socket, without Nagle's delay.
-pub struct Socket {
+pub struct TcpSocket {
     stream: TcpStream,
     read_timeout: Duration,
     waits: bool,
@@ -23,7 +23,7 @@ pub struct Socket {
     low_water_bytes: usize,
 }
 
-impl Socket {
+impl TcpSocket {
     /// Tries every address of the host until one answers or the time is up.
     /// Errors: `Unavailable`, `Timeout`.
     pub(super) fn connect(origin: &Origin, timeouts: &Timeouts) -> Result<Self> {
@@ -58,13 +58,13 @@ impl Socket {
             stream.set_write_timeout(Some(timeouts.progress))
         };
         set().map_err(|error| Error::new(ErrorKind::Io, "setting up a connection").caused_by(error))?;
-        Ok(Socket { stream, read_timeout: timeouts.first_byte, waits: true, low_water_bytes: 1 })
+        Ok(TcpSocket { stream, read_timeout: timeouts.first_byte, waits: true, low_water_bytes: 1 })
     }
 
     /// The same socket once more.
     #[cfg(feature = "http2")]
     pub(super) fn share(&self) -> io::Result<Self> {
-        Ok(Socket { stream: self.stream.try_clone()?, ..*self })
+        Ok(TcpSocket { stream: self.stream.try_clone()?, ..*self })
     }
 
     /// Costs a system call only where the value changes.
@@ -112,13 +112,13 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for TcpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
-impl Read for Socket {
+impl Read for TcpSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(recv(&self.stream, buffer, self.receive_flags())?.1)
     }
@@ -130,7 +130,7 @@ impl Read for Socket {
     }
 }
 
-impl Write for Socket {
+impl Write for TcpSocket {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(data)])
     }

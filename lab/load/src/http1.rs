@@ -10,12 +10,14 @@ use fordway_sys::{TcpInfo, tcp_info};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
-use super::{Finished, Load, Problem, Requests, Traffic, no_answer_within};
+use super::{
+    FinishedRequest, NetworkTraffic, RequestSequence, RequestSlots, ResponseProblem, no_answer_within,
+};
+use fordway_http::parts::BodyFraming;
 use fordway_http::parts::Connector;
-use fordway_http::parts::Framing;
-use fordway_http::parts::Head;
-use fordway_http::parts::{Connection, io_error};
-use fordway_http::{Credentials, Timeouts, TlsRoots, Version};
+use fordway_http::parts::ResponseHead;
+use fordway_http::parts::{BufferedConnection, io_error};
+use fordway_http::{HttpVersion, SessionCredentials, Timeouts, TlsRoots};
 
 /// Body bytes that one call may drop.
 const SCRATCH_BYTES: usize = 1 << 20;
@@ -27,28 +29,28 @@ const COARSE: Duration = Duration::from_millis(20);
 const AFTER_REFUSAL: Duration = Duration::from_millis(1);
 
 /// HTTP/1.1 over TCP, or TLS where the URL says `https`.
-pub struct Http1 {
-    requests: Arc<Requests>,
+pub struct Http1Load {
+    requests: Arc<RequestSequence>,
     connector: Connector,
     timeout: Duration,
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
-    lines: Vec<Line>,
+    lines: Vec<LoadConnection>,
     /// Ended before they could be waited for.
-    early: Vec<Finished>,
+    early: Vec<FinishedRequest>,
     scratch: Vec<u8>,
     /// The head of every request, where all are alike.
     head: Option<Vec<u8>>,
-    traffic: Traffic,
+    traffic: NetworkTraffic,
     looked: Instant,
 }
 
 /// A connection and the request on it.
-struct Line {
-    connection: Option<Connection>,
-    state: State,
-    head: Head,
-    framing: Framing,
+struct LoadConnection {
+    connection: Option<BufferedConnection>,
+    state: Http1State,
+    head: ResponseHead,
+    framing: BodyFraming,
     /// Whether the kernel is asked to tell when more can be sent.
     waits_to_send: bool,
     /// Whether the connection can take another request after this one.
@@ -64,23 +66,23 @@ struct Line {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Http1State {
     Idle,
     Sending,
     Head,
     Body,
 }
 
-enum Step {
+enum Http1Step {
     Pending,
     Done,
 }
 
-impl Http1 {
+impl Http1Load {
     /// Connects `connections` (at least 1) times. `timeouts.first_byte` is what a whole exchange may take.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `Io`.
     pub fn connect(
-        requests: Arc<Requests>,
+        requests: Arc<RequestSequence>,
         connections: usize,
         timeouts: Timeouts,
         roots: TlsRoots,
@@ -88,16 +90,16 @@ impl Http1 {
         let failed =
             |error: rustix::io::Errno| Error::new(ErrorKind::Io, "epoll").caused_by(io::Error::from(error));
         let now = Instant::now();
-        let mut http1 = Http1 {
-            connector: Connector::new(Version::Http1, timeouts, roots, Credentials::none()),
+        let mut http1 = Http1Load {
+            connector: Connector::new(HttpVersion::Http1, timeouts, roots, SessionCredentials::none()),
             timeout: timeouts.first_byte,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             events: Vec::with_capacity(connections),
-            lines: (0..connections).map(|_| Line::new(now)).collect(),
+            lines: (0..connections).map(|_| LoadConnection::new(now)).collect(),
             early: Vec::new(),
             scratch: vec![0; SCRATCH_BYTES],
             head: None,
-            traffic: Traffic::default(),
+            traffic: NetworkTraffic::default(),
             looked: now,
             requests,
         };
@@ -124,57 +126,59 @@ impl Http1 {
     }
 
     /// Goes on with the request on `slot` as far as that is possible without waiting.
-    fn advance(&mut self, slot: usize, finished: &mut Vec<Finished>) {
+    fn advance(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
-        if line.state == State::Idle {
+        if line.state == Http1State::Idle {
             // The server closed the connection, or speaks unasked: the next request gets a new one.
             line.connection = None;
             return;
         }
         let problem = match line.advance(&self.requests, &mut self.scratch) {
-            Ok(Step::Pending) => return self.watch(slot, finished),
-            Ok(Step::Done) => Problem::of(line.head.status, line.body_bytes, self.requests.expected_bytes()),
+            Ok(Http1Step::Pending) => return self.watch(slot, finished),
+            Ok(Http1Step::Done) => {
+                ResponseProblem::of(line.head.status, line.body_bytes, self.requests.expected_bytes())
+            }
             Err(error) if line.may_resend(&error) => {
                 line.is_resent = true;
                 return self.resend(slot, finished);
             }
-            Err(error) => Some(Problem::Failed(error)),
+            Err(error) => Some(ResponseProblem::Failed(error)),
         };
         finished.push(self.end(slot, problem));
     }
 
     /// Sends the request of `slot` once more, on a new connection; its time goes on.
-    fn resend(&mut self, slot: usize, finished: &mut Vec<Finished>) {
+    fn resend(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let lost = self.lines[slot].connection.take();
         match self.open(slot) {
             Ok(()) => {
                 let line = &mut self.lines[slot];
-                line.state = State::Sending;
+                line.state = Http1State::Sending;
                 if let (Some(lost), Some(new)) = (lost, &mut line.connection) {
                     new.request_head.extend_from_slice(&lost.request_head);
                 }
                 self.send(slot, finished);
             }
-            Err(error) => finished.push(self.end(slot, Some(Problem::Failed(error)))),
+            Err(error) => finished.push(self.end(slot, Some(ResponseProblem::Failed(error)))),
         }
     }
 
     /// Hands the request of `slot`, whose head is in the connection's buffer, to the kernel.
-    fn send(&mut self, slot: usize, finished: &mut Vec<Finished>) {
+    fn send(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         let Some(connection) = &mut line.connection else { return };
         line.received_before = connection.received_bytes;
         match connection.send(self.requests.body()) {
-            Ok(()) => line.state = State::Head,
+            Ok(()) => line.state = Http1State::Head,
             // What else is wrong shows when the rest is sent, or the answer read.
             Err(_) => self.advance(slot, finished),
         }
     }
 
     /// Has the kernel tell when more of the request can be sent, for as long as that matters.
-    fn watch(&mut self, slot: usize, finished: &mut Vec<Finished>) {
+    fn watch(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
-        let wanted = line.state == State::Sending;
+        let wanted = line.state == Http1State::Sending;
         let Some(connection) = line.connection.as_ref().filter(|_| wanted != line.waits_to_send) else {
             return;
         };
@@ -184,14 +188,14 @@ impl Http1 {
         let data = epoll::EventData::new_u64(slot as u64);
         if let Err(error) = epoll::modify(&self.epoll, connection.socket(), data, flags) {
             let error = Error::new(ErrorKind::Io, "waiting to send").caused_by(io::Error::from(error));
-            finished.push(self.end(slot, Some(Problem::Failed(error))));
+            finished.push(self.end(slot, Some(ResponseProblem::Failed(error))));
         }
     }
 
-    fn end(&mut self, slot: usize, problem: Option<Problem>) -> Finished {
+    fn end(&mut self, slot: usize, problem: Option<ResponseProblem>) -> FinishedRequest {
         let line = &mut self.lines[slot];
         let ended = line.last_byte.unwrap_or_else(Instant::now);
-        let is_whole = !matches!(problem, Some(Problem::Failed(_)));
+        let is_whole = !matches!(problem, Some(ResponseProblem::Failed(_)));
         if let Some(connection) = &mut line.connection {
             self.traffic.received_bytes += connection.received_bytes - line.received_before;
             match is_whole && line.keep_alive {
@@ -199,17 +203,17 @@ impl Http1 {
                 false => line.connection = None,
             }
         }
-        line.state = State::Idle;
+        line.state = Http1State::Idle;
         let body_bytes = self.requests.moved_bytes(line.body_bytes, is_whole);
         let (started, first_byte) = (line.started, line.first_byte);
-        Finished { slot, started, first_byte, ended, body_bytes, problem }
+        FinishedRequest { slot, started, first_byte, ended, body_bytes, problem }
     }
 
-    fn give_up_late(&mut self, now: Instant, finished: &mut Vec<Finished>) {
+    fn give_up_late(&mut self, now: Instant, finished: &mut Vec<FinishedRequest>) {
         self.looked = now;
         for slot in 0..self.lines.len() {
             let line = &self.lines[slot];
-            if line.state != State::Idle && now.duration_since(line.started) > self.timeout {
+            if line.state != Http1State::Idle && now.duration_since(line.started) > self.timeout {
                 finished.push(self.end(slot, Some(no_answer_within(self.timeout))));
             }
         }
@@ -238,7 +242,7 @@ impl Http1 {
     }
 }
 
-impl Load for Http1 {
+impl RequestSlots for Http1Load {
     fn slots(&self) -> usize {
         self.lines.len()
     }
@@ -250,7 +254,7 @@ impl Load for Http1 {
             && let Err(error) = self.open(slot)
         {
             std::thread::sleep(AFTER_REFUSAL);
-            let ended = self.end(slot, Some(Problem::Failed(error)));
+            let ended = self.end(slot, Some(ResponseProblem::Failed(error)));
             return self.early.push(ended);
         }
         let line = &mut self.lines[slot];
@@ -271,7 +275,7 @@ impl Load for Http1 {
         self.early = finished;
     }
 
-    fn wait(&mut self, limit: Duration, finished: &mut Vec<Finished>) -> Result<()> {
+    fn wait(&mut self, limit: Duration, finished: &mut Vec<FinishedRequest>) -> Result<()> {
         let had = finished.len();
         finished.append(&mut self.early);
         let limit = if finished.len() > had { Duration::ZERO } else { limit };
@@ -295,7 +299,7 @@ impl Load for Http1 {
         Ok(())
     }
 
-    fn traffic(&self) -> Traffic {
+    fn traffic(&self) -> NetworkTraffic {
         self.traffic
     }
 
@@ -305,13 +309,13 @@ impl Load for Http1 {
     }
 }
 
-impl Line {
+impl LoadConnection {
     fn new(now: Instant) -> Self {
-        Line {
+        LoadConnection {
             connection: None,
-            state: State::Idle,
-            head: Head::default(),
-            framing: Framing::Empty,
+            state: Http1State::Idle,
+            head: ResponseHead::default(),
+            framing: BodyFraming::Empty,
             waits_to_send: false,
             keep_alive: false,
             started: now,
@@ -324,7 +328,7 @@ impl Line {
     }
 
     fn begin(&mut self, now: Instant) {
-        (self.state, self.keep_alive, self.body_bytes) = (State::Sending, false, 0);
+        (self.state, self.keep_alive, self.body_bytes) = (Http1State::Sending, false, 0);
         (self.started, self.first_byte, self.last_byte) = (now, None, None);
         self.is_resent = false;
     }
@@ -338,26 +342,26 @@ impl Line {
         was_in_use && !self.is_resent && error.kind() == ErrorKind::Unavailable
     }
 
-    fn advance(&mut self, requests: &Requests, scratch: &mut [u8]) -> Result<Step> {
+    fn advance(&mut self, requests: &RequestSequence, scratch: &mut [u8]) -> Result<Http1Step> {
         let Some(connection) = &mut self.connection else { return Err(ErrorKind::Internal.into()) };
         connection.look_again();
-        if self.state == State::Sending {
+        if self.state == Http1State::Sending {
             match connection.send_rest(requests.body()) {
-                Ok(()) => self.state = State::Head,
+                Ok(()) => self.state = Http1State::Head,
                 // A server may refuse a request before it has read the body: its answer says why.
                 Err(error) if would_wait(&error) || is_cut(&error) => {}
                 Err(error) => return Err(io_error(error, "sending the request", "")),
             }
         }
-        if matches!(self.state, State::Sending | State::Head) {
+        if matches!(self.state, Http1State::Sending | Http1State::Head) {
             let Some(received) = receive_head(connection, &mut self.head, &mut self.first_byte)? else {
-                return Ok(Step::Pending);
+                return Ok(Http1Step::Pending);
             };
-            self.framing = Framing::of(&self.head, connection, requests.method().name())?;
+            self.framing = BodyFraming::of(&self.head, connection, requests.method().name())?;
             // An answer before the end of the request leaves a connection of no further use.
             self.keep_alive =
-                self.state == State::Head && self.head.may_keep_alive(connection, &self.framing);
-            self.state = State::Body;
+                self.state == Http1State::Head && self.head.may_keep_alive(connection, &self.framing);
+            self.state = Http1State::Body;
             self.body_bytes += take_waiting(connection, &mut self.framing);
             if self.framing.has_ended() {
                 self.last_byte = Some(received);
@@ -366,11 +370,11 @@ impl Line {
         self.receive_body(scratch)
     }
 
-    fn receive_body(&mut self, scratch: &mut [u8]) -> Result<Step> {
+    fn receive_body(&mut self, scratch: &mut [u8]) -> Result<Http1Step> {
         let Some(connection) = &mut self.connection else { return Err(ErrorKind::Internal.into()) };
         while !self.framing.has_ended() {
             let got = match &self.framing {
-                Framing::Length(left) => {
+                BodyFraming::Length(left) => {
                     let room = usize::try_from(*left).unwrap_or(usize::MAX).min(scratch.len());
                     match connection.discard(&mut scratch[..room]) {
                         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -385,7 +389,7 @@ impl Line {
             };
             match got {
                 Ok(got) => self.body_bytes += got as u64,
-                Err(error) if would_wait(&error) => return Ok(Step::Pending),
+                Err(error) if would_wait(&error) => return Ok(Http1Step::Pending),
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     let left = self.framing.known_left().unwrap_or_default();
                     return Err(fordway_http::parts::short_body(left));
@@ -397,21 +401,21 @@ impl Line {
     }
 
     /// The answer is whole; nothing may follow it.
-    fn done(&self) -> Result<Step> {
+    fn done(&self) -> Result<Http1Step> {
         match &self.connection {
             Some(connection) if !connection.has_nothing_left() => {
                 let detail = "bytes follow the end of the answer: its stated length is wrong";
                 Err(Error::new(ErrorKind::BadResponse, detail))
             }
-            _ => Ok(Step::Done),
+            _ => Ok(Http1Step::Done),
         }
     }
 }
 
 /// Receives until the head is there and says when that was; `None` if it is not yet.
 fn receive_head(
-    connection: &mut Connection,
-    head: &mut Head,
+    connection: &mut BufferedConnection,
+    head: &mut ResponseHead,
     first_byte: &mut Option<Instant>,
 ) -> Result<Option<Instant>> {
     loop {
@@ -436,8 +440,8 @@ fn receive_head(
 }
 
 /// Takes what of the body came along with the head; returns how many bytes.
-fn take_waiting(connection: &mut Connection, framing: &mut Framing) -> u64 {
-    let Framing::Length(left) = framing else { return 0 };
+fn take_waiting(connection: &mut BufferedConnection, framing: &mut BodyFraming) -> u64 {
+    let BodyFraming::Length(left) = framing else { return 0 };
     let waiting = (connection.waiting().len() as u64).min(*left);
     connection.consume(waiting as usize);
     framing.passed(waiting);

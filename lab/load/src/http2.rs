@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector as AsyncTls;
 
-use super::multiplex::{Broken, Exchange, Multiplexed, Sender, failed};
-use super::{Requests, Traffic};
+use super::multiplex::{BrokenExchange, ExchangeSender, MultiplexedLoad, TimedExchange, failed};
+use super::{NetworkTraffic, RequestSequence};
 use fordway_http::parts::TlsConnector;
 use fordway_http::{Timeouts, TlsRoots};
 
@@ -26,34 +26,34 @@ const WINDOW_BYTES: u32 = 16 << 20;
 const PIECE_BYTES: usize = 256 << 10;
 
 /// HTTP/2 over TCP: with prior knowledge, or TLS where the URL says `https`.
-pub type Http2 = Multiplexed<Session>;
+pub type Http2 = MultiplexedLoad<Http2Sender>;
 
 /// One connection.
 #[derive(Clone)]
-pub struct Session {
+pub struct Http2Sender {
     send: SendRequest<Bytes>,
-    requests: Arc<Requests>,
-    counted: Arc<Counted>,
+    requests: Arc<RequestSequence>,
+    counted: Arc<CountedBytes>,
 }
 
 /// What went over a connection.
 #[derive(Default)]
-struct Counted {
+struct CountedBytes {
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
     /// Kept to ask the kernel about it.
     socket: std::sync::OnceLock<std::os::fd::OwnedFd>,
 }
 
-impl Sender for Session {
-    async fn connect(requests: &Arc<Requests>, timeouts: Timeouts, roots: &TlsRoots) -> Result<Self> {
+impl ExchangeSender for Http2Sender {
+    async fn connect(requests: &Arc<RequestSequence>, timeouts: Timeouts, roots: &TlsRoots) -> Result<Self> {
         let origin = requests.origin();
         let unreachable = |error: io::Error| {
             Error::new(ErrorKind::Unavailable, format!("cannot connect to {origin}")).caused_by(error)
         };
         let tcp = TcpStream::connect((origin.host.as_str(), origin.port)).await.map_err(unreachable)?;
         tcp.set_nodelay(true).map_err(unreachable)?;
-        let counted = Arc::new(Counted::default());
+        let counted = Arc::new(CountedBytes::default());
         if let Ok(socket) = std::os::fd::AsFd::as_fd(&tcp).try_clone_to_owned() {
             let _ = counted.socket.set(socket);
         }
@@ -69,10 +69,10 @@ impl Sender for Session {
         } else {
             handshake(tcp, counted.clone(), timeouts).await?
         };
-        Ok(Session { send, requests: requests.clone(), counted })
+        Ok(Http2Sender { send, requests: requests.clone(), counted })
     }
 
-    async fn exchange(&mut self, exchange: &mut Exchange) -> Result<(), Broken> {
+    async fn exchange(&mut self, exchange: &mut TimedExchange) -> Result<(), BrokenExchange> {
         let mut send = self.send.clone().ready().await.map_err(broken)?;
         let body = self.requests.body().clone();
         let request = self.requests.http_request()?;
@@ -93,8 +93,8 @@ impl Sender for Session {
         Ok(())
     }
 
-    fn traffic(&self) -> Traffic {
-        Traffic {
+    fn traffic(&self) -> NetworkTraffic {
+        NetworkTraffic {
             sent_bytes: self.counted.sent_bytes.load(Ordering::Relaxed),
             received_bytes: self.counted.received_bytes.load(Ordering::Relaxed),
             connections: 1,
@@ -108,19 +108,19 @@ impl Sender for Session {
 
 /// A stream that was reset says nothing of the others, unless it was refused before it was looked at
 /// (RFC 9113 section 8.7).
-fn broken(error: h2::Error) -> Broken {
+fn broken(error: h2::Error) -> BrokenExchange {
     let ends_connection = !error.is_reset() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
-    Broken { error: failed("HTTP/2", error), ends_connection }
+    BrokenExchange { error: failed("HTTP/2", error), ends_connection }
 }
 
 async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
-    counted: Arc<Counted>,
+    counted: Arc<CountedBytes>,
     timeouts: Timeouts,
 ) -> Result<SendRequest<Bytes>> {
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
-    let handshake = builder.handshake(Counting { stream, counted });
+    let handshake = builder.handshake(CountingStream { stream, counted });
     let (send, connection) = tokio::time::timeout(timeouts.first_byte, handshake)
         .await
         .map_err(|_| Error::new(ErrorKind::Timeout, "the server did not answer the start of HTTP/2"))?
@@ -150,12 +150,12 @@ async fn push_body(
 }
 
 /// A stream whose bytes are counted.
-struct Counting<S> {
+struct CountingStream<S> {
     stream: S,
-    counted: Arc<Counted>,
+    counted: Arc<CountedBytes>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Counting<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CountingStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -168,7 +168,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counting<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Counting<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountingStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -202,7 +202,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counting<S> {
     }
 }
 
-impl<S> Counting<S> {
+impl<S> CountingStream<S> {
     fn count(&self, written: &Poll<io::Result<usize>>) {
         if let Poll::Ready(Ok(count)) = written {
             self.counted.sent_bytes.fetch_add(*count as u64, Ordering::Relaxed);

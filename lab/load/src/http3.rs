@@ -11,24 +11,24 @@ use h3::error::StreamError;
 use quinn::crypto::rustls::QuicClientConfig;
 use tokio::task::JoinSet;
 
-use super::multiplex::{Broken, Exchange, Multiplexed, Sender, failed};
-use super::{Requests, Traffic};
+use super::multiplex::{BrokenExchange, ExchangeSender, MultiplexedLoad, TimedExchange, failed};
+use super::{NetworkTraffic, RequestSequence};
 use fordway_http::parts::TlsConnector;
 use fordway_http::{Origin, Timeouts, TlsRoots};
 
 /// HTTP/3 over QUIC, which has TLS within; the URL must say `https`.
-pub type Http3 = Multiplexed<Session>;
+pub type Http3 = MultiplexedLoad<Http3Sender>;
 
 /// One connection.
 #[derive(Clone)]
-pub struct Session {
+pub struct Http3Sender {
     send: h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>,
     connection: quinn::Connection,
-    requests: Arc<Requests>,
+    requests: Arc<RequestSequence>,
 }
 
-impl Sender for Session {
-    async fn connect(requests: &Arc<Requests>, _timeouts: Timeouts, roots: &TlsRoots) -> Result<Self> {
+impl ExchangeSender for Http3Sender {
+    async fn connect(requests: &Arc<RequestSequence>, _timeouts: Timeouts, roots: &TlsRoots) -> Result<Self> {
         let origin = requests.origin();
         if !origin.tls {
             let detail =
@@ -43,10 +43,10 @@ impl Sender for Session {
             let end = std::future::poll_fn(|context| driver.poll_close(context)).await;
             tracing::debug!(%end, "an HTTP/3 connection ended");
         });
-        Ok(Session { send, connection, requests: requests.clone() })
+        Ok(Http3Sender { send, connection, requests: requests.clone() })
     }
 
-    async fn exchange(&mut self, exchange: &mut Exchange) -> Result<(), Broken> {
+    async fn exchange(&mut self, exchange: &mut TimedExchange) -> Result<(), BrokenExchange> {
         let body = self.requests.body().clone();
         let request = self.requests.http_request()?;
         exchange.started = Instant::now();
@@ -64,9 +64,9 @@ impl Sender for Session {
         Ok(())
     }
 
-    fn traffic(&self) -> Traffic {
+    fn traffic(&self) -> NetworkTraffic {
         let stats = self.connection.stats();
-        Traffic { sent_bytes: stats.udp_tx.bytes, received_bytes: stats.udp_rx.bytes, connections: 1 }
+        NetworkTraffic { sent_bytes: stats.udp_tx.bytes, received_bytes: stats.udp_rx.bytes, connections: 1 }
     }
 
     fn tcp(&self) -> Option<TcpInfo> {
@@ -74,10 +74,10 @@ impl Sender for Session {
     }
 }
 
-fn broken(error: StreamError) -> Broken {
+fn broken(error: StreamError) -> BrokenExchange {
     let ends_connection =
         matches!(error, StreamError::ConnectionError { .. } | StreamError::RemoteClosing { .. });
-    Broken { error: failed("HTTP/3", error), ends_connection }
+    BrokenExchange { error: failed("HTTP/3", error), ends_connection }
 }
 
 /// The next address of a host is tried this much later (RFC 8305, section 8): a UDP packet to a port that nobody listens

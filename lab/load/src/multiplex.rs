@@ -13,30 +13,32 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-use super::{Finished, Load, Problem, Requests, Traffic, no_answer_within};
+use super::{
+    FinishedRequest, NetworkTraffic, RequestSequence, RequestSlots, ResponseProblem, no_answer_within,
+};
 use fordway_http::{Timeouts, TlsRoots};
 
 /// A connection that carries many exchanges at once; clones share it.
-pub trait Sender: Clone + 'static {
+pub trait ExchangeSender: Clone + 'static {
     /// Makes one. Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`.
     fn connect(
-        requests: &Arc<Requests>,
+        requests: &Arc<RequestSequence>,
         timeouts: Timeouts,
         roots: &TlsRoots,
     ) -> impl Future<Output = Result<Self>>;
 
     /// Sends the next request and receives the whole answer.
-    fn exchange(&mut self, exchange: &mut Exchange) -> impl Future<Output = Result<(), Broken>>;
+    fn exchange(&mut self, exchange: &mut TimedExchange) -> impl Future<Output = Result<(), BrokenExchange>>;
 
     /// Bytes so far.
-    fn traffic(&self) -> Traffic;
+    fn traffic(&self) -> NetworkTraffic;
 
     /// What the kernel knows of it, if it is TCP.
     fn tcp(&self) -> Option<TcpInfo>;
 }
 
 /// What is known of an exchange.
-pub struct Exchange {
+pub struct TimedExchange {
     /// When it was sent.
     pub started: Instant,
     /// When the head of the answer was there.
@@ -48,7 +50,7 @@ pub struct Exchange {
 }
 
 /// Why an exchange failed.
-pub struct Broken {
+pub struct BrokenExchange {
     /// What is told.
     pub error: Error,
     /// Whether no request can succeed on the connection any more, or the server said that it did not
@@ -57,19 +59,19 @@ pub struct Broken {
 }
 
 /// What concerns this request alone, or a connection that could not be made.
-impl From<Error> for Broken {
+impl From<Error> for BrokenExchange {
     fn from(error: Error) -> Self {
-        Broken { error, ends_connection: false }
+        BrokenExchange { error, ends_connection: false }
     }
 }
 
 /// Load over connections that carry many requests at once. Slot `n` is on connection
 /// `n % connections`.
-pub struct Multiplexed<S> {
-    shared: Rc<Shared>,
+pub struct MultiplexedLoad<S> {
+    shared: Rc<LoadState>,
     timeouts: Timeouts,
     roots: TlsRoots,
-    lines: Vec<Rc<Line<S>>>,
+    lines: Vec<Rc<ConnectionSlot<S>>>,
     slots: usize,
     timer: Rc<AsyncFd<std::os::fd::OwnedFd>>,
     // Dropped last: what is above lives on it.
@@ -78,7 +80,7 @@ pub struct Multiplexed<S> {
 }
 
 /// The place of one connection, which is made anew when it is lost.
-struct Line<S> {
+struct ConnectionSlot<S> {
     session: RefCell<Option<S>>,
     /// Connections that were here before: a request that fails late must not take its successor away.
     lost: Cell<u64>,
@@ -86,19 +88,19 @@ struct Line<S> {
     has_answered: Cell<bool>,
 }
 
-struct Shared {
-    requests: Arc<Requests>,
-    finished: RefCell<Vec<Finished>>,
+struct LoadState {
+    requests: Arc<RequestSequence>,
+    finished: RefCell<Vec<FinishedRequest>>,
     /// Of connections that are gone, and how many were made.
-    past: RefCell<Traffic>,
+    past: RefCell<NetworkTraffic>,
     ended: Notify,
 }
 
-impl<S: Sender> Multiplexed<S> {
+impl<S: ExchangeSender> MultiplexedLoad<S> {
     /// Makes `connections` (at least 1) with `streams` requests at once on each.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`, `Io`.
     pub fn connect(
-        requests: Arc<Requests>,
+        requests: Arc<RequestSequence>,
         (connections, streams): (usize, usize),
         timeouts: Timeouts,
         roots: TlsRoots,
@@ -117,17 +119,18 @@ impl<S: Sender> Multiplexed<S> {
         let made: Result<Vec<_>> = (0..connections)
             .map(|_| {
                 let session = tasks.block_on(&runtime, in_time::<S>(&requests, timeouts, &roots))?;
-                Ok(Rc::new(Line::new(session)))
+                Ok(Rc::new(ConnectionSlot::new(session)))
             })
             .collect();
-        let past = RefCell::new(Traffic { connections: 0, ..Traffic::default() });
-        let shared = Rc::new(Shared { requests, finished: RefCell::default(), past, ended: Notify::new() });
+        let past = RefCell::new(NetworkTraffic { connections: 0, ..NetworkTraffic::default() });
+        let shared =
+            Rc::new(LoadState { requests, finished: RefCell::default(), past, ended: Notify::new() });
         let slots = connections * streams;
-        Ok(Multiplexed { shared, timeouts, roots, lines: made?, slots, timer, tasks, runtime })
+        Ok(MultiplexedLoad { shared, timeouts, roots, lines: made?, slots, timer, tasks, runtime })
     }
 }
 
-impl<S: Sender> Load for Multiplexed<S> {
+impl<S: ExchangeSender> RequestSlots for MultiplexedLoad<S> {
     fn slots(&self) -> usize {
         self.slots
     }
@@ -137,18 +140,20 @@ impl<S: Sender> Load for Multiplexed<S> {
         let (shared, timeouts, roots) = (self.shared.clone(), self.timeouts, self.roots.clone());
         self.tasks.spawn_local(async move {
             let begun = Instant::now();
-            let mut exchange = Exchange { started: begun, first_byte: None, status: 0, body_bytes: 0 };
+            let mut exchange = TimedExchange { started: begun, first_byte: None, status: 0, body_bytes: 0 };
             let work = shared.answered(&line, &mut exchange, timeouts, &roots);
             let problem = match tokio::time::timeout(timeouts.first_byte, work).await {
-                Ok(Ok(())) => {
-                    Problem::of(exchange.status, exchange.body_bytes, shared.requests.expected_bytes())
-                }
-                Ok(Err(error)) => Some(Problem::Failed(error)),
+                Ok(Ok(())) => ResponseProblem::of(
+                    exchange.status,
+                    exchange.body_bytes,
+                    shared.requests.expected_bytes(),
+                ),
+                Ok(Err(error)) => Some(ResponseProblem::Failed(error)),
                 Err(_) => Some(no_answer_within(timeouts.first_byte)),
             };
             let body_bytes = shared.requests.moved_bytes(exchange.body_bytes, problem.is_none());
             let (started, first_byte, ended) = (exchange.started, exchange.first_byte, Instant::now());
-            shared.finished.borrow_mut().push(Finished {
+            shared.finished.borrow_mut().push(FinishedRequest {
                 slot,
                 started,
                 first_byte,
@@ -160,7 +165,7 @@ impl<S: Sender> Load for Multiplexed<S> {
         });
     }
 
-    fn wait(&mut self, limit: Duration, finished: &mut Vec<Finished>) -> Result<()> {
+    fn wait(&mut self, limit: Duration, finished: &mut Vec<FinishedRequest>) -> Result<()> {
         let (shared, timer) = (self.shared.clone(), self.timer.clone());
         // Tokio's own timers count in milliseconds.
         let limit = limit.max(Duration::from_nanos(1));
@@ -185,7 +190,7 @@ impl<S: Sender> Load for Multiplexed<S> {
         Ok(())
     }
 
-    fn traffic(&self) -> Traffic {
+    fn traffic(&self) -> NetworkTraffic {
         let mut total = *self.shared.past.borrow();
         for session in self.lines.iter().filter_map(|line| line.session.borrow().clone()) {
             total += session.traffic();
@@ -198,19 +203,23 @@ impl<S: Sender> Load for Multiplexed<S> {
     }
 }
 
-impl<S> Line<S> {
+impl<S> ConnectionSlot<S> {
     fn new(session: S) -> Self {
-        Line { session: RefCell::new(Some(session)), lost: Cell::default(), has_answered: Cell::default() }
+        ConnectionSlot {
+            session: RefCell::new(Some(session)),
+            lost: Cell::default(),
+            has_answered: Cell::default(),
+        }
     }
 }
 
-impl Shared {
+impl LoadState {
     /// One request, sent again where the server had closed the connection before it came: no byte was
     /// answered, and others were answered before.
-    async fn answered<S: Sender>(
+    async fn answered<S: ExchangeSender>(
         &self,
-        line: &Line<S>,
-        exchange: &mut Exchange,
+        line: &ConnectionSlot<S>,
+        exchange: &mut TimedExchange,
         timeouts: Timeouts,
         roots: &TlsRoots,
     ) -> Result<()> {
@@ -227,13 +236,13 @@ impl Shared {
     }
 
     /// One exchange on `line`, whose connection is made anew if the one before failed.
-    async fn exchange<S: Sender>(
+    async fn exchange<S: ExchangeSender>(
         &self,
-        line: &Line<S>,
-        exchange: &mut Exchange,
+        line: &ConnectionSlot<S>,
+        exchange: &mut TimedExchange,
         timeouts: Timeouts,
         roots: &TlsRoots,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenExchange> {
         let known = line.session.borrow().clone();
         let mut session = match known {
             Some(session) => session,
@@ -253,7 +262,7 @@ impl Shared {
     }
 
     /// Gives up the connection of `line`.
-    fn lose<S: Sender>(&self, line: &Line<S>) {
+    fn lose<S: ExchangeSender>(&self, line: &ConnectionSlot<S>) {
         line.has_answered.set(false);
         line.lost.set(line.lost.get() + 1);
         let Some(lost) = line.session.borrow_mut().take() else { return };
@@ -262,7 +271,11 @@ impl Shared {
     }
 }
 
-async fn in_time<S: Sender>(requests: &Arc<Requests>, timeouts: Timeouts, roots: &TlsRoots) -> Result<S> {
+async fn in_time<S: ExchangeSender>(
+    requests: &Arc<RequestSequence>,
+    timeouts: Timeouts,
+    roots: &TlsRoots,
+) -> Result<S> {
     let late = |_| {
         let detail = format!("{} accepted no connection within {:?}", requests.origin(), timeouts.connect);
         Error::new(ErrorKind::Timeout, detail)

@@ -21,48 +21,48 @@ const PAUSE: Duration = Duration::from_millis(10);
 const CONTENT_BYTES: usize = 1 << 20;
 
 /// What a server answers with.
-pub trait Player: Send + Sync + 'static {
+pub trait ResponseSource: Send + Sync + 'static {
     /// The answer to one request; `room` is memory to keep its body in, used again for the next.
-    fn play<'b>(&self, wanted: &Wanted, room: &'b mut Vec<u8>) -> Played<'b>;
+    fn play<'b>(&self, wanted: &PingpongRequest, room: &'b mut Vec<u8>) -> PingpongResponse<'b>;
 }
 
 /// An answer.
 #[derive(Debug)]
-pub struct Played<'b> {
+pub struct PingpongResponse<'b> {
     /// Its status.
     pub status: u16,
     /// Its content.
-    pub content: Content<'b>,
+    pub content: PingpongContent<'b>,
     /// How often others had to be asked again for it.
     pub retries: u32,
 }
 
 /// What an answer holds.
 #[derive(Clone, Copy, Debug)]
-pub enum Content<'b> {
+pub enum PingpongContent<'b> {
     /// These bytes.
     Bytes(&'b [u8]),
     /// This many bytes that no link can compress away.
     Any(u64),
 }
 
-impl Content<'_> {
+impl PingpongContent<'_> {
     fn len(&self) -> u64 {
         match self {
-            Content::Bytes(bytes) => bytes.len() as u64,
-            Content::Any(len) => *len,
+            PingpongContent::Bytes(bytes) => bytes.len() as u64,
+            PingpongContent::Any(len) => *len,
         }
     }
 }
 
 /// A server that listens.
 #[derive(Debug)]
-pub struct Server {
+pub struct PingpongServer {
     listener: TcpListener,
     address: SocketAddr,
 }
 
-impl Server {
+impl PingpongServer {
     /// Listens at `address` (`HOST:PORT`). Errors: `InvalidArgument` for what is no address of this machine;
     /// `Unavailable` where it is taken.
     pub fn bind(address: &str) -> Result<Self> {
@@ -76,7 +76,7 @@ impl Server {
         let addresses: Vec<_> = address.to_socket_addrs().map_err(failed)?.collect();
         let listener = TcpListener::bind(addresses.as_slice()).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Server { listener, address })
+        Ok(PingpongServer { listener, address })
     }
 
     /// Where it listens.
@@ -86,7 +86,7 @@ impl Server {
 
     /// Answers with `player`, in `workers` threads that live as long as the process.
     /// Errors: `Io` where threads cannot be started.
-    pub fn start(self, player: impl Player, workers: usize) -> Result<()> {
+    pub fn start(self, player: impl ResponseSource, workers: usize) -> Result<()> {
         let shared = Arc::new((self.listener, player, content()));
         for _ in 0..workers {
             let shared = Arc::clone(&shared);
@@ -112,7 +112,7 @@ fn content() -> Vec<u8> {
 }
 
 /// What one thread does for as long as it lives.
-fn work(listener: &TcpListener, player: &impl Player, content: &[u8]) {
+fn work(listener: &TcpListener, player: &impl ResponseSource, content: &[u8]) {
     let mut room = Vec::new();
     loop {
         match listener.accept() {
@@ -130,30 +130,39 @@ fn work(listener: &TcpListener, player: &impl Player, content: &[u8]) {
 }
 
 /// Answers the requests of one connection until it ends.
-fn converse(socket: &TcpStream, player: &impl Player, content: &[u8], room: &mut Vec<u8>) -> io::Result<()> {
+fn converse(
+    socket: &TcpStream,
+    player: &impl ResponseSource,
+    content: &[u8],
+    room: &mut Vec<u8>,
+) -> io::Result<()> {
     socket.set_nodelay(true)?;
     socket.set_read_timeout(Some(SILENCE_MAX))?;
     socket.set_write_timeout(Some(SILENCE_MAX))?;
-    let mut requests = Requests::new(socket);
+    let mut requests = RequestParser::new(socket);
     loop {
         match requests.next()? {
-            Received::Request(wanted) => {
+            ConnectionEvent::Request(wanted) => {
                 let played = player.play(&wanted, room);
                 send(socket, &played, wanted.keep_alive, content)?;
                 if !wanted.keep_alive {
                     return Ok(());
                 }
             }
-            Received::Refused(why) => {
-                let played = Played { status: 400, content: Content::Bytes(why.as_bytes()), retries: 0 };
+            ConnectionEvent::Refused(why) => {
+                let played = PingpongResponse {
+                    status: 400,
+                    content: PingpongContent::Bytes(why.as_bytes()),
+                    retries: 0,
+                };
                 return send(socket, &played, false, content);
             }
-            Received::End => return Ok(()),
+            ConnectionEvent::End => return Ok(()),
         }
     }
 }
 
-fn send(socket: &TcpStream, played: &Played, keep_alive: bool, content: &[u8]) -> io::Result<()> {
+fn send(socket: &TcpStream, played: &PingpongResponse, keep_alive: bool, content: &[u8]) -> io::Result<()> {
     let reason = if played.status == 200 { "OK" } else { "Failed" };
     let connection = if keep_alive { "" } else { "connection: close\r\n" };
     let head = format!(
@@ -164,8 +173,8 @@ fn send(socket: &TcpStream, played: &Played, keep_alive: bool, content: &[u8]) -
         played.retries,
     );
     match played.content {
-        Content::Bytes(bytes) => Ok(fordway_sys::send_all(socket, head.as_bytes(), bytes, None)?),
-        Content::Any(len) => send_any(socket, head.as_bytes(), len, content),
+        PingpongContent::Bytes(bytes) => Ok(fordway_sys::send_all(socket, head.as_bytes(), bytes, None)?),
+        PingpongContent::Any(len) => send_any(socket, head.as_bytes(), len, content),
     }
 }
 
@@ -188,7 +197,7 @@ const HEADERS_MAX: usize = 64;
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct PingpongRequest {
     /// Bytes of content.
     pub bytes: u64,
     /// Whether another request may follow on the connection.
@@ -197,37 +206,37 @@ pub struct Wanted {
 
 /// What comes next on a connection.
 #[derive(Debug, PartialEq, Eq)]
-enum Received {
-    Request(Wanted),
+enum ConnectionEvent {
+    Request(PingpongRequest),
     /// Something that is not answered, and why.
     Refused(&'static str),
     End,
 }
 
 /// The requests of one connection.
-struct Requests<'s> {
+struct RequestParser<'s> {
     socket: &'s TcpStream,
     buffer: Vec<u8>,
 }
 
-impl<'s> Requests<'s> {
+impl<'s> RequestParser<'s> {
     fn new(socket: &'s TcpStream) -> Self {
-        Requests { socket, buffer: Vec::with_capacity(1024) }
+        RequestParser { socket, buffer: Vec::with_capacity(1024) }
     }
 
     /// The next one. Errors: from the socket.
-    fn next(&mut self) -> io::Result<Received> {
+    fn next(&mut self) -> io::Result<ConnectionEvent> {
         loop {
             if let Some((received, length)) = parse(&self.buffer) {
                 self.buffer.drain(..length);
                 return Ok(received);
             }
             if self.buffer.len() > HEAD_BYTES_MAX {
-                return Ok(Received::Refused("the head of the request is too long\n"));
+                return Ok(ConnectionEvent::Refused("the head of the request is too long\n"));
             }
             let mut piece = [0; 1024];
             match self.socket.read(&mut piece) {
-                Ok(0) => return Ok(Received::End),
+                Ok(0) => return Ok(ConnectionEvent::End),
                 Ok(got) => self.buffer.extend_from_slice(&piece[..got]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -237,34 +246,34 @@ impl<'s> Requests<'s> {
 }
 
 /// The request at the start of `bytes`, and how long its head is; `None` if it is not all there yet.
-fn parse(bytes: &[u8]) -> Option<(Received, usize)> {
+fn parse(bytes: &[u8]) -> Option<(ConnectionEvent, usize)> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     let length = match request.parse(bytes) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return None,
-        Err(_) => return Some((Received::Refused("this is no request of HTTP/1.1\n"), bytes.len())),
+        Err(_) => return Some((ConnectionEvent::Refused("this is no request of HTTP/1.1\n"), bytes.len())),
     };
     Some((meaning(&request), length))
 }
 
-fn meaning(request: &httparse::Request) -> Received {
+fn meaning(request: &httparse::Request) -> ConnectionEvent {
     if request.method != Some("GET") {
-        return Received::Refused("only GET is answered\n");
+        return ConnectionEvent::Refused("only GET is answered\n");
     }
     let named = |name: &'static str| {
         request.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name))
     };
     if named("content-length").any(|header| header.value != b"0") || named("transfer-encoding").count() > 0 {
-        return Received::Refused("a request with a body is not answered\n");
+        return ConnectionEvent::Refused("a request with a body is not answered\n");
     }
     let path = request.path.unwrap_or_default();
     let last = path.split('?').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     let Some(bytes) = Some(last).filter(|text| is_number(text)).and_then(|text| text.parse().ok()) else {
-        return Received::Refused("the path must end with a number of bytes, as /pong/1000 does\n");
+        return ConnectionEvent::Refused("the path must end with a number of bytes, as /pong/1000 does\n");
     };
     let says_close = named("connection").any(|header| header.value.eq_ignore_ascii_case(b"close"));
-    Received::Request(Wanted { bytes, keep_alive: !says_close && request.version == Some(1) })
+    ConnectionEvent::Request(PingpongRequest { bytes, keep_alive: !says_close && request.version == Some(1) })
 }
 
 fn is_number(text: &str) -> bool {
@@ -275,13 +284,13 @@ fn is_number(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn received(request: &str) -> Received {
+    fn received(request: &str) -> ConnectionEvent {
         parse(request.as_bytes()).expect("a whole head").0
     }
 
     #[test]
     fn the_last_part_of_the_path_is_the_size() {
-        let wanted = |bytes, keep_alive| Received::Request(Wanted { bytes, keep_alive });
+        let wanted = |bytes, keep_alive| ConnectionEvent::Request(PingpongRequest { bytes, keep_alive });
         assert_eq!(received("GET /pong/0 HTTP/1.1\r\n\r\n"), wanted(0, true));
         assert_eq!(received("GET /a/b/500000?x=1 HTTP/1.1\r\nhost: h\r\n\r\n"), wanted(500_000, true));
         assert_eq!(received("GET /1 HTTP/1.1\r\nConnection: Close\r\n\r\n"), wanted(1, false));
@@ -293,10 +302,10 @@ mod tests {
     fn what_cannot_be_answered_is_refused() {
         let tail = "HTTP/1.1\r\n\r\n";
         for bad in ["GET /", "GET /x", "GET /-1", "GET /+1", "GET /99999999999999999999", "PUT /1"] {
-            assert!(matches!(received(&format!("{bad} {tail}")), Received::Refused(_)), "{bad}");
+            assert!(matches!(received(&format!("{bad} {tail}")), ConnectionEvent::Refused(_)), "{bad}");
         }
         let body = "GET /1 HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc";
-        assert!(matches!(received(body), Received::Refused(_)));
-        assert!(matches!(received("\0\r\n\r\n"), Received::Refused(_)));
+        assert!(matches!(received(body), ConnectionEvent::Refused(_)));
+        assert!(matches!(received("\0\r\n\r\n"), ConnectionEvent::Refused(_)));
     }
 }

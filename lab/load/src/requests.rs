@@ -8,7 +8,7 @@ use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use fordway_wire::range::format_range;
 use fordway_wire::sigv4::UNSIGNED_PAYLOAD;
 
-use fordway_client::s3::{Signer, Unsigned};
+use fordway_client::s3::{RequestSigner, UnsignedRequest};
 use fordway_http::Origin;
 
 const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
@@ -20,7 +20,7 @@ const NUMBER_FOR_SHORT: &str = "{n}";
 /// The methods that load can be made of. All are idempotent (RFC 9110 section 9.2.2): a request may be sent again
 /// when it is not known what became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum LoadMethod {
     /// Reads.
     Get,
     /// Writes.
@@ -31,14 +31,14 @@ pub enum Method {
     Delete,
 }
 
-impl Method {
+impl LoadMethod {
     /// As it is sent.
     pub const fn name(self) -> &'static str {
         match self {
-            Method::Get => "GET",
-            Method::Put => "PUT",
-            Method::Head => "HEAD",
-            Method::Delete => "DELETE",
+            LoadMethod::Get => "GET",
+            LoadMethod::Put => "PUT",
+            LoadMethod::Head => "HEAD",
+            LoadMethod::Delete => "DELETE",
         }
     }
 }
@@ -46,7 +46,7 @@ impl Method {
 /// What requests are to be made of.
 pub struct RequestPlan {
     /// What is done.
-    pub method: Method,
+    pub method: LoadMethod,
     /// Where; `{number}`, or `{n}` for short, stands for a number that counts through `objects`. A query may follow.
     pub url: String,
     /// How many objects `{number}` counts through, at least 1.
@@ -56,11 +56,11 @@ pub struct RequestPlan {
     /// The bytes that GET asks for, where not all.
     pub range: Option<ByteRange>,
     /// Signs every request, where given.
-    pub signer: Option<Signer>,
+    pub signer: Option<RequestSigner>,
 }
 
 /// Requests, one after the other. Shared between threads.
-pub struct Requests {
+pub struct RequestSequence {
     plan: RequestPlan,
     origin: Origin,
     authority: String,
@@ -73,7 +73,7 @@ pub struct Requests {
     next: AtomicU64,
 }
 
-impl Requests {
+impl RequestSequence {
     /// Errors: `InvalidArgument` for a URL that is none, or a body that cannot be held in memory.
     pub fn new(plan: RequestPlan) -> Result<Self> {
         let (place, query) = plan.url.split_once('?').unwrap_or((&plan.url, ""));
@@ -87,10 +87,10 @@ impl Requests {
             None => (path, None),
         };
         let body: Arc<[u8]> = match plan.method {
-            Method::Put => body(plan.size_bytes.unwrap_or(0))?.into(),
-            Method::Get | Method::Head | Method::Delete => Arc::new([]),
+            LoadMethod::Put => body(plan.size_bytes.unwrap_or(0))?.into(),
+            LoadMethod::Get | LoadMethod::Head | LoadMethod::Delete => Arc::new([]),
         };
-        Ok(Requests {
+        Ok(RequestSequence {
             authority: origin.authority(),
             origin,
             path,
@@ -107,7 +107,7 @@ impl Requests {
         &self.origin
     }
 
-    pub(super) fn method(&self) -> Method {
+    pub(super) fn method(&self) -> LoadMethod {
         self.plan.method
     }
 
@@ -117,16 +117,16 @@ impl Requests {
 
     /// Bytes of body that each answer should have.
     pub(super) fn expected_bytes(&self) -> Option<u64> {
-        self.plan.size_bytes.filter(|_| self.plan.method == Method::Get)
+        self.plan.size_bytes.filter(|_| self.plan.method == LoadMethod::Get)
     }
 
     /// Bytes of content that an exchange moved, of which this many were received. What a server says to a
     /// body that it took is not content.
     pub(super) fn moved_bytes(&self, received_bytes: u64, is_whole: bool) -> u64 {
         match self.method() {
-            Method::Put if is_whole => self.body.len() as u64,
-            Method::Put => 0,
-            Method::Get | Method::Head | Method::Delete => received_bytes,
+            LoadMethod::Put if is_whole => self.body.len() as u64,
+            LoadMethod::Put => 0,
+            LoadMethod::Get | LoadMethod::Head | LoadMethod::Delete => received_bytes,
         }
     }
 
@@ -142,7 +142,7 @@ impl Requests {
         push(&[self.method().name(), " "]);
         let target = self.next_target();
         push(&[&target, " HTTP/1.1\r\nhost: ", &self.authority, "\r\nuser-agent: ", USER_AGENT, "\r\n"]);
-        if self.method() == Method::Put {
+        if self.method() == LoadMethod::Put {
             push(&["content-length: ", &self.body.len().to_string(), "\r\n"]);
         }
         if let Some(range) = &self.range {
@@ -160,7 +160,7 @@ impl Requests {
             .method(self.method().name())
             .uri(format!("{scheme}://{}{target}", self.authority))
             .header("user-agent", USER_AGENT);
-        if self.method() == Method::Put {
+        if self.method() == LoadMethod::Put {
             request = request.header("content-length", self.body.len());
         }
         if let Some(range) = &self.range {
@@ -193,7 +193,7 @@ impl Requests {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         // Hashing bodies would be most of what a client does; TCP and TLS have checksums of their own.
         let (method, host, payload_hash) = (self.method().name(), self.authority.as_str(), UNSIGNED_PAYLOAD);
-        let request = Unsigned { method, path, query, host, headers: &[], payload_hash };
+        let request = UnsignedRequest { method, path, query, host, headers: &[], payload_hash };
         signer.sign(&request, SystemTime::now(), add);
     }
 }
@@ -236,8 +236,8 @@ fn body(size_bytes: u64) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn requests(method: Method, url: &str, size_bytes: Option<u64>) -> Result<Requests> {
-        Requests::new(RequestPlan {
+    fn requests(method: LoadMethod, url: &str, size_bytes: Option<u64>) -> Result<RequestSequence> {
+        RequestSequence::new(RequestPlan {
             method,
             url: url.to_owned(),
             objects: 2,
@@ -247,7 +247,7 @@ mod tests {
         })
     }
 
-    fn next_head(requests: &Requests) -> String {
+    fn next_head(requests: &RequestSequence) -> String {
         let mut head = Vec::new();
         requests.write_head(&mut head);
         String::from_utf8(head).unwrap()
@@ -255,9 +255,9 @@ mod tests {
 
     #[test]
     fn numbers_count_through_the_objects() {
-        let short = requests(Method::Head, "http://h:9/{n}", None).unwrap();
+        let short = requests(LoadMethod::Head, "http://h:9/{n}", None).unwrap();
         assert!(next_head(&short).starts_with("HEAD /0 "));
-        let requests = requests(Method::Put, "http://h:9/b/o-{number}.bin?x=1", Some(3)).unwrap();
+        let requests = requests(LoadMethod::Put, "http://h:9/b/o-{number}.bin?x=1", Some(3)).unwrap();
         let lines: Vec<_> = (0..3).map(|_| next_head(&requests).lines().next().unwrap().to_owned()).collect();
         assert_eq!(lines, ["0", "1", "0"].map(|n| format!("PUT /b/o-{n}.bin?x=1 HTTP/1.1")));
         assert!(next_head(&requests).contains("\r\nhost: h:9\r\n"));
@@ -276,10 +276,11 @@ mod tests {
             "http://h/{number}{n}",
             "http://h/{m}",
         ] {
-            let refused = requests(Method::Get, bad, None).err().unwrap_or_else(|| panic!("{bad:?} passed"));
+            let refused =
+                requests(LoadMethod::Get, bad, None).err().unwrap_or_else(|| panic!("{bad:?} passed"));
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad:?}");
         }
-        let refused = requests(Method::Put, "http://h/x", Some(u64::MAX)).err().expect("too large");
+        let refused = requests(LoadMethod::Put, "http://h/x", Some(u64::MAX)).err().expect("too large");
         assert_eq!(refused.kind(), ErrorKind::EntityTooLarge);
     }
 }

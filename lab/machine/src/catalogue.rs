@@ -11,7 +11,7 @@ const HOW: &str = "how";
 
 /// A machine and what is known of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct MachineEntry {
     /// Its name, unique in its catalogue.
     pub name: String,
     features: BTreeMap<Feature, f64>,
@@ -20,18 +20,18 @@ pub struct Entry {
 
 /// Machines of one kind or place, those with the most threads first, as tables list them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Catalogue {
-    entries: Vec<Entry>,
+pub struct MachineCatalogue {
+    entries: Vec<MachineEntry>,
 }
 
 fn invalid(why: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
-impl Entry {
+impl MachineEntry {
     /// A machine of which nothing is known yet.
     pub fn new(name: impl Into<String>) -> Self {
-        Entry { name: name.into(), features: BTreeMap::new(), how: Toml::new() }
+        MachineEntry { name: name.into(), features: BTreeMap::new(), how: Toml::new() }
     }
 
     /// Its `feature`; `None` if that was not measured.
@@ -75,7 +75,7 @@ impl Entry {
                 "machine {name} is no table; write [machine.\"{name}\"] and its features below"
             )));
         };
-        let mut entry = Entry::new(name);
+        let mut entry = MachineEntry::new(name);
         for (key, value) in keys {
             match (key.as_str(), value) {
                 (HOW, Value::Table(how)) => entry.how = how.clone(),
@@ -117,7 +117,7 @@ fn number(value: f64) -> Value {
     }
 }
 
-impl Catalogue {
+impl MachineCatalogue {
     /// Reads the text of a catalogue. Errors: `InvalidArgument` naming the machine and the feature: no TOML, no
     /// machine, an unknown feature, or one that is no number above 0.
     pub fn parse(text: &str) -> Result<Self> {
@@ -134,20 +134,20 @@ impl Catalogue {
                 "there is no machine in it; write [machine.NAME] and its features below".to_owned(),
             ));
         };
-        let entries = machines.iter().map(|(name, machine)| Entry::parse(name, machine));
+        let entries = machines.iter().map(|(name, machine)| MachineEntry::parse(name, machine));
         let mut entries = entries.collect::<Result<Vec<_>>>()?;
-        let threads = |entry: &Entry| entry.get(Feature::Threads).unwrap_or(0.0);
+        let threads = |entry: &MachineEntry| entry.get(Feature::Threads).unwrap_or(0.0);
         entries.sort_by(|one, other| threads(other).total_cmp(&threads(one)).then(one.name.cmp(&other.name)));
-        Ok(Catalogue { entries })
+        Ok(MachineCatalogue { entries })
     }
 
     /// All machines.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[MachineEntry] {
         &self.entries
     }
 
     /// The machine of that name. Errors: `InvalidArgument` if there is none, with the names that there are.
-    pub fn get(&self, name: &str) -> Result<&Entry> {
+    pub fn get(&self, name: &str) -> Result<&MachineEntry> {
         let names = || self.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
         let found = self.entries.iter().find(|entry| entry.name == name);
         found.ok_or_else(|| invalid(format!("there is no machine {name}; there are {}", names())))
@@ -225,21 +225,21 @@ mod tests {
     use super::*;
 
     fn refused(text: &str) -> String {
-        let error = Catalogue::parse(text).expect_err("it was taken");
+        let error = MachineCatalogue::parse(text).expect_err("it was taken");
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         error.to_string()
     }
 
     #[test]
     fn an_entry_survives_its_text() {
-        let mut entry = Entry::new("m3.large \"old\"");
+        let mut entry = MachineEntry::new("m3.large \"old\"");
         entry.set(Feature::Threads, 2.0).unwrap();
         entry.set(Feature::DiskRead, 12_345.678).unwrap();
         entry.set(Feature::CpuTime, 0.001_234_56).unwrap();
         entry.explain(Feature::Network, "not measured: no --peer");
         let text = entry.to_toml();
         assert!(text.contains("threads = 2\n"), "{text}");
-        let read = Catalogue::parse(&text).unwrap();
+        let read = MachineCatalogue::parse(&text).unwrap();
         let read = read.get("m3.large \"old\"").unwrap();
         assert_eq!(read.get(Feature::DiskRead), Some(12_346.0));
         assert_eq!(read.get(Feature::CpuTime), Some(0.001_235));
@@ -251,7 +251,7 @@ mod tests {
     fn those_with_the_most_threads_come_first() {
         let catalogue =
             "machine.b.threads = 2\nmachine.c.threads = 8\nmachine.a.threads = 2\nmachine.d.memory_mb = 1.5";
-        let catalogue = Catalogue::parse(catalogue).unwrap();
+        let catalogue = MachineCatalogue::parse(catalogue).unwrap();
         let names: Vec<&str> = catalogue.entries().iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(names, ["c", "a", "b", "d"]);
     }
@@ -285,7 +285,7 @@ mod tests {
             let message = refused(text);
             assert!(message.contains(told), "{text}: {message}");
         }
-        let catalogue = Catalogue::parse("machine.a.threads = 1\nmachine.b.threads = 1").unwrap();
+        let catalogue = MachineCatalogue::parse("machine.a.threads = 1\nmachine.b.threads = 1").unwrap();
         let error = catalogue.get("c").expect_err("there is no c");
         assert!(error.to_string().contains("no machine c; there are a, b"), "{error}");
     }

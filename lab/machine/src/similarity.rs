@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use fordway_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Catalogue, Entry, Feature};
+use crate::{Feature, MachineCatalogue, MachineEntry};
 
 /// What share the smaller of two numbers above 0 is of the larger.
 pub fn ratio(one: f64, other: f64) -> f64 {
@@ -30,32 +30,32 @@ pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
 /// The features that all machines of a comparison have. A similarity is a mean over features, so only
 /// similarities over the same features are comparable.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Choice {
+pub struct FeatureChoice {
     /// What is compared.
     pub features: Vec<Feature>,
     /// What is not, as it is not known of all.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<OmittedFeature>,
 }
 
 /// A feature that is known of some machines only.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LeftOut {
+pub struct OmittedFeature {
     /// The feature.
     pub feature: Feature,
     /// Those without it.
     pub missing_in: Vec<String>,
 }
 
-impl Choice {
+impl FeatureChoice {
     /// What `entries` have in common. With `asked`, these features and no others.
     /// Errors: `InvalidArgument` if an asked feature is missing somewhere, or nothing is left.
-    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>, asked: &[Feature]) -> Result<Self> {
-        let entries: Vec<&Entry> = entries.into_iter().collect();
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a MachineEntry>, asked: &[Feature]) -> Result<Self> {
+        let entries: Vec<&MachineEntry> = entries.into_iter().collect();
         let lacking = |feature: Feature| -> Vec<String> {
             let without = entries.iter().filter(|entry| entry.get(feature).is_none());
             without.map(|entry| entry.name.clone()).collect()
         };
-        let mut choice = Choice { features: Vec::new(), left_out: Vec::new() };
+        let mut choice = FeatureChoice { features: Vec::new(), left_out: Vec::new() };
         for &feature in Feature::ALL {
             let missing_in = lacking(feature);
             match asked.contains(&feature) {
@@ -63,7 +63,7 @@ impl Choice {
                 false if !asked.is_empty() => {}
                 _ if missing_in.is_empty() => choice.features.push(feature),
                 _ if missing_in.len() < entries.len() => {
-                    choice.left_out.push(LeftOut { feature, missing_in })
+                    choice.left_out.push(OmittedFeature { feature, missing_in })
                 }
                 _ => {}
             }
@@ -76,11 +76,11 @@ impl Choice {
     }
 
     /// The similarity of two of the machines.
-    pub fn similarity(&self, one: &Entry, other: &Entry) -> Option<f64> {
+    pub fn similarity(&self, one: &MachineEntry, other: &MachineEntry) -> Option<f64> {
         similarity(&self.vector(one)?, &self.vector(other)?)
     }
 
-    fn vector(&self, entry: &Entry) -> Option<Vec<f64>> {
+    fn vector(&self, entry: &MachineEntry) -> Option<Vec<f64>> {
         self.features.iter().map(|feature| entry.get(*feature)).collect()
     }
 }
@@ -96,7 +96,7 @@ fn missing(feature: Feature, machines: &[String]) -> Error {
 /// Similarities from 0 to 1, a row of `values` for each of `rows`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Table {
+pub struct SimilarityTable {
     /// Names of the machines that the rows are of.
     pub rows: Vec<String>,
     /// Names of the machines that the columns are of; the same as `rows` for a catalogue with itself.
@@ -107,7 +107,7 @@ pub struct Table {
 
 /// Two machines, and how similar they are.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Pair {
+pub struct MachinePair {
     /// The machine of the row.
     pub row: String,
     /// The machine of the column.
@@ -120,25 +120,25 @@ fn invalid(why: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
-impl Table {
+impl SimilarityTable {
     /// Compares every machine of one catalogue with every machine of the other.
     /// Errors: `InvalidArgument` if a chosen feature is missing.
-    pub fn of(rows: &Catalogue, columns: &Catalogue, choice: &Choice) -> Result<Self> {
-        let names = |of: &Catalogue| of.entries().iter().map(|entry| entry.name.clone()).collect();
+    pub fn of(rows: &MachineCatalogue, columns: &MachineCatalogue, choice: &FeatureChoice) -> Result<Self> {
+        let names = |of: &MachineCatalogue| of.entries().iter().map(|entry| entry.name.clone()).collect();
         let missing = || invalid("a feature that is compared is missing".to_owned());
         let row = |row| {
             let cell = |column| choice.similarity(row, column).ok_or_else(missing);
             columns.entries().iter().map(cell).collect()
         };
         let values = rows.entries().iter().map(row).collect::<Result<_>>()?;
-        Ok(Table { rows: names(rows), columns: names(columns), values })
+        Ok(SimilarityTable { rows: names(rows), columns: names(columns), values })
     }
 
     /// Reads a table that was written down: `rows`, `columns` and `values` in TOML.
     /// Errors: `InvalidArgument` if it has not a value from 0 to 1 for each row and column.
     pub fn parse(text: &str) -> Result<Self> {
         let read = toml::from_str(text);
-        let table: Table = read.map_err(|error| {
+        let table: SimilarityTable = read.map_err(|error| {
             invalid("no table of similarities: rows, columns, values".to_owned()).caused_by(error)
         })?;
         if table.values.len() != table.rows.len() {
@@ -164,7 +164,7 @@ impl Table {
     }
 
     /// All pairs, the most similar first; of a catalogue with itself each once, and none of a machine with itself.
-    pub fn pairs(&self) -> Vec<Pair> {
+    pub fn pairs(&self) -> Vec<MachinePair> {
         let is_equal = |at: usize| self.values[at].get(at) == Some(&1.0);
         // Names alone do not say so: two catalogues may have the same machines at different times.
         let is_of_itself = self.rows == self.columns && (0..self.rows.len()).all(is_equal);
@@ -172,7 +172,7 @@ impl Table {
         for (at, (row, values)) in self.rows.iter().zip(&self.values).enumerate() {
             let first = if is_of_itself { at + 1 } else { 0 };
             let cells = self.columns.iter().zip(values).skip(first);
-            pairs.extend(cells.map(|(column, similarity)| Pair {
+            pairs.extend(cells.map(|(column, similarity)| MachinePair {
                 row: row.clone(),
                 column: column.clone(),
                 similarity: *similarity,
@@ -195,7 +195,7 @@ fn shade(similarity: f64) -> char {
 }
 
 /// Numbers with shades, the columns numbered, and below them what the numbers stand for.
-impl fmt::Display for Table {
+impl fmt::Display for SimilarityTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         write!(f, "{:width$}", "")?;
@@ -218,7 +218,7 @@ const TITLE_HEIGHT: usize = 32;
 const DARK: f64 = 0.6;
 
 /// An SVG picture of a table: white is 0, dark blue is 1. Names can be of any letters.
-pub fn heat_map(table: &Table, title: &str) -> String {
+pub fn heat_map(table: &SimilarityTable, title: &str) -> String {
     let widest =
         |names: &[String]| names.iter().map(|name| name.chars().count()).max().unwrap_or(0) * LETTER_WIDTH;
     let (left, top) = (widest(&table.rows) + 16, TITLE_HEIGHT + widest(&table.columns) + 8);
@@ -244,7 +244,7 @@ pub fn heat_map(table: &Table, title: &str) -> String {
     svg + "</svg>\n"
 }
 
-fn row(svg: &mut String, table: &Table, at: usize, (left, y): (usize, usize)) {
+fn row(svg: &mut String, table: &SimilarityTable, at: usize, (left, y): (usize, usize)) {
     for (number, (column, value)) in table.columns.iter().zip(&table.values[at]).enumerate() {
         let x = left + CELL_WIDTH * number;
         let (centre, baseline) = (x + CELL_WIDTH / 2, y + 16);
@@ -275,7 +275,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Catalogue;
+    use crate::MachineCatalogue;
 
     const ROUNDING: f64 = 1e-12;
 
@@ -366,10 +366,10 @@ mod tests {
 
     #[test]
     fn what_all_have_is_compared_and_the_rest_is_told() {
-        let catalogue = Catalogue::parse(TWO).unwrap();
-        let choice = Choice::of(catalogue.entries(), &[]).unwrap();
+        let catalogue = MachineCatalogue::parse(TWO).unwrap();
+        let choice = FeatureChoice::of(catalogue.entries(), &[]).unwrap();
         assert_eq!(choice.features, [Feature::Threads]);
-        let left_out = |feature, name: &str| LeftOut { feature, missing_in: vec![name.to_owned()] };
+        let left_out = |feature, name: &str| OmittedFeature { feature, missing_in: vec![name.to_owned()] };
         assert_eq!(choice.left_out, [left_out(Feature::Memory, "b"), left_out(Feature::DiskRead, "a")]);
         let (a, b) = (catalogue.get("a").unwrap(), catalogue.get("b").unwrap());
         assert_eq!(choice.similarity(a, b), Some(0.75));
@@ -377,23 +377,24 @@ mod tests {
 
     #[test]
     fn nothing_in_common_is_an_error() {
-        let catalogue = Catalogue::parse("machine.a.threads = 2\nmachine.b.memory_mb = 4").unwrap();
-        let error = Choice::of(catalogue.entries(), &[]).expect_err("nothing was compared");
+        let catalogue = MachineCatalogue::parse("machine.a.threads = 2\nmachine.b.memory_mb = 4").unwrap();
+        let error = FeatureChoice::of(catalogue.entries(), &[]).expect_err("nothing was compared");
         assert!(error.to_string().contains("no feature in common"), "{error}");
-        assert!(Choice::of([], &[]).is_err());
+        assert!(FeatureChoice::of([], &[]).is_err());
     }
 
     #[test]
     fn an_asked_feature_must_be_there() {
-        let catalogue = Catalogue::parse(TWO).unwrap();
-        let choice = Choice::of(catalogue.entries(), &[Feature::Threads]).unwrap();
+        let catalogue = MachineCatalogue::parse(TWO).unwrap();
+        let choice = FeatureChoice::of(catalogue.entries(), &[Feature::Threads]).unwrap();
         assert_eq!((choice.features, choice.left_out), (vec![Feature::Threads], vec![]));
-        let error = Choice::of(catalogue.entries(), &[Feature::Memory]).expect_err("b has no memory_mb");
+        let error =
+            FeatureChoice::of(catalogue.entries(), &[Feature::Memory]).expect_err("b has no memory_mb");
         assert!(error.to_string().contains("memory_mb is not known of b"), "{error}");
     }
 
-    fn catalogue(text: &str) -> Catalogue {
-        Catalogue::parse(text).unwrap()
+    fn catalogue(text: &str) -> MachineCatalogue {
+        MachineCatalogue::parse(text).unwrap()
     }
 
     #[test]
@@ -402,8 +403,8 @@ mod tests {
             catalogue("machine.a.threads = 8\nmachine.b.threads = 4"),
             catalogue("machine.c.threads = 4\nmachine.d.threads = 2\nmachine.e.threads = 1"),
         );
-        let choice = Choice::of(one.entries().iter().chain(other.entries()), &[]).unwrap();
-        let table = Table::of(&one, &other, &choice).unwrap();
+        let choice = FeatureChoice::of(one.entries().iter().chain(other.entries()), &[]).unwrap();
+        let table = SimilarityTable::of(&one, &other, &choice).unwrap();
         let (half, quarter, eighth) = (0.75, 0.4375, 1.0 - 0.875 * 0.875);
         assert_eq!(table.values, [[half, quarter, eighth], [1.0, half, quarter]]);
         let pairs = table.pairs();
@@ -416,11 +417,12 @@ mod tests {
     #[test]
     fn a_catalogue_with_itself_has_each_pair_once() {
         let one = catalogue("machine.a.threads = 8\nmachine.b.threads = 4\nmachine.c.threads = 3");
-        let table = Table::of(&one, &one, &Choice::of(one.entries(), &[]).unwrap()).unwrap();
+        let table = SimilarityTable::of(&one, &one, &FeatureChoice::of(one.entries(), &[]).unwrap()).unwrap();
         let pairs: Vec<_> = table.pairs().into_iter().map(|pair| pair.row + &pair.column).collect();
         assert_eq!(pairs, ["bc", "ab", "ac"]);
         let later = catalogue("machine.a.threads = 8\nmachine.b.threads = 4\nmachine.c.threads = 2");
-        let table = Table::of(&one, &later, &Choice::of(one.entries(), &[]).unwrap()).unwrap();
+        let table =
+            SimilarityTable::of(&one, &later, &FeatureChoice::of(one.entries(), &[]).unwrap()).unwrap();
         assert_eq!(table.pairs().len(), 9);
     }
 
@@ -433,14 +435,14 @@ mod tests {
             ("rows = ['a']\ncolumns = ['b']\nvalues = [[1.5]]", "a: 1.5 is no similarity"),
             ("rows = ['a']\ncolumns = ['b']\nvalues = [[nan]]", "no similarity"),
         ] {
-            let error = Table::parse(text).expect_err("it was taken");
+            let error = SimilarityTable::parse(text).expect_err("it was taken");
             assert!(error.to_string().contains(told), "{text}: {error}");
         }
     }
 
     #[test]
     fn every_cell_is_drawn_and_names_are_escaped() {
-        let table = Table {
+        let table = SimilarityTable {
             rows: vec!["a<b".to_owned(), "c".to_owned()],
             columns: vec!["d&\"e".to_owned()],
             values: vec![vec![0.0], vec![1.0]],
@@ -453,8 +455,9 @@ mod tests {
     }
 
     /// Table IV of Kratzke and Quint, as golden data.
-    fn table_iv() -> Table {
-        Table::parse(include_str!("../../../contrib/catalogues/kratzke-quint-table-iv.toml")).unwrap()
+    fn table_iv() -> SimilarityTable {
+        SimilarityTable::parse(include_str!("../../../contrib/catalogues/kratzke-quint-table-iv.toml"))
+            .unwrap()
     }
 
     #[test]

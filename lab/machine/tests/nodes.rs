@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fordway_machine::doctor::Verdict::{CannotSee, Costs, Ok as Fine};
-use fordway_machine::doctor::{Finding, Fix, Job, Tree, Verdict, examine};
+use fordway_machine::doctor::DoctorVerdict::{CannotSee, Costs, Ok as Fine};
+use fordway_machine::doctor::{DoctorFinding, DoctorVerdict, JobSize, SettingsReader, SystemTree, examine};
 
 const KINDS: [&str; 7] = [
     "vm-virtio",
@@ -21,16 +21,16 @@ fn node(kind: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(kind)
 }
 
-fn findings(kind: &str) -> Vec<Finding> {
-    examine(&Tree::at(node(kind)))
+fn findings(kind: &str) -> Vec<DoctorFinding> {
+    examine(&SystemTree::at(node(kind)))
 }
 
-fn found<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
+fn found<'a>(findings: &'a [DoctorFinding], check: &str) -> &'a DoctorFinding {
     findings.iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("no {check}"))
 }
 
 /// That each check of `expected` says so, with these words in what it says.
-fn holds(kind: &str, expected: &[(&str, Verdict, &str)]) {
+fn holds(kind: &str, expected: &[(&str, DoctorVerdict, &str)]) {
     let findings = findings(kind);
     for (check, verdict, words) in expected {
         let finding = found(&findings, check);
@@ -189,7 +189,7 @@ fn what_cannot_be_read_is_told_as_such() {
         // A directory in the place of a file cannot be read by root either.
         fs::create_dir_all(place.path().join(file)).unwrap();
     }
-    let findings = examine(&Tree::at(place.path()));
+    let findings = examine(&SystemTree::at(place.path()));
     for (check, file) in
         [("steal", files[0]), ("pinning", files[1]), ("cpu-quota", files[2]), ("tcp-buffers", files[3])]
     {
@@ -199,14 +199,14 @@ fn what_cannot_be_read_is_told_as_such() {
     }
 }
 
-fn fix(kind: &str, fix: Fix) -> String {
-    let tree = Tree::at(node(kind));
-    fix.text(&examine(&tree), Job::filling(&tree, 4).unwrap())
+fn fix(kind: &str, fix: SettingsReader) -> String {
+    let tree = SystemTree::at(node(kind));
+    fix.text(&examine(&tree), JobSize::filling(&tree, 4).unwrap())
 }
 
 #[test]
 fn slurm_is_asked_for_what_was_found_and_no_more() {
-    let crowded = fix("crowded-guest-v2", Fix::Slurm);
+    let crowded = fix("crowded-guest-v2", SettingsReader::Slurm);
     for option in
         ["--nodes=4", "--exclusive", "--mem=0", "--hint=nomultithread", "--mem-bind=local", "--core-spec=1"]
     {
@@ -215,7 +215,7 @@ fn slurm_is_asked_for_what_was_found_and_no_more() {
     assert!(crowded.contains("# Not by an option: clocksource: "), "{crowded}");
     // One core is the system's.
     assert!(crowded.contains("--ntasks-per-node=3\n"), "{crowded}");
-    let metal = fix("bare-metal-infiniband", Fix::Slurm);
+    let metal = fix("bare-metal-infiniband", SettingsReader::Slurm);
     for option in ["--mem=0", "--mem-bind", "--core-spec", "--cpu-freq", "Not by an option"] {
         assert!(!metal.contains(option), "{option} in {metal}");
     }
@@ -223,7 +223,7 @@ fn slurm_is_asked_for_what_was_found_and_no_more() {
 
 #[test]
 fn kubelets_are_told_what_pods_cannot_ask_for() {
-    let crowded = fix("crowded-guest-v2", Fix::Kubernetes);
+    let crowded = fix("crowded-guest-v2", SettingsReader::Kubernetes);
     for line in [
         "cpuManagerPolicy: static",
         "topologyManagerPolicy: single-numa-node",
@@ -232,5 +232,5 @@ fn kubelets_are_told_what_pods_cannot_ask_for() {
     ] {
         assert!(crowded.contains(line), "{line} is missing in {crowded}");
     }
-    assert!(!fix("bare-metal-infiniband", Fix::Kubernetes).contains("hostNetwork"));
+    assert!(!fix("bare-metal-infiniband", SettingsReader::Kubernetes).contains("hostNetwork"));
 }

@@ -41,7 +41,7 @@ pub struct ProcessCounters {
 }
 
 /// Counters that have been started.
-pub struct Counters {
+pub struct RunningCounters {
     scope: String,
     /// The process whose children count too.
     root: Option<u32>,
@@ -63,7 +63,7 @@ impl fmt::Display for NotCovered {
 
 impl std::error::Error for NotCovered {}
 
-impl Counters {
+impl RunningCounters {
     /// Starts to count what process `pid` and those that it started use. Errors: it is not there, or
     /// another user's. Cost: a walk through `/proc`.
     pub fn start(pid: u32) -> Result<Self, NotCovered> {
@@ -84,7 +84,7 @@ impl Counters {
             (Some(root), all) => format!("process {root} and {} that it started, all threads", all - 1),
         };
         let hardware_before = hardware.read();
-        Ok(Counters { scope, root, before, hardware, hardware_before, started: Instant::now() })
+        Ok(RunningCounters { scope, root, before, hardware, hardware_before, started: Instant::now() })
     }
 
     /// What was used since. Errors: the processes are not the same any more, or less than `run_ns` was
@@ -181,7 +181,7 @@ fn usage(pid: u32) -> Result<ProcessUsage, NotCovered> {
 /// Bytes that went over connections, bodies included. Inside TLS for HTTP/1.1 and 2; for HTTP/3 what
 /// the UDP packets hold, which is encrypted, acknowledgements included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct NetworkTraffic {
     /// Sent.
     pub sent_bytes: u64,
     /// Received.
@@ -190,10 +190,10 @@ pub struct Traffic {
     pub connections: u64,
 }
 
-impl Traffic {
+impl NetworkTraffic {
     /// What was added since it was `before`.
-    pub fn since(self, before: Traffic) -> Traffic {
-        Traffic {
+    pub fn since(self, before: NetworkTraffic) -> NetworkTraffic {
+        NetworkTraffic {
             sent_bytes: self.sent_bytes - before.sent_bytes,
             received_bytes: self.received_bytes - before.received_bytes,
             connections: self.connections - before.connections,
@@ -201,8 +201,8 @@ impl Traffic {
     }
 }
 
-impl AddAssign for Traffic {
-    fn add_assign(&mut self, other: Traffic) {
+impl AddAssign for NetworkTraffic {
+    fn add_assign(&mut self, other: NetworkTraffic) {
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;
         self.connections += other.connections;
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn work_of_another_process_is_counted() {
         let mut busy = child("while :; do :; done");
-        let counters = Counters::start(busy.id()).unwrap();
+        let counters = RunningCounters::start(busy.id()).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(300));
         let counted = counters.stop(300_000_000);
         busy.kill().unwrap();
@@ -235,12 +235,12 @@ mod tests {
     #[test]
     fn counters_that_do_not_cover_the_run_are_refused() {
         let mut short = child("sleep 60");
-        let too_short = Counters::start(short.id()).unwrap().stop(3_600_000_000_000);
-        let gone = Counters::start(short.id()).unwrap();
+        let too_short = RunningCounters::start(short.id()).unwrap().stop(3_600_000_000_000);
+        let gone = RunningCounters::start(short.id()).unwrap();
         short.kill().unwrap();
         short.wait().unwrap();
         assert!(too_short.expect_err("an hour was not covered").to_string().contains("covered"));
         assert!(gone.stop(0).expect_err("the process has ended").to_string().contains("cannot be watched"));
-        assert!(Counters::start(0x7fff_fff0).is_err());
+        assert!(RunningCounters::start(0x7fff_fff0).is_err());
     }
 }

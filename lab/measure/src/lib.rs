@@ -12,27 +12,28 @@ mod run;
 mod stats;
 mod table;
 
-pub use counters::{Counters, NotCovered, ProcessCounters, Traffic};
+pub use counters::{NetworkTraffic, NotCovered, ProcessCounters, RunningCounters};
 pub use machine::{FileSystem, Machine};
 pub use names::unknown_name;
-pub use record::{Block, ObjectRecord, Operation, RankRecord, Records};
+pub use record::{BlockRecord, ObjectDirectories, OperationRecord, RankRecord, RunRecords};
 pub use run::{
-    Connections, Lane, LaneScore, Limit, Load, Parallel, Quantiles, Ratio, Run, RunError, SCHEMA,
-    SCHEMA_VERSION, Scores, Summary, Transfer, Verdict,
+    Io500Scores, LaneScore, LatencyQuantiles, LoadSummary, MeasuredLane, ParallelSummary, PhaseSummary,
+    ResultLimit, RunDocument, RunError, SCHEMA, SCHEMA_VERSION, SpeedRatio, SpeedVerdict, TcpConnections,
+    TransferSummary,
 };
-pub use stats::{Interval, Latencies, Shuffle, median, median_interval};
+pub use stats::{ConfidenceInterval, LatencyHistogram, SeededRandom, median, median_interval};
 pub use table::{bytes_text, load_table, ns_text, parallel_table, rate_text, table, transfer_table};
 
 use std::time::Instant;
 
 /// Nanoseconds since the start of a run, from the monotonic clock.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock(Instant);
+pub struct RunClock(Instant);
 
-impl Clock {
+impl RunClock {
     /// A clock that stands at zero.
     pub fn start() -> Self {
-        Clock(Instant::now())
+        RunClock(Instant::now())
     }
 
     /// Nanoseconds since the start. Cost: one `clock_gettime`, without a system call.

@@ -2,7 +2,7 @@
 
 /// One operation, as it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct OperationRecord {
     /// Index into the run's lanes.
     pub lane: u8,
     /// Index into the run's phases.
@@ -29,7 +29,7 @@ pub struct Operation {
 
 /// Operations of one phase that ran on one lane while no other lane ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct BlockRecord {
     /// Index into the run's lanes.
     pub lane: u8,
     /// Index into the run's phases.
@@ -79,7 +79,7 @@ pub struct RankRecord {
 
 /// One object of one round of a comparison, and what it has to do with directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ObjectRecord {
+pub struct ObjectDirectories {
     /// The round, from 0.
     pub round: u16,
     /// Its size.
@@ -94,14 +94,14 @@ pub struct ObjectRecord {
 
 /// All records of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Records {
+pub struct RunRecords {
     /// Every operation, in the order of their ends on each lane.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<OperationRecord>,
     /// Every block, in order.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<BlockRecord>,
     /// Every object of every round, in the order in which each phase takes them; none where a run is of
     /// no tree.
-    pub objects: Vec<ObjectRecord>,
+    pub objects: Vec<ObjectDirectories>,
     /// What each rank did in each phase; none where a run has no ranks.
     pub ranks: Vec<RankRecord>,
 }

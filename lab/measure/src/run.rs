@@ -1,8 +1,8 @@
 //! The run file: the contract between what measures and what looks at it afterwards.
 //!
-//! A run is a directory `NAME.run/` of `run.json` (this module's [`Run`]), `operations.arrow` and
-//! `blocks.arrow` (Arrow IPC files of [`crate::Records`]). `docs/reference/run-file.md` describes it field by field.
-//! What only one kind of benchmark knows of its work ([`Load`], [`Parallel`], [`Transfer`], [`Scores`]) is at the end.
+//! A run is a directory `NAME.run/` of `run.json` (this module's [`RunDocument`]), `operations.arrow` and
+//! `blocks.arrow` (Arrow IPC files of [`crate::RunRecords`]). `docs/reference/run-file.md` describes it field by field.
+//! What only one kind of benchmark knows of its work ([`LoadSummary`], [`ParallelSummary`], [`TransferSummary`], [`Io500Scores`]) is at the end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use serde::{Deserialize, Serialize};
 
-use crate::{Interval, Machine, ProcessCounters, Records};
+use crate::{ConfidenceInterval, Machine, ProcessCounters, RunRecords};
 
 /// What `run.json` says it is.
 pub const SCHEMA: &str = "fordway.run";
@@ -24,7 +24,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// The content of `run.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct RunDocument {
     /// Always [`SCHEMA`].
     pub schema: String,
     /// [`SCHEMA_VERSION`] of the writer.
@@ -44,11 +44,11 @@ pub struct Run {
     /// What was chosen, by name; the meaning is the kind's.
     pub parameters: serde_json::Map<String, serde_json::Value>,
     /// The lanes, in the order that records index them; the first is the reference.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<MeasuredLane>,
     /// The phases, in the order that records index them.
     pub phases: Vec<String>,
     /// One for each lane and phase.
-    pub summaries: Vec<Summary>,
+    pub summaries: Vec<PhaseSummary>,
     /// One for each lane of IO500; none for other kinds of run.
     #[serde(default)]
     pub scores: Vec<LaneScore>,
@@ -58,7 +58,7 @@ pub struct Run {
 
 /// A lane, or another way of doing the same work, that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lane {
+pub struct MeasuredLane {
     /// Its name in tables.
     pub name: String,
     /// What it does, in one sentence.
@@ -67,7 +67,7 @@ pub struct Lane {
 
 /// What one lane did in one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
+pub struct PhaseSummary {
     /// The lane's name.
     pub lane: String,
     /// The phase's name.
@@ -83,7 +83,7 @@ pub struct Summary {
     /// Bytes of content per second while the lane was at work.
     pub bytes_per_s: Option<f64>,
     /// Latencies of the operations that succeeded.
-    pub latency: Option<Quantiles>,
+    pub latency: Option<LatencyQuantiles>,
     /// The same as HdrHistogram V2, base64.
     pub histogram: String,
     /// CPU time of the calling process per operation.
@@ -91,23 +91,23 @@ pub struct Summary {
     /// CPU time of the lane's server per operation; `null` where there is none.
     pub server_cpu_ns_per_op: Option<f64>,
     /// Speed in units of the reference lane's; `null` for the reference itself.
-    pub ratio: Option<Ratio>,
+    pub ratio: Option<SpeedRatio>,
     /// What keeps it from being faster.
-    pub limit: Limit,
+    pub limit: ResultLimit,
     /// What only a load generator knows; `null` for other kinds of run.
     #[serde(default)]
-    pub load: Option<Load>,
+    pub load: Option<LoadSummary>,
     /// What only a benchmark of transports knows; `null` for other kinds of run.
     #[serde(default)]
-    pub transfer: Option<Transfer>,
+    pub transfer: Option<TransferSummary>,
     /// What only a measurement of speed-up knows; `null` for other kinds of run.
     #[serde(default)]
-    pub parallel: Option<Parallel>,
+    pub parallel: Option<ParallelSummary>,
 }
 
 /// Latencies in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Quantiles {
+pub struct LatencyQuantiles {
     /// The shortest.
     pub min_ns: u64,
     /// The median.
@@ -126,19 +126,19 @@ pub struct Quantiles {
 
 /// Speed in units of the reference's, over pairs of blocks of the same work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ratio {
+pub struct SpeedRatio {
     /// The reference lane's name.
     pub to: String,
     /// The median of the ratios, and its interval; `null` if there were too few blocks for one.
-    pub interval: Option<Interval>,
+    pub interval: Option<ConfidenceInterval>,
     /// What the interval allows to say.
-    pub verdict: Verdict,
+    pub verdict: SpeedVerdict,
 }
 
 /// Which of two is faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum SpeedVerdict {
     /// The whole interval is above 1.
     Faster,
     /// The whole interval is below 1.
@@ -147,20 +147,20 @@ pub enum Verdict {
     CannotTell,
 }
 
-impl Verdict {
+impl SpeedVerdict {
     /// What `interval` says.
-    pub fn of(interval: Option<&Interval>) -> Self {
+    pub fn of(interval: Option<&ConfidenceInterval>) -> Self {
         match interval {
-            Some(interval) if interval.low > 1.0 => Verdict::Faster,
-            Some(interval) if interval.high < 1.0 => Verdict::Slower,
-            _ => Verdict::CannotTell,
+            Some(interval) if interval.low > 1.0 => SpeedVerdict::Faster,
+            Some(interval) if interval.high < 1.0 => SpeedVerdict::Slower,
+            _ => SpeedVerdict::CannotTell,
         }
     }
 }
 
 /// What a result is limited by, as far as its own counters tell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Limit {
+pub struct ResultLimit {
     /// `client cpu`, `client and server cpu`, `server cpu`, `rate`, `waiting`, or `cannot tell`.
     pub name: String,
     /// The figures behind it.
@@ -186,9 +186,9 @@ impl std::error::Error for RunError {
     }
 }
 
-impl Run {
+impl RunDocument {
     /// Writes the run to the directory `dir` (made if missing), each file whole or not at all.
-    pub fn write(&self, dir: &Path, records: &Records) -> Result<(), RunError> {
+    pub fn write(&self, dir: &Path, records: &RunRecords) -> Result<(), RunError> {
         let failed = |name: &'static str| move |source| RunError { path: dir.join(name), source };
         fs::create_dir_all(dir).map_err(|error| failed("")(error.into()))?;
         let operations =
@@ -217,7 +217,7 @@ impl Run {
         let failed =
             |source: Box<dyn std::error::Error + Send + Sync>| RunError { path: path.clone(), source };
         let text = fs::read(&path).map_err(|error| failed(error.into()))?;
-        let run: Run = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+        let run: RunDocument = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
         if run.schema != SCHEMA || run.schema_version > SCHEMA_VERSION {
             let (schema, version) = (&run.schema, run.schema_version);
             return Err(failed(format!("{schema} version {version} needs a newer fordway").into()));
@@ -225,7 +225,7 @@ impl Run {
         Ok(run)
     }
 
-    fn operations_batch(&self, records: &Records) -> Result<RecordBatch, ArrowError> {
+    fn operations_batch(&self, records: &RunRecords) -> Result<RecordBatch, ArrowError> {
         let all = &records.operations;
         RecordBatch::try_from_iter_with_nullable([
             ("lane", self.lane_column(all.iter().map(|op| op.lane)), false),
@@ -250,9 +250,9 @@ impl Run {
         ])
     }
 
-    fn blocks_batch(&self, records: &Records) -> Result<RecordBatch, ArrowError> {
+    fn blocks_batch(&self, records: &RunRecords) -> Result<RecordBatch, ArrowError> {
         let all = &records.blocks;
-        let column = |value: fn(&crate::Block) -> Option<u64>| {
+        let column = |value: fn(&crate::BlockRecord) -> Option<u64>| {
             Arc::new(UInt64Array::from_iter(all.iter().map(value))) as ArrayRef
         };
         RecordBatch::try_from_iter_with_nullable([
@@ -268,7 +268,7 @@ impl Run {
         ])
     }
 
-    fn ranks_batch(&self, records: &Records) -> Result<RecordBatch, ArrowError> {
+    fn ranks_batch(&self, records: &RunRecords) -> Result<RecordBatch, ArrowError> {
         let all = &records.ranks;
         let column = |value: fn(&crate::RankRecord) -> u64| {
             Arc::new(UInt64Array::from_iter_values(all.iter().map(value))) as ArrayRef
@@ -297,9 +297,9 @@ impl Run {
     }
 }
 
-fn objects_batch(records: &Records) -> Result<RecordBatch, ArrowError> {
+fn objects_batch(records: &RunRecords) -> Result<RecordBatch, ArrowError> {
     let all = &records.objects;
-    let count = |value: fn(&crate::ObjectRecord) -> u16| {
+    let count = |value: fn(&crate::ObjectDirectories) -> u16| {
         Arc::new(UInt16Array::from_iter_values(all.iter().map(value))) as ArrayRef
     };
     RecordBatch::try_from_iter([
@@ -329,7 +329,7 @@ fn replace(dir: &Path, name: &str, write: impl FnOnce(&File) -> Written) -> Writ
 
 /// How load was made, and what became of it besides latency and throughput.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Load {
+pub struct LoadSummary {
     /// `closed`, or when requests were intended to start: `fixed` or `poisson`.
     pub arrivals: String,
     /// Requests per second asked for; `null` in the closed loop.
@@ -345,11 +345,11 @@ pub struct Load {
     /// Failures by kind; their sum is the summary's `errors`.
     pub errors: BTreeMap<String, u64>,
     /// Times to the first byte of the answer, counted from where latencies are.
-    pub first_byte: Option<Quantiles>,
+    pub first_byte: Option<LatencyQuantiles>,
     /// The same as HdrHistogram V2, base64.
     pub first_byte_histogram: String,
     /// How much later than intended requests were sent; `null` in the closed loop.
-    pub lateness: Option<Quantiles>,
+    pub lateness: Option<LatencyQuantiles>,
     /// Bytes sent per operation that are no body.
     pub header_sent_bytes_per_op: Option<f64>,
     /// Bytes received per operation that are no body.
@@ -360,7 +360,7 @@ pub struct Load {
     #[serde(default)]
     pub retries: u64,
     /// What the kernel knew of the connections at the end; `null` where they are not TCP.
-    pub tcp: Option<Connections>,
+    pub tcp: Option<TcpConnections>,
     /// What this process used; `null` if that could not be read.
     pub client: Option<ProcessCounters>,
     /// What the server's processes used; `null` if they are not known or were not there all the time.
@@ -369,7 +369,7 @@ pub struct Load {
 
 /// TCP connections, as the kernel sees them from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connections {
+pub struct TcpConnections {
     /// Connections asked.
     pub count: u64,
     /// The median of their smoothed round-trip times.
@@ -384,28 +384,28 @@ pub struct Connections {
 
 /// Jobs of one number of ranks in one set-up. Intervals are `null` of fewer than five jobs that succeeded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Parallel {
+pub struct ParallelSummary {
     /// Ranks of each job.
     pub ranks: u32,
     /// The median wall time of a job, its launch included, ns.
-    pub wall_ns: Option<Interval>,
+    pub wall_ns: Option<ConfidenceInterval>,
     /// From when the first rank could communicate until the last one had nothing more to say, ns; `null` where
     /// the ranks did not report.
-    pub work_ns: Option<Interval>,
+    pub work_ns: Option<ConfidenceInterval>,
     /// S: the time of one rank in the reference set-up, divided by this one's, over pairs of the same round.
-    pub speedup: Option<Interval>,
+    pub speedup: Option<ConfidenceInterval>,
     /// E = S / ranks.
-    pub efficiency: Option<Interval>,
+    pub efficiency: Option<ConfidenceInterval>,
     /// The share of all ranks' time that they spent in calls of MPI, waiting included; `null` where they did not
     /// report.
-    pub communication_share: Option<Interval>,
+    pub communication_share: Option<ConfidenceInterval>,
     /// How much later than the first the last rank came to its end, ns; likewise.
-    pub late_ns: Option<Interval>,
+    pub late_ns: Option<ConfidenceInterval>,
 }
 
 /// Messages of one size on one transport.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Transfer {
+pub struct TransferSummary {
     /// What was done with them: `latency`, `bandwidth` or `half-round-trip`.
     pub exchange: String,
     /// Bytes of each message.
@@ -416,9 +416,9 @@ pub struct Transfer {
     pub messages: u64,
     /// The median over blocks of a message's median time, in ns; `null` of fewer than five blocks, and
     /// where several messages are under way.
-    pub time_ns: Option<Interval>,
+    pub time_ns: Option<ConfidenceInterval>,
     /// The median over blocks of their bytes per second; `null` of fewer than five blocks.
-    pub bytes_per_s: Option<Interval>,
+    pub bytes_per_s: Option<ConfidenceInterval>,
     /// CPU time of the asking side for each message, the median over blocks.
     pub client_cpu_ns_per_message: f64,
     /// CPU time of the answering side likewise; `null` where there is none.
@@ -434,14 +434,14 @@ pub struct LaneScore {
     /// The lane's name.
     pub lane: String,
     /// Its scores, where every phase succeeded.
-    pub scores: Option<Scores>,
+    pub scores: Option<Io500Scores>,
     /// Why they do not count.
     pub stamp: Option<String>,
 }
 
 /// Geometric means, as IO500 has them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Scores {
+pub struct Io500Scores {
     /// Of the four bandwidths, GiB/s.
     pub bandwidth_gib_per_s: f64,
     /// Of the eight rates, thousands of operations per second.
@@ -455,10 +455,10 @@ mod tests {
     use arrow_ipc::reader::FileReader;
 
     use super::*;
-    use crate::{Block, Operation};
+    use crate::{BlockRecord, OperationRecord};
 
-    fn run() -> Run {
-        Run {
+    fn run() -> RunDocument {
+        RunDocument {
             schema: SCHEMA.into(),
             schema_version: SCHEMA_VERSION,
             fordway_version: "0".into(),
@@ -468,7 +468,7 @@ mod tests {
             command: vec!["fordway".into()],
             machine: Machine::default(),
             parameters: serde_json::Map::new(),
-            lanes: vec![Lane { name: "posix".into(), description: String::new() }],
+            lanes: vec![MeasuredLane { name: "posix".into(), description: String::new() }],
             phases: vec!["put".into()],
             summaries: vec![],
             scores: vec![],
@@ -480,7 +480,7 @@ mod tests {
     fn runs_come_back_and_nulls_stay_null() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("x.run");
-        let zero = Operation {
+        let zero = OperationRecord {
             lane: 0,
             phase: 0,
             round: 0,
@@ -493,7 +493,7 @@ mod tests {
             intended_ns: None,
             first_byte_ns: None,
         };
-        let block = Block {
+        let block = BlockRecord {
             lane: 0,
             phase: 0,
             round: 0,
@@ -504,21 +504,21 @@ mod tests {
             client_cpu_ns: 6,
             server_cpu_ns: None,
         };
-        let object = crate::ObjectRecord {
+        let object = crate::ObjectDirectories {
             round: 0,
             bytes: 3,
             directories: 2,
             made_directories: 1,
             emptied_directories: 0,
         };
-        let records = Records {
+        let records = RunRecords {
             operations: vec![zero],
             blocks: vec![block],
             objects: vec![object],
-            ..Records::default()
+            ..RunRecords::default()
         };
         run().write(&dir, &records).unwrap();
-        assert_eq!(Run::read(&dir).unwrap(), run());
+        assert_eq!(RunDocument::read(&dir).unwrap(), run());
         let open = |name| FileReader::try_new(File::open(dir.join(name)).unwrap(), None).unwrap();
         let operations = open("operations.arrow").next().unwrap().unwrap();
         assert_eq!((operations.num_rows(), operations.num_columns()), (1, 11));
@@ -532,9 +532,9 @@ mod tests {
     #[test]
     fn later_versions_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let later = Run { schema_version: SCHEMA_VERSION + 1, ..run() };
-        later.write(dir.path(), &Records::default()).unwrap();
-        assert!(Run::read(dir.path()).unwrap_err().to_string().contains("newer"));
-        assert!(Run::read(&dir.path().join("none")).is_err());
+        let later = RunDocument { schema_version: SCHEMA_VERSION + 1, ..run() };
+        later.write(dir.path(), &RunRecords::default()).unwrap();
+        assert!(RunDocument::read(dir.path()).unwrap_err().to_string().contains("newer"));
+        assert!(RunDocument::read(&dir.path().join("none")).is_err());
     }
 }

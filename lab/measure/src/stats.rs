@@ -6,14 +6,14 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
 use serde::{Deserialize, Serialize};
 
-use crate::Quantiles;
+use crate::LatencyQuantiles;
 
 /// Resamples of a bootstrap: enough that the interval's ends move by less than the noise does.
 const RESAMPLES: usize = 2_000;
 
 /// An estimate with the interval that holds the true value with the stated confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
+pub struct ConfidenceInterval {
     /// The estimate.
     pub value: f64,
     /// The interval's lower end.
@@ -40,11 +40,11 @@ pub fn median(values: &[f64]) -> Option<f64> {
 
 /// The median of `values` with a 95 % percentile-bootstrap interval (Efron and Tibshirani 1993,
 /// chapter 13). `None` for fewer than five values, of which no interval can be had.
-pub fn median_interval(values: &[f64], seed: u64) -> Option<Interval> {
+pub fn median_interval(values: &[f64], seed: u64) -> Option<ConfidenceInterval> {
     if values.len() < 5 {
         return None;
     }
-    let mut random = Shuffle::new(seed);
+    let mut random = SeededRandom::new(seed);
     let mut resample = vec![0.0; values.len()];
     let mut medians: Vec<f64> = (0..RESAMPLES)
         .filter_map(|_| {
@@ -52,30 +52,30 @@ pub fn median_interval(values: &[f64], seed: u64) -> Option<Interval> {
             median(&resample)
         })
         .collect();
-    Interval::of_resamples(median(values)?, &mut medians, values.len())
+    ConfidenceInterval::of_resamples(median(values)?, &mut medians, values.len())
 }
 
-impl Interval {
+impl ConfidenceInterval {
     /// The 95 % percentile interval of an estimate, from the estimates of resamples of the `samples` values
     /// it was made of. `None` of no resamples.
     pub fn of_resamples(value: f64, resampled: &mut [f64], samples: usize) -> Option<Self> {
         resampled.sort_unstable_by(f64::total_cmp);
         let last = resampled.len().checked_sub(1)?;
         let at = |share: f64| resampled[(last as f64 * share).round() as usize];
-        Some(Interval { value, low: at(0.025), high: at(0.975), confidence: 0.95, samples })
+        Some(ConfidenceInterval { value, low: at(0.025), high: at(0.975), confidence: 0.95, samples })
     }
 }
 
 /// A small random generator (xorshift64*), for orders and resamples that a seed repeats exactly on
 /// every machine and in every version.
 #[derive(Clone, Debug)]
-pub struct Shuffle(u64);
+pub struct SeededRandom(u64);
 
-impl Shuffle {
+impl SeededRandom {
     /// Starts from `seed`; equal seeds give equal sequences.
     pub fn new(seed: u64) -> Self {
         // A state of zero would stay zero.
-        Shuffle(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d | 1)
+        SeededRandom(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d | 1)
     }
 
     /// The next 64 random bits.
@@ -104,23 +104,23 @@ const MAX_NS: u64 = 3_600_000_000_000;
 
 /// A histogram of latencies in nanoseconds, true to three significant digits.
 #[derive(Clone, Debug)]
-pub struct Latencies(Histogram<u64>);
+pub struct LatencyHistogram(Histogram<u64>);
 
-impl Default for Latencies {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         let bounds = Histogram::new_with_bounds(1, MAX_NS, 3);
-        Latencies(bounds.unwrap_or_else(|error| unreachable!("the bounds are constants: {error}")))
+        LatencyHistogram(bounds.unwrap_or_else(|error| unreachable!("the bounds are constants: {error}")))
     }
 }
 
-impl Latencies {
+impl LatencyHistogram {
     /// Counts one latency; 0 counts as 1 ns, what is longer than an hour as an hour.
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns.max(1));
     }
 
     /// Counts what `other` counted.
-    pub fn add(&mut self, other: &Latencies) {
+    pub fn add(&mut self, other: &LatencyHistogram) {
         // Both have the bounds of this type, or a histogram's within them.
         let added = self.0.add(&other.0);
         debug_assert!(added.is_ok(), "{added:?}");
@@ -142,9 +142,9 @@ impl Latencies {
     }
 
     /// The quantiles that tables show; `None` if nothing was counted.
-    pub fn quantiles(&self) -> Option<Quantiles> {
+    pub fn quantiles(&self) -> Option<LatencyQuantiles> {
         let at = |q| self.quantile_ns(q);
-        (!self.is_empty()).then(|| Quantiles {
+        (!self.is_empty()).then(|| LatencyQuantiles {
             min_ns: self.0.min(),
             p50_ns: at(0.5),
             p90_ns: at(0.9),
@@ -163,10 +163,10 @@ impl Latencies {
         BASE64.encode(bytes)
     }
 
-    /// Reads what [`Latencies::to_base64`] wrote; `None` if it is something else.
+    /// Reads what [`LatencyHistogram::to_base64`] wrote; `None` if it is something else.
     pub fn from_base64(text: &str) -> Option<Self> {
         let bytes = BASE64.decode(text).ok()?;
-        Deserializer::new().deserialize(&mut bytes.as_slice()).ok().map(Latencies)
+        Deserializer::new().deserialize(&mut bytes.as_slice()).ok().map(LatencyHistogram)
     }
 }
 
@@ -184,9 +184,9 @@ mod tests {
     /// Of 200 experiments with a known median, about 95 % of the intervals must hold it.
     #[test]
     fn intervals_hold_what_they_promise() {
-        let mut random = Shuffle::new(1);
+        let mut random = SeededRandom::new(1);
         let held = (0..200u64).filter(|seed| {
-            let uniform = |random: &mut Shuffle| random.next_u64() as f64 / u64::MAX as f64;
+            let uniform = |random: &mut SeededRandom| random.next_u64() as f64 / u64::MAX as f64;
             let values: Vec<f64> = (0..60).map(|_| uniform(&mut random)).collect();
             let interval = median_interval(&values, *seed).unwrap();
             assert!(interval.low <= interval.value && interval.value <= interval.high);
@@ -201,7 +201,7 @@ mod tests {
     fn shuffles_repeat_and_cover() {
         let order = |seed| {
             let mut items: Vec<u32> = (0..50).collect();
-            Shuffle::new(seed).shuffle(&mut items);
+            SeededRandom::new(seed).shuffle(&mut items);
             items
         };
         assert_eq!(order(7), order(7));
@@ -213,15 +213,15 @@ mod tests {
 
     #[test]
     fn quantiles_are_true_to_a_thousandth() {
-        let mut latencies = Latencies::default();
+        let mut latencies = LatencyHistogram::default();
         (1..=100_000u64).for_each(|us| latencies.record(us * 1_000));
         let quantiles = latencies.quantiles().unwrap();
         for (found, wanted) in [(quantiles.p50_ns, 50_000_000), (quantiles.p99_ns, 99_000_000)] {
             assert!(found.abs_diff(wanted) <= wanted / 1_000, "{found} is not {wanted}");
         }
-        let again = Latencies::from_base64(&latencies.to_base64()).unwrap();
+        let again = LatencyHistogram::from_base64(&latencies.to_base64()).unwrap();
         assert_eq!(again.quantiles(), latencies.quantiles());
-        assert_eq!(Latencies::default().quantiles(), None);
-        assert!(Latencies::from_base64("AAAA").is_none());
+        assert_eq!(LatencyHistogram::default().quantiles(), None);
+        assert!(LatencyHistogram::from_base64("AAAA").is_none());
     }
 }

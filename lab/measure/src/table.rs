@@ -1,12 +1,15 @@
 //! Runs as tables in the terminal, and numbers as people read them: sizes in powers of 1,024, times in powers of 1,000.
 
-use crate::{Interval, Parallel, Quantiles, Ratio, Run, Summary, Transfer, Verdict};
+use crate::{
+    ConfidenceInterval, LatencyQuantiles, ParallelSummary, PhaseSummary, RunDocument, SpeedRatio,
+    SpeedVerdict, TransferSummary,
+};
 
 const HEADINGS: [&str; 10] =
     ["phase", "lane", "ops/s", "MiB/s", "p50", "p99", "client CPU/op", "server CPU/op", "", "limit"];
 
 /// The run's summaries, a line each, a blank line between phases.
-pub fn table(run: &Run) -> String {
+pub fn table(run: &RunDocument) -> String {
     let reference = run.lanes.first().map_or("", |lane| lane.name.as_str());
     let mut rows = vec![HEADINGS.map(str::to_owned)];
     rows[0][8] = format!("x {reference} [95 %]");
@@ -33,8 +36,8 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]], left: &[usize]) -> S
     text
 }
 
-fn cells(summary: &Summary) -> [String; 10] {
-    let latency = |pick: fn(&Quantiles) -> u64| {
+fn cells(summary: &PhaseSummary) -> [String; 10] {
+    let latency = |pick: fn(&LatencyQuantiles) -> u64| {
         summary.latency.as_ref().map_or("-".to_owned(), |quantiles| ns_text(pick(quantiles)))
     };
     let moves_bytes = summary.bytes_per_s.filter(|_| summary.bytes > 0);
@@ -60,16 +63,16 @@ pub(crate) fn cpu(ns: Option<f64>) -> String {
     ns.map_or("-".to_owned(), |ns| ns_text(ns.round() as u64))
 }
 
-pub(crate) fn ratio(ratio: &Ratio) -> String {
+pub(crate) fn ratio(ratio: &SpeedRatio) -> String {
     let Some(interval) = &ratio.interval else { return "cannot tell: too few blocks".to_owned() };
     let text = format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high);
     match ratio.verdict {
-        Verdict::CannotTell => format!("{text} cannot tell"),
-        Verdict::Faster | Verdict::Slower => text,
+        SpeedVerdict::CannotTell => format!("{text} cannot tell"),
+        SpeedVerdict::Faster | SpeedVerdict::Slower => text,
     }
 }
 
-fn legend(run: &Run) -> String {
+fn legend(run: &RunDocument) -> String {
     let parameter = |name: &str| run.parameters.get(name).map_or("?".to_owned(), |value| value.to_string());
     let plain = |name: &str| parameter(name).trim_matches('"').to_owned();
     let targets = run.parameters.get("targets").and_then(serde_json::Value::as_object);
@@ -104,7 +107,7 @@ const LOAD_HEADINGS: [&str; 14] = [
 ];
 
 /// The run's summaries, a line each, a blank line between kinds of load.
-pub fn load_table(run: &Run) -> String {
+pub fn load_table(run: &RunDocument) -> String {
     let mut rows = vec![LOAD_HEADINGS.map(str::to_owned)];
     rows.extend(run.summaries.iter().map(load_cells));
     let mut text = aligned(&rows, &[0, 1]);
@@ -117,11 +120,12 @@ pub fn load_table(run: &Run) -> String {
             excluded.\n-: not measured, or none.\n"
 }
 
-fn load_cells(summary: &Summary) -> [String; 14] {
+fn load_cells(summary: &PhaseSummary) -> [String; 14] {
     let none = || "-".to_owned();
     let load = summary.load.as_ref();
-    let latency =
-        |pick: fn(&Quantiles) -> u64| summary.latency.as_ref().map_or_else(none, |all| ns_text(pick(all)));
+    let latency = |pick: fn(&LatencyQuantiles) -> u64| {
+        summary.latency.as_ref().map_or_else(none, |all| ns_text(pick(all)))
+    };
     let first_byte = load.and_then(|load| load.first_byte.as_ref());
     let headers =
         load.and_then(|load| Some((load.header_sent_bytes_per_op?, load.header_received_bytes_per_op?)));
@@ -148,7 +152,7 @@ const PARALLEL_HEADINGS: [&str; 8] =
     ["ranks", "set-up", "wall [95 %]", "work", "S [95 %]", "E [95 %]", "communication", "late"];
 
 /// The run's summaries, a line each, a blank line between numbers of ranks.
-pub fn parallel_table(run: &Run) -> String {
+pub fn parallel_table(run: &RunDocument) -> String {
     let mut rows = vec![PARALLEL_HEADINGS.map(str::to_owned)];
     rows.extend(
         run.summaries.iter().filter_map(|summary| Some(parallel_cells(summary, summary.parallel.as_ref()?))),
@@ -163,7 +167,7 @@ communication: share of the ranks' time in calls of MPI, waiting included. late:
 -: not measured.
 ";
 
-fn parallel_cells(summary: &Summary, of: &Parallel) -> [String; 8] {
+fn parallel_cells(summary: &PhaseSummary, of: &ParallelSummary) -> [String; 8] {
     let none = || "-".to_owned();
     let lane = match summary.errors {
         0 => summary.lane.clone(),
@@ -183,17 +187,17 @@ fn parallel_cells(summary: &Summary, of: &Parallel) -> [String; 8] {
     ]
 }
 
-fn time(interval: &Interval) -> String {
+fn time(interval: &ConfidenceInterval) -> String {
     ns_text(interval.value.round() as u64)
 }
 
-fn time_with_ends(interval: &Interval) -> String {
+fn time_with_ends(interval: &ConfidenceInterval) -> String {
     let [low, high] = [interval.low, interval.high].map(|end| ns_text(end.round() as u64));
     format!("{} [{low}, {high}]", time(interval))
 }
 
-fn figure(interval: &Interval, factor: f64, unit: &str) -> String {
-    let Interval { value, low, high, .. } = interval;
+fn figure(interval: &ConfidenceInterval, factor: f64, unit: &str) -> String {
+    let ConfidenceInterval { value, low, high, .. } = interval;
     // Three digits, whether it is 2 or 0.009.
     let decimals = if value * factor >= 10.0 { 1 } else { 3 - usize::from(value * factor >= 0.1) };
     let [value, low, high] = [value, low, high].map(|of| format!("{:.decimals$}", of * factor));
@@ -204,7 +208,7 @@ const TRANSFER_HEADINGS: [&str; 9] =
     ["phase", "lane", "time", "[95 %]", "MiB/s", "client CPU", "server CPU", "busy", ""];
 
 /// The run's summaries, a line each, a blank line between sizes.
-pub fn transfer_table(run: &Run) -> String {
+pub fn transfer_table(run: &RunDocument) -> String {
     let mut rows = vec![TRANSFER_HEADINGS.map(str::to_owned)];
     rows[0][8] = format!("x {} [95 %]", run.lanes.first().map_or("", |lane| lane.name.as_str()));
     rows.extend(
@@ -221,7 +225,7 @@ busy: processors that both kept busy. One message at a time is work for one; a t
 -: not measured, or none.
 ";
 
-fn transfer_cells(summary: &Summary, of: &Transfer) -> [String; 9] {
+fn transfer_cells(summary: &PhaseSummary, of: &TransferSummary) -> [String; 9] {
     let none = || "-".to_owned();
     let one_at_a_time = of.exchange != "bandwidth";
     let time = match &of.time_ns {
@@ -246,7 +250,7 @@ fn transfer_cells(summary: &Summary, of: &Transfer) -> [String; 9] {
     ]
 }
 
-fn ends(interval: &Interval) -> String {
+fn ends(interval: &ConfidenceInterval) -> String {
     format!("[{}, {}]", ns_text(interval.low.round() as u64), ns_text(interval.high.round() as u64))
 }
 

@@ -12,7 +12,7 @@ use std::io;
 use fordway_store::{Error, ErrorKind, Result};
 
 use crate::link::DEVICE;
-use crate::{Link, LinkConfig, LinkStats, Namespace};
+use crate::{EmulatedLink, LinkConfig, LinkStats, NetworkNamespace};
 
 /// Where the server is, as the client sees it.
 pub const SERVER_ADDRESS: &str = "10.77.0.1";
@@ -32,25 +32,27 @@ pub struct LabConfig {
 
 /// A server's and a client's network, joined. All of it is gone when this is dropped.
 #[derive(Debug)]
-pub struct Lab {
+pub struct NetworkLab {
     /// Where [`SERVER_ADDRESS`] is.
-    pub server: Namespace,
+    pub server: NetworkNamespace,
     /// Where [`CLIENT_ADDRESS`] is.
-    pub client: Namespace,
-    link: Option<Link>,
+    pub client: NetworkNamespace,
+    link: Option<EmulatedLink>,
 }
 
-impl Lab {
+impl NetworkLab {
     /// Makes both networks and joins them.
     ///
     /// Errors: `NotImplemented` where this process may not, or the machine cannot; `InvalidArgument` for what
     /// no link is like, or a congestion control that the kernel does not know. Cost: about 50 ms.
     pub fn new(config: &LabConfig) -> Result<Self> {
-        let (server, client) = (Namespace::new()?, Namespace::new()?);
+        let (server, client) = (NetworkNamespace::new()?, NetworkNamespace::new()?);
         let (server_address, client_address) =
             (format!("{SERVER_ADDRESS}/24"), format!("{CLIENT_ADDRESS}/24"));
         let link = match &config.link {
-            Some(link) => Some(Link::new([(&client, &client_address), (&server, &server_address)], link)?),
+            Some(link) => {
+                Some(EmulatedLink::new([(&client, &client_address), (&server, &server_address)], link)?)
+            }
             None => {
                 client.connect(&server, DEVICE, &client_address, &server_address)?;
                 None
@@ -59,12 +61,12 @@ impl Lab {
         for namespace in [&server, &client] {
             set_up_tcp(namespace, config)?;
         }
-        Ok(Lab { server, client, link })
+        Ok(NetworkLab { server, client, link })
     }
 
     /// What went through the link, `there` being from the client to the server; `None` without one.
     pub fn stats(&self) -> Option<LinkStats> {
-        self.link.as_ref().map(Link::stats)
+        self.link.as_ref().map(EmulatedLink::stats)
     }
 
     /// The parameters of TCP that decide about throughput, with their values in both namespaces.
@@ -79,7 +81,7 @@ impl Lab {
     }
 }
 
-fn set_up_tcp(namespace: &Namespace, config: &LabConfig) -> Result<()> {
+fn set_up_tcp(namespace: &NetworkNamespace, config: &LabConfig) -> Result<()> {
     if let Some(bytes) = config.tcp_buffer_bytes {
         for (name, start) in [("tcp_rmem", 131_072), ("tcp_wmem", 16_384)] {
             let values = format!("4096 {start} {}", bytes.max(start));
@@ -102,7 +104,7 @@ const AVAILABLE_ALGORITHMS: &str = "/proc/sys/net/ipv4/tcp_available_congestion_
 ///
 /// Errors: `InvalidArgument` where the kernel has no such algorithm; `NotImplemented` where the machine does not allow it
 /// in namespaces and this process may not change that. Cost: 20 system calls at most.
-pub(crate) fn set_algorithm(namespace: &Namespace, algorithm: &str) -> Result<()> {
+pub(crate) fn set_algorithm(namespace: &NetworkNamespace, algorithm: &str) -> Result<()> {
     match namespace.set(DEFAULT_ALGORITHM, algorithm) {
         Err(refused) if refused.kind() == ErrorKind::NotImplemented => {
             allow_while(algorithm, || namespace.set(DEFAULT_ALGORITHM, algorithm))

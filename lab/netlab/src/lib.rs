@@ -7,7 +7,7 @@
 //!                       <=== delay <=== bottleneck <===
 //! ```
 //!
-//! [`Lab`] is both networks and the link; [`Namespace`], [`Process`] and [`Link`] are its pieces.
+//! [`NetworkLab`] is both networks and the link; [`NetworkNamespace`], [`NamespaceProcess`] and [`EmulatedLink`] are its pieces.
 //! [`setup`] adds bridges, overlays and containers to it, and starts two programs at its ends; [`tunnel`] is
 //! one such overlay, in user space.
 //!
@@ -21,6 +21,6 @@ mod namespace;
 pub mod setup;
 pub mod tunnel;
 
-pub use lab::{CLIENT_ADDRESS, Lab, LabConfig, SERVER_ADDRESS};
-pub use link::{DirectionStats, Link, LinkConfig, LinkStats};
-pub use namespace::{Mounts, Namespace, Process};
+pub use lab::{CLIENT_ADDRESS, LabConfig, NetworkLab, SERVER_ADDRESS};
+pub use link::{DirectionStats, EmulatedLink, LinkConfig, LinkStats};
+pub use namespace::{MountNamespace, NamespaceProcess, NetworkNamespace};

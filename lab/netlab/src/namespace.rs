@@ -13,16 +13,16 @@ use fordway_store::{Error, ErrorKind, Result};
 /// A network namespace. Clones are the same one; it is gone with the last of them, once no process is
 /// in it either.
 #[derive(Clone, Debug)]
-pub struct Namespace(Arc<OwnedFd>);
+pub struct NetworkNamespace(Arc<OwnedFd>);
 
-impl Namespace {
+impl NetworkNamespace {
     /// Makes a namespace with a loopback device and nothing else.
     ///
     /// Errors: `NotImplemented` where this process may not, or where there is no program `ip`.
     pub fn new() -> Result<Self> {
         let made = in_a_thread(fordway_sys::new_network_namespace)?;
         let descriptor = made.map_err(|error| refused("making a network namespace", error))?;
-        let namespace = Namespace(Arc::new(descriptor));
+        let namespace = NetworkNamespace(Arc::new(descriptor));
         // Router solicitations would be packets that nobody asked for.
         namespace.set("net/ipv6/conf/default/disable_ipv6", "1").or_else(ignore_missing)?;
         namespace.ip("link set lo up")?;
@@ -89,7 +89,13 @@ impl Namespace {
 
     /// Joins two namespaces by a pair of virtual Ethernet devices, both called `device` and up; as fast as
     /// the machine is. `address` and `other_address` are such as `10.0.0.1/24`.
-    pub fn connect(&self, other: &Namespace, device: &str, address: &str, other_address: &str) -> Result<()> {
+    pub fn connect(
+        &self,
+        other: &NetworkNamespace,
+        device: &str,
+        address: &str,
+        other_address: &str,
+    ) -> Result<()> {
         let peer = other.path();
         self.ip(&format!("link add {device} type veth peer name {device} netns {}", peer.display()))?;
         self.ip(&format!("addr add {address} dev {device}\nlink set {device} up"))?;
@@ -144,9 +150,9 @@ pub(crate) fn refused(what: &str, error: io::Error) -> Error {
 /// A mount namespace whose `/run` is empty and in memory: programs keep their sockets, databases and
 /// process numbers there, and none of it outlives this process, whatever way that ends. Clones are the same one.
 #[derive(Clone, Debug)]
-pub struct Mounts(Arc<OwnedFd>);
+pub struct MountNamespace(Arc<OwnedFd>);
 
-impl Mounts {
+impl MountNamespace {
     /// Where set-ups write their own files, within.
     pub const SCRATCH: &str = "/run/fordway";
 
@@ -158,7 +164,7 @@ impl Mounts {
             Ok(made)
         })?;
         let descriptor = made.map_err(|error| refused("making a mount namespace", error))?;
-        Ok(Mounts(Arc::new(descriptor)))
+        Ok(MountNamespace(Arc::new(descriptor)))
     }
 
     /// Puts the calling thread, and no other, into it, for good.
@@ -185,45 +191,45 @@ const POLL: Duration = Duration::from_millis(5);
 /// A program in a namespace. When this is dropped it is asked to end (SIGTERM), and a second later it
 /// is killed; when the thread or process that holds it dies, it is killed at once.
 #[derive(Debug)]
-pub struct Process {
+pub struct NamespaceProcess {
     child: Child,
     /// The kernel ties the program to the thread that started it, so that thread stays.
     keeper: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
-impl Namespace {
+impl NetworkNamespace {
     /// Starts a program in the namespace. Errors: `InvalidArgument` if there is no such program.
-    pub fn start(&self, command: Command) -> Result<Process> {
-        Process::start(Some(self), None, command, false)
+    pub fn start(&self, command: Command) -> Result<NamespaceProcess> {
+        NamespaceProcess::start(Some(self), None, command, false)
     }
 
     /// Starts a program that is to leave nothing behind: what it starts in turn, in the background or
     /// not, ends with it. It is the first process of a process namespace, so its own number is 1.
-    pub fn start_contained(&self, command: Command) -> Result<Process> {
-        Process::start(Some(self), None, command, true)
+    pub fn start_contained(&self, command: Command) -> Result<NamespaceProcess> {
+        NamespaceProcess::start(Some(self), None, command, true)
     }
 
     /// The same for a program that sees the files of `mounts`.
-    pub fn start_within(&self, mounts: &Mounts, command: Command) -> Result<Process> {
-        Process::start(Some(self), Some(mounts.clone()), command, true)
+    pub fn start_within(&self, mounts: &MountNamespace, command: Command) -> Result<NamespaceProcess> {
+        NamespaceProcess::start(Some(self), Some(mounts.clone()), command, true)
     }
 }
 
-impl Process {
+impl NamespaceProcess {
     /// Starts a program in the network of this process that is to leave nothing behind, as
-    /// [`Namespace::start_contained`] does. Errors: `NotImplemented` where this process may not.
+    /// [`NetworkNamespace::start_contained`] does. Errors: `NotImplemented` where this process may not.
     pub fn start_contained_here(command: Command) -> Result<Self> {
-        Process::start(None, None, command, true)
+        NamespaceProcess::start(None, None, command, true)
     }
 
     /// Starts a program in the network of this process.
     pub fn start_here(command: Command) -> Result<Self> {
-        Process::start(None, None, command, false)
+        NamespaceProcess::start(None, None, command, false)
     }
 
     fn start(
-        namespace: Option<&Namespace>,
-        mounts: Option<Mounts>,
+        namespace: Option<&NetworkNamespace>,
+        mounts: Option<MountNamespace>,
         command: Command,
         is_contained: bool,
     ) -> Result<Self> {
@@ -242,7 +248,7 @@ impl Process {
         let child = child
             .recv()
             .map_err(|_| Error::new(ErrorKind::Internal, "the thread that starts programs is gone"))??;
-        Ok(Process { child, keeper: Some((keeper, thread)) })
+        Ok(NamespaceProcess { child, keeper: Some((keeper, thread)) })
     }
 
     /// Its number outside of any process namespace.
@@ -269,7 +275,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for NamespaceProcess {
     fn drop(&mut self) {
         // An input that ends is a request to end, too, and one that reaches programs elsewhere.
         drop(self.child.stdin.take());
@@ -291,8 +297,8 @@ impl Drop for Process {
 
 /// Starts a program from the calling thread, which is in the namespace from then on.
 fn launch(
-    namespace: Option<&Namespace>,
-    mounts: Option<&Mounts>,
+    namespace: Option<&NetworkNamespace>,
+    mounts: Option<&MountNamespace>,
     mut command: Command,
     is_contained: bool,
 ) -> Result<Child> {

@@ -4,7 +4,7 @@
 use std::net::UdpSocket;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{TUN_READ_BYTES_MAX, Tun};
+use fordway_sys::{TUN_READ_BYTES_MAX, TunDevice};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt;
 
@@ -19,12 +19,12 @@ const HEADER_BYTES: usize = 10;
 
 /// One end of a tunnel.
 #[derive(Debug)]
-pub struct Tunnel {
-    device: Tun,
+pub struct TunnelEnd {
+    device: TunDevice,
     socket: UdpSocket,
 }
 
-impl Tunnel {
+impl TunnelEnd {
     /// Makes a device called `device`, which is down and has no address, in the network of the calling thread, and
     /// a socket from `listen` to `peer` (`HOST:PORT` each).
     ///
@@ -37,8 +37,9 @@ impl Tunnel {
         // Without room, what TCP sends in one go is lost before anybody can read it. Not all users may have it.
         let _ = sockopt::set_socket_recv_buffer_size_force(&socket, ROOM_BYTES);
         socket.set_nonblocking(true).map_err(failed("preparing the tunnel's socket"))?;
-        let device = Tun::new(device, false).map_err(|error| refused("making a network device", error))?;
-        Ok(Tunnel { device, socket })
+        let device =
+            TunDevice::new(device, false).map_err(|error| refused("making a network device", error))?;
+        Ok(TunnelEnd { device, socket })
     }
 
     /// Carries packets for as long as the process lives. What the network or the device refuses is lost, as on

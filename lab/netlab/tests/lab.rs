@@ -6,16 +6,16 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fordway_netlab::{CLIENT_ADDRESS, Lab, LabConfig, LinkConfig, Namespace, SERVER_ADDRESS};
+use fordway_netlab::{CLIENT_ADDRESS, LabConfig, LinkConfig, NetworkLab, NetworkNamespace, SERVER_ADDRESS};
 use fordway_store::ErrorKind;
 
 fn is_root() -> bool {
     fordway_needs::root("make network namespaces")
 }
 
-fn lab(link: LinkConfig) -> Lab {
+fn lab(link: LinkConfig) -> NetworkLab {
     let tcp_buffer_bytes = Some(64 << 20);
-    Lab::new(&LabConfig { link: Some(link), tcp_buffer_bytes, congestion_control: None }).unwrap()
+    NetworkLab::new(&LabConfig { link: Some(link), tcp_buffer_bytes, congestion_control: None }).unwrap()
 }
 
 fn gigabit(rtt_ms: u64) -> LinkConfig {
@@ -28,7 +28,7 @@ fn gigabit(rtt_ms: u64) -> LinkConfig {
 }
 
 /// Median time of 21 exchanges of one byte over TCP, milliseconds.
-fn echo_ms(lab: &Lab) -> f64 {
+fn echo_ms(lab: &NetworkLab) -> f64 {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
     let echo = std::thread::spawn(move || {
@@ -78,7 +78,7 @@ fn a_round_trip_takes_what_was_asked_for() {
 
 /// Bytes per second of a connection from the server that is open for `seconds`: in all, and without its
 /// first quarter.
-fn rates_of_a_download(lab: &Lab, seconds: f64) -> (f64, f64) {
+fn rates_of_a_download(lab: &NetworkLab, seconds: f64) -> (f64, f64) {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = std::thread::spawn(move || {
@@ -130,7 +130,7 @@ fn the_rate_is_held() {
 
 /// Sends this many datagrams of 1,000 bytes to the server at once; answers how many came, and how long it
 /// took to send them.
-fn datagrams(lab: &Lab, count: u32) -> (u32, Duration) {
+fn datagrams(lab: &NetworkLab, count: u32) -> (u32, Duration) {
     let receiver = lab.server.run(|| UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let to = receiver.local_addr().unwrap();
     receiver.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
@@ -185,7 +185,8 @@ fn without_a_link_there_is_ethernet() {
     if !is_root() {
         return;
     }
-    let lab = Lab::new(&LabConfig { tcp_buffer_bytes: Some(64 << 20), ..LabConfig::default() }).unwrap();
+    let lab =
+        NetworkLab::new(&LabConfig { tcp_buffer_bytes: Some(64 << 20), ..LabConfig::default() }).unwrap();
     assert!(sooner_or_later(|_| echo_ms(&lab), |ms| *ms < 2.0));
     assert_eq!(lab.stats(), None);
     let settings = lab.settings().unwrap();
@@ -197,7 +198,7 @@ fn what_cannot_be_is_said() {
     if !is_root() {
         return;
     }
-    let refused = |config: LabConfig| Lab::new(&config).expect_err("this cannot be");
+    let refused = |config: LabConfig| NetworkLab::new(&config).expect_err("this cannot be");
     let of = |link: LinkConfig| refused(LabConfig { link: Some(link), ..LabConfig::default() });
     let loss = of(LinkConfig { loss: 1.5, ..LinkConfig::default() });
     assert_eq!(loss.kind(), ErrorKind::InvalidArgument);
@@ -206,7 +207,7 @@ fn what_cannot_be_is_said() {
     let unknown = refused(LabConfig { congestion_control, ..LabConfig::default() });
     assert_eq!(unknown.kind(), ErrorKind::InvalidArgument);
     assert!(unknown.to_string().contains("no congestion control telepathy"), "{unknown}");
-    let namespace = Namespace::new().unwrap();
+    let namespace = NetworkNamespace::new().unwrap();
     let ip = namespace.ip("link set nothing up").expect_err("there is no such device");
     assert!(ip.to_string().contains("nothing"), "{ip}");
     let program = namespace.start(Command::new("no-such-program-at-all")).expect_err("there is none");
@@ -223,7 +224,7 @@ fn every_congestion_control_of_the_kernel_can_be_taken() {
     let allowed = read("tcp_allowed_congestion_control");
     for algorithm in read("tcp_available_congestion_control").split_ascii_whitespace() {
         let congestion_control = Some(algorithm.to_owned());
-        match Lab::new(&LabConfig { congestion_control, ..LabConfig::default() }) {
+        match NetworkLab::new(&LabConfig { congestion_control, ..LabConfig::default() }) {
             Ok(lab) => assert_eq!(lab.settings().unwrap()["net/ipv4/tcp_congestion_control"], algorithm),
             // In a network that is not the machine's first, the list cannot be written.
             Err(refused) if refused.kind() == ErrorKind::NotImplemented => fordway_needs::skip(refused),
@@ -238,7 +239,7 @@ fn a_contained_program_takes_its_descendants_along() {
     if !is_root() {
         return;
     }
-    let namespace = Namespace::new().unwrap();
+    let namespace = NetworkNamespace::new().unwrap();
     let mut shell = Command::new("sh");
     shell.args(["-c", "setsid sleep 1000 & wait"]);
     let process = namespace.start_contained(shell).unwrap();
@@ -254,7 +255,7 @@ fn a_program_sees_the_namespace_and_no_other() {
     if !is_root() {
         return;
     }
-    let namespace = Namespace::new().unwrap();
+    let namespace = NetworkNamespace::new().unwrap();
     let mut ip = Command::new("cat");
     ip.arg("/proc/self/net/dev").stdout(Stdio::piped());
     let inside = namespace.run(|| ip.output().unwrap()).unwrap();

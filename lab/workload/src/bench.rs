@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use fordway_measure::{
-    Lane, LaneScore, Machine, Ratio, Records, Run, SCHEMA, SCHEMA_VERSION, Summary, Verdict, median_interval,
+    LaneScore, Machine, MeasuredLane, PhaseSummary, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION,
+    SpeedRatio, SpeedVerdict, median_interval,
 };
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use serde::Serialize;
@@ -15,14 +16,14 @@ use crate::ior::IorPlan;
 use crate::mdtest::MdtestPlan;
 use crate::mdworkbench::MdworkbenchPlan;
 use crate::options::OutArgs;
-use crate::phase::Crew;
-use crate::summary::{Capacity, limit};
-use crate::{PhaseResult, Site};
+use crate::phase::WorkloadRank;
+use crate::summary::{RunCapacity, limit};
+use crate::{PhaseResult, WorkloadSite};
 
 /// What can be run on ranks.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
-pub enum Workload {
+pub enum WorkloadPlan {
     /// Large files.
     Ior(IorPlan),
     /// Many small files.
@@ -33,44 +34,44 @@ pub enum Workload {
     Io500(Io500Plan),
 }
 
-impl Workload {
+impl WorkloadPlan {
     /// Its name in run files.
     pub fn name(&self) -> &'static str {
         match self {
-            Workload::Ior(_) => "ior",
-            Workload::Mdtest(_) => "mdtest",
-            Workload::Mdworkbench(_) => "mdworkbench",
-            Workload::Io500(_) => "io500",
+            WorkloadPlan::Ior(_) => "ior",
+            WorkloadPlan::Mdtest(_) => "mdtest",
+            WorkloadPlan::Mdworkbench(_) => "mdworkbench",
+            WorkloadPlan::Io500(_) => "io500",
         }
     }
 
     /// Whether the plan can be carried out on `ranks`. Errors: `InvalidArgument`.
     pub fn check(&self, ranks: usize) -> Result<()> {
         match self {
-            Workload::Ior(plan) => plan.check(ranks),
-            Workload::Mdtest(plan) => plan.files().map(drop),
-            Workload::Mdworkbench(plan) => plan.check(),
-            Workload::Io500(plan) => plan.check(),
+            WorkloadPlan::Ior(plan) => plan.check(ranks),
+            WorkloadPlan::Mdtest(plan) => plan.files().map(drop),
+            WorkloadPlan::Mdworkbench(plan) => plan.check(),
+            WorkloadPlan::Io500(plan) => plan.check(),
         }
     }
 
     /// Makes `site`, works there, and removes it unless `keep`, also after a failure. All ranks call it
     /// and answer alike. Errors: `BucketAlreadyOwnedByYou` if the site is there, in which case nothing is
-    /// touched; errors of [`Workload::check`]; what no operation could get past; `Interrupted`.
-    pub fn run(&self, crew: &Crew, site: &Site, keep: bool) -> Result<Vec<PhaseResult>> {
+    /// touched; errors of [`WorkloadPlan::check`]; what no operation could get past; `Interrupted`.
+    pub fn run(&self, crew: &WorkloadRank, site: &WorkloadSite, keep: bool) -> Result<Vec<PhaseResult>> {
         crew.agree(self.check(crew.team.size()))?;
         let (begins, ends) = match self {
-            Workload::Mdworkbench(plan) => (plan.begins(), plan.ends()),
+            WorkloadPlan::Mdworkbench(plan) => (plan.begins(), plan.ends()),
             _ => (true, !keep),
         };
         if begins {
             crew.first_does(|| site.make().map_err(|error| with_advice(error, site)))?;
         }
         let outcome = match self {
-            Workload::Ior(plan) => plan.run(crew, site),
-            Workload::Mdtest(plan) => plan.run(crew, site),
-            Workload::Mdworkbench(plan) => plan.run(crew, site),
-            Workload::Io500(plan) => plan.run(crew, site),
+            WorkloadPlan::Ior(plan) => plan.run(crew, site),
+            WorkloadPlan::Mdtest(plan) => plan.run(crew, site),
+            WorkloadPlan::Mdworkbench(plan) => plan.run(crew, site),
+            WorkloadPlan::Io500(plan) => plan.run(crew, site),
         };
         // What failed before it was made, or belongs to an earlier run, stays.
         if ends && (outcome.is_ok() || begins) {
@@ -80,17 +81,17 @@ impl Workload {
         outcome
     }
 
-    fn clean_up(&self, crew: &Crew, site: &Site) -> Result<()> {
+    fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<()> {
         match self {
-            Workload::Ior(plan) => plan.clean_up(crew, site)?,
-            Workload::Mdworkbench(plan) => plan.clean_up(crew, site)?,
-            Workload::Mdtest(_) | Workload::Io500(_) => {}
+            WorkloadPlan::Ior(plan) => plan.clean_up(crew, site)?,
+            WorkloadPlan::Mdworkbench(plan) => plan.clean_up(crew, site)?,
+            WorkloadPlan::Mdtest(_) | WorkloadPlan::Io500(_) => {}
         }
         crew.first_does(|| site.remove())
     }
 }
 
-fn with_advice(error: Error, site: &Site) -> Error {
+fn with_advice(error: Error, site: &WorkloadSite) -> Error {
     match error.kind() {
         ErrorKind::BucketAlreadyOwnedByYou => Error::new(
             ErrorKind::BucketAlreadyOwnedByYou,
@@ -106,7 +107,7 @@ fn with_advice(error: Error, site: &Site) -> Error {
 
 /// Where a workload runs, and how often.
 #[derive(Clone, Debug, Args)]
-pub struct Setting {
+pub struct WorkloadSetting {
     /// Where to work, one or more: DIRECTORY (plain files), file:///DIRECTORY (objects in this process) or
     /// http(s)://HOST[:PORT]; the first is what the others are compared with
     #[arg(value_name = "PLACE")]
@@ -133,11 +134,16 @@ fn bucket(text: &str) -> Result<Bucket, String> {
     }
 }
 
-impl Setting {
+impl WorkloadSetting {
     /// Runs `workload` at `sites` in turn, round after round. All ranks call it. Errors: as
-    /// [`Workload::run`].
-    pub fn run(&self, workload: &Workload, crew: &Crew, sites: &[Site]) -> Result<Vec<LaneResults>> {
-        let empty = |site: &Site| LaneResults { lane: site.lane().clone(), rounds: Vec::new() };
+    /// [`WorkloadPlan::run`].
+    pub fn run(
+        &self,
+        workload: &WorkloadPlan,
+        crew: &WorkloadRank,
+        sites: &[WorkloadSite],
+    ) -> Result<Vec<LaneResults>> {
+        let empty = |site: &WorkloadSite| LaneResults { lane: site.lane().clone(), rounds: Vec::new() };
         let mut lanes: Vec<LaneResults> = sites.iter().map(empty).collect();
         for _ in 0..self.rounds {
             for (site, lane) in sites.iter().zip(&mut lanes) {
@@ -148,7 +154,7 @@ impl Setting {
     }
 
     /// Where the run is written.
-    pub fn path(&self, workload: &Workload) -> PathBuf {
+    pub fn path(&self, workload: &WorkloadPlan) -> PathBuf {
         self.output.path(workload.name())
     }
 
@@ -163,7 +169,7 @@ impl Setting {
 #[derive(Clone, Debug)]
 pub struct LaneResults {
     /// The lane.
-    pub lane: Lane,
+    pub lane: MeasuredLane,
     /// The phases of each round.
     pub rounds: Vec<Vec<PhaseResult>>,
 }
@@ -174,7 +180,7 @@ impl LaneResults {
         self.rounds.iter().flatten().filter(|result| result.phase == name).collect()
     }
 
-    fn summary(&self, phase: &str, reference: Option<&LaneResults>, capacity: Capacity) -> Summary {
+    fn summary(&self, phase: &str, reference: Option<&LaneResults>, capacity: RunCapacity) -> PhaseSummary {
         let rounds = self.phase(phase);
         let sum = |value: fn(&PhaseResult) -> u64| rounds.iter().map(|round| value(round)).sum::<u64>();
         let elapsed_s = sum(PhaseResult::elapsed_ns) as f64 / 1e9;
@@ -184,9 +190,9 @@ impl LaneResults {
         let per_op = |ns: u64| (operations > 0 && is_whole).then(|| ns as f64 / operations as f64);
         let client_ns = sum(PhaseResult::client_cpu_ns);
         let server_ns = rounds.iter().map(|round| round.server_cpu_ns).sum::<Option<u64>>();
-        let mut latencies = fordway_measure::Latencies::default();
+        let mut latencies = fordway_measure::LatencyHistogram::default();
         rounds.iter().for_each(|round| latencies.add(&round.latencies()));
-        Summary {
+        PhaseSummary {
             lane: self.lane.name.clone(),
             phase: phase.to_owned(),
             operations,
@@ -209,17 +215,17 @@ impl LaneResults {
 
 /// Speed against the reference, over pairs of rounds: rates, because a stonewalled phase does not do
 /// the same work each time.
-fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> Ratio {
+fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> SpeedRatio {
     let others = reference.phase(phase);
     let pairs =
         rounds.iter().zip(&others).filter_map(|(mine, theirs)| Some(mine.ops_per_s()? / theirs.ops_per_s()?));
     let interval = median_interval(&pairs.collect::<Vec<_>>(), 1);
-    Ratio { to: reference.lane.name.clone(), interval, verdict: Verdict::of(interval.as_ref()) }
+    SpeedRatio { to: reference.lane.name.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
 
 /// What a run says of itself beside its results.
 #[derive(Debug)]
-pub struct Header {
+pub struct WorkloadHeader {
     /// Where it ran.
     pub machine: Machine,
     /// When it started, RFC 3339 in UTC.
@@ -233,14 +239,18 @@ pub struct Header {
 }
 
 /// The run and its records. The first of `lanes` is the reference.
-pub fn describe(workload: &Workload, header: Header, lanes: &[LaneResults]) -> (Run, Records) {
+pub fn describe(
+    workload: &WorkloadPlan,
+    header: WorkloadHeader,
+    lanes: &[LaneResults],
+) -> (RunDocument, RunRecords) {
     let mut phases: Vec<String> = Vec::new();
     for result in lanes.iter().flat_map(|lane| lane.rounds.iter().flatten()) {
         if !phases.contains(&result.phase) {
             phases.push(result.phase.clone());
         }
     }
-    let capacity = Capacity { threads: header.ranks, cpus: header.machine.cpus };
+    let capacity = RunCapacity { threads: header.ranks, cpus: header.machine.cpus };
     let summaries = phases
         .iter()
         .flat_map(|phase| {
@@ -256,7 +266,7 @@ pub fn describe(workload: &Workload, header: Header, lanes: &[LaneResults]) -> (
         parameters.extend(plan);
     }
     parameters.insert("ranks".into(), header.ranks.into());
-    let run = Run {
+    let run = RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
         fordway_version: env!("CARGO_PKG_VERSION").into(),
@@ -275,15 +285,15 @@ pub fn describe(workload: &Workload, header: Header, lanes: &[LaneResults]) -> (
     (run, records)
 }
 
-fn scores(workload: &Workload, lanes: &[LaneResults]) -> Vec<LaneScore> {
+fn scores(workload: &WorkloadPlan, lanes: &[LaneResults]) -> Vec<LaneScore> {
     match workload {
-        Workload::Io500(plan) => io500::score(plan, lanes).into_iter().map(|(score, _)| score).collect(),
+        WorkloadPlan::Io500(plan) => io500::score(plan, lanes).into_iter().map(|(score, _)| score).collect(),
         _ => Vec::new(),
     }
 }
 
-fn records(lanes: &[LaneResults], phases: &[String]) -> Records {
-    let mut records = Records::default();
+fn records(lanes: &[LaneResults], phases: &[String]) -> RunRecords {
+    let mut records = RunRecords::default();
     for (number, lane) in (0u8..).zip(lanes) {
         for (round, results) in (0u16..).zip(&lane.rounds) {
             for result in results {
@@ -297,7 +307,7 @@ fn records(lanes: &[LaneResults], phases: &[String]) -> Records {
     records
 }
 
-fn warnings(workload: &Workload, lanes: &[LaneResults]) -> Vec<String> {
+fn warnings(workload: &WorkloadPlan, lanes: &[LaneResults]) -> Vec<String> {
     let mut warnings = Vec::new();
     for lane in lanes {
         let name = &lane.lane.name;
@@ -311,7 +321,7 @@ fn warnings(workload: &Workload, lanes: &[LaneResults]) -> Vec<String> {
                 ));
             }
         }
-        if let (Workload::Io500(plan), Some(results)) = (workload, lane.rounds.first()) {
+        if let (WorkloadPlan::Io500(plan), Some(results)) = (workload, lane.rounds.first()) {
             warnings.extend(plan.stamp(results).map(|stamp| format!("{name}: {stamp}")));
         }
     }

@@ -7,12 +7,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fordway_measure::{Block, Clock, Operation, Records, Shuffle};
+use fordway_measure::{BlockRecord, OperationRecord, RunClock, RunRecords, SeededRandom};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
 
 use super::tree;
-use crate::{Item, Target, Tree};
+use crate::{FileTree, MeasuredTarget, TreeFile};
 
 /// Files in a block, for each thread: long enough that reading the clocks of CPU time is nothing.
 const BLOCK_FILES: usize = 64;
@@ -27,7 +27,7 @@ const MESSAGES: usize = 5;
 
 /// What is done, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum ComparePhase {
     /// Store every file.
     Put,
     /// List all keys.
@@ -42,27 +42,33 @@ pub enum Phase {
     Delete,
 }
 
-impl Phase {
+impl ComparePhase {
     /// All phases, in order.
-    pub const ALL: [Phase; 6] =
-        [Phase::Put, Phase::List, Phase::Head, Phase::Get, Phase::Range, Phase::Delete];
+    pub const ALL: [ComparePhase; 6] = [
+        ComparePhase::Put,
+        ComparePhase::List,
+        ComparePhase::Head,
+        ComparePhase::Get,
+        ComparePhase::Range,
+        ComparePhase::Delete,
+    ];
 
     /// The name in tables.
     pub const fn name(self) -> &'static str {
         match self {
-            Phase::Put => "put",
-            Phase::List => "list",
-            Phase::Head => "head",
-            Phase::Get => "get",
-            Phase::Range => "range",
-            Phase::Delete => "delete",
+            ComparePhase::Put => "put",
+            ComparePhase::List => "list",
+            ComparePhase::Head => "head",
+            ComparePhase::Get => "get",
+            ComparePhase::Range => "range",
+            ComparePhase::Delete => "delete",
         }
     }
 }
 
 /// How a comparison is run.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct ComparePlan {
     /// Rounds that count.
     pub rounds: u16,
     /// Rounds before them that do not, so that memory and directories are as warm later as first.
@@ -77,22 +83,22 @@ pub struct Plan {
 
 /// What a comparison found.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct CompareOutcome {
     /// Every operation and block of the rounds that count.
-    pub records: Records,
+    pub records: RunRecords,
     /// The first failures, in sentences.
     pub failures: Vec<String>,
 }
 
 /// How far a comparison is.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct CompareProgress {
     /// Blocks done, over all targets.
     pub done: u64,
     /// Blocks in all.
     pub total: u64,
     /// The phase at work.
-    pub phase: Phase,
+    pub phase: ComparePhase,
     /// The round, from 0, warm-up included.
     pub round: u16,
 }
@@ -101,20 +107,20 @@ pub struct Progress {
 /// operations are counted, but for those that all others would share (no space, no permission, no
 /// server), which end the run.
 pub fn run(
-    plan: &Plan,
-    tree: &Tree,
-    targets: &[Box<dyn Target>],
+    plan: &ComparePlan,
+    tree: &FileTree,
+    targets: &[Box<dyn MeasuredTarget>],
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome> {
-    let mut comparison = Comparison {
+    progress: &mut dyn FnMut(CompareProgress),
+) -> Result<CompareOutcome> {
+    let mut comparison = CompareRun {
         plan,
         targets,
         stop,
         progress,
-        clock: Clock::start(),
-        random: Shuffle::new(plan.seed),
-        outcome: Outcome::default(),
+        clock: RunClock::start(),
+        random: SeededRandom::new(plan.seed),
+        outcome: CompareOutcome::default(),
         buffers: Vec::new(),
         blocks: 0,
         done: 0,
@@ -126,14 +132,14 @@ pub fn run(
     Ok(comparison.outcome)
 }
 
-struct Comparison<'c> {
-    plan: &'c Plan,
-    targets: &'c [Box<dyn Target>],
+struct CompareRun<'c> {
+    plan: &'c ComparePlan,
+    targets: &'c [Box<dyn MeasuredTarget>],
     stop: &'c AtomicBool,
-    progress: &'c mut dyn FnMut(Progress),
-    clock: Clock,
-    random: Shuffle,
-    outcome: Outcome,
+    progress: &'c mut dyn FnMut(CompareProgress),
+    clock: RunClock,
+    random: SeededRandom,
+    outcome: CompareOutcome,
     /// One for each place in a block, kept so that no read pays for fresh memory.
     buffers: Vec<Vec<u8>>,
     blocks: u32,
@@ -143,45 +149,45 @@ struct Comparison<'c> {
 
 /// One file in a block, and the range to read of it.
 #[derive(Clone, Copy)]
-struct Job<'t> {
-    item: &'t Item,
+struct FileJob<'t> {
+    item: &'t TreeFile,
     offset: u64,
     len: u64,
 }
 
 /// What came of one job.
-struct Done {
+struct FileJobResult {
     start_ns: u64,
     end_ns: u64,
     thread: u16,
-    result: Result<Answer>,
+    result: Result<FileResponse>,
 }
 
 /// What there is to verify.
-enum Answer {
+enum FileResponse {
     /// The buffer, or nothing.
     Read,
     Size(u64),
     Keys(Vec<(String, u64)>),
 }
 
-impl Comparison<'_> {
-    fn round(&mut self, tree: &Tree, round: u16) -> Result<()> {
-        let mut items: Vec<&Item> = tree.items.iter().collect();
+impl CompareRun<'_> {
+    fn round(&mut self, tree: &FileTree, round: u16) -> Result<()> {
+        let mut items: Vec<&TreeFile> = tree.items.iter().collect();
         self.random.shuffle(&mut items);
-        let jobs: Vec<Job> = items.into_iter().map(|item| self.job(item)).collect();
+        let jobs: Vec<FileJob> = items.into_iter().map(|item| self.job(item)).collect();
         self.note_objects(round, &jobs);
         let blocks = cut(&jobs, BLOCK_FILES * self.plan.threads);
-        let ranged: Vec<Job> = jobs.iter().copied().filter(|job| job.len > 0).collect();
+        let ranged: Vec<FileJob> = jobs.iter().copied().filter(|job| job.len > 0).collect();
         let range_blocks = cut(&ranged, BLOCK_FILES * self.plan.threads);
-        let listings: Vec<&[Job]> = vec![&jobs[..1]; LISTINGS];
+        let listings: Vec<&[FileJob]> = vec![&jobs[..1]; LISTINGS];
         let rounds = u64::from(self.plan.warm_up + self.plan.rounds);
         self.total =
             rounds * self.targets.len() as u64 * (4 * blocks.len() + range_blocks.len() + LISTINGS) as u64;
-        for phase in Phase::ALL {
+        for phase in ComparePhase::ALL {
             let blocks = match phase {
-                Phase::List => &listings,
-                Phase::Range => &range_blocks,
+                ComparePhase::List => &listings,
+                ComparePhase::Range => &range_blocks,
                 _ => &blocks,
             };
             for block in blocks {
@@ -191,34 +197,41 @@ impl Comparison<'_> {
         self.expect_nothing_left()
     }
 
-    fn note_objects(&mut self, round: u16, jobs: &[Job]) {
+    fn note_objects(&mut self, round: u16, jobs: &[FileJob]) {
         if let Some(counted) = round.checked_sub(self.plan.warm_up) {
             let objects = jobs.iter().map(|job| (job.item.key.as_str(), job.item.body.len() as u64));
             self.outcome.records.objects.extend(tree::directory_records(counted, objects));
         }
     }
 
-    fn job<'t>(&mut self, item: &'t Item) -> Job<'t> {
+    fn job<'t>(&mut self, item: &'t TreeFile) -> FileJob<'t> {
         let size = item.body.len() as u64;
         let len = size.min(self.plan.range_bytes);
         let offset = self.random.below((size - len + 1) as usize) as u64;
-        Job { item, offset, len }
+        FileJob { item, offset, len }
     }
 
     /// Does one block on every target, in an order of its own.
-    fn block(&mut self, tree: &Tree, phase: Phase, round: u16, jobs: &[Job]) -> Result<()> {
+    fn block(&mut self, tree: &FileTree, phase: ComparePhase, round: u16, jobs: &[FileJob]) -> Result<()> {
         let mut order: Vec<usize> = (0..self.targets.len()).collect();
         self.random.shuffle(&mut order);
         for lane in order {
             self.block_on(tree, lane, phase, round, jobs)?;
             self.done += 1;
-            (self.progress)(Progress { done: self.done, total: self.total, phase, round });
+            (self.progress)(CompareProgress { done: self.done, total: self.total, phase, round });
         }
         self.blocks += 1;
         Ok(())
     }
 
-    fn block_on(&mut self, tree: &Tree, lane: usize, phase: Phase, round: u16, jobs: &[Job]) -> Result<()> {
+    fn block_on(
+        &mut self,
+        tree: &FileTree,
+        lane: usize,
+        phase: ComparePhase,
+        round: u16,
+        jobs: &[FileJob],
+    ) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Interrupted, "stopped by request"));
         }
@@ -232,7 +245,7 @@ impl Comparison<'_> {
         let done = do_jobs(target, phase, jobs, buffers, self.plan.threads, self.clock);
         // Read before anything is checked, so that the check counts for nobody.
         let (own_after, server_after) = (own_cpu(), server_cpu());
-        let mut counted = Block {
+        let mut counted = BlockRecord {
             lane: lane as u8,
             phase: phase as u8,
             round: round.saturating_sub(self.plan.warm_up),
@@ -262,32 +275,32 @@ impl Comparison<'_> {
     /// Holds what an operation answered against the source.
     fn verify(
         &mut self,
-        tree: &Tree,
-        phase: Phase,
-        job: &Job,
+        tree: &FileTree,
+        phase: ComparePhase,
+        job: &FileJob,
         index: usize,
-        done: Done,
-        block: &Block,
-    ) -> Result<Operation> {
+        done: FileJobResult,
+        block: &BlockRecord,
+    ) -> Result<OperationRecord> {
         let body = &job.item.body;
         let (offset, end) = (job.offset as usize, (job.offset + job.len) as usize);
         let right = match (phase, &done.result) {
             (_, Err(_)) => false,
-            (Phase::Get, Ok(_)) => self.buffers[index] == *body,
-            (Phase::Range, Ok(_)) => self.buffers[index] == body[offset..end],
-            (_, Ok(Answer::Size(size))) => *size == body.len() as u64,
-            (_, Ok(Answer::Keys(keys))) => same_keys(keys, tree),
-            (_, Ok(Answer::Read)) => true,
+            (ComparePhase::Get, Ok(_)) => self.buffers[index] == *body,
+            (ComparePhase::Range, Ok(_)) => self.buffers[index] == body[offset..end],
+            (_, Ok(FileResponse::Size(size))) => *size == body.len() as u64,
+            (_, Ok(FileResponse::Keys(keys))) => same_keys(keys, tree),
+            (_, Ok(FileResponse::Read)) => true,
         };
         if !right {
             self.note_failure(phase, job, block.lane, done.result.err())?;
         }
         let bytes = match phase {
-            Phase::Put | Phase::Get => body.len() as u64,
-            Phase::Range => job.len,
-            Phase::List | Phase::Head | Phase::Delete => 0,
+            ComparePhase::Put | ComparePhase::Get => body.len() as u64,
+            ComparePhase::Range => job.len,
+            ComparePhase::List | ComparePhase::Head | ComparePhase::Delete => 0,
         };
-        Ok(Operation {
+        Ok(OperationRecord {
             lane: block.lane,
             phase: block.phase,
             round: block.round,
@@ -302,7 +315,13 @@ impl Comparison<'_> {
         })
     }
 
-    fn note_failure(&mut self, phase: Phase, job: &Job, lane: u8, error: Option<Error>) -> Result<()> {
+    fn note_failure(
+        &mut self,
+        phase: ComparePhase,
+        job: &FileJob,
+        lane: u8,
+        error: Option<Error>,
+    ) -> Result<()> {
         let lane = &self.targets[usize::from(lane)].lane().name;
         let message = match error {
             Some(error) if ends_the_run(error.kind()) => return Err(error),
@@ -349,12 +368,12 @@ fn ends_the_run(kind: ErrorKind) -> bool {
     )
 }
 
-fn same_keys(keys: &[(String, u64)], tree: &Tree) -> bool {
+fn same_keys(keys: &[(String, u64)], tree: &FileTree) -> bool {
     let wanted = tree.items.iter().map(|item| (item.key.as_str(), item.body.len() as u64));
     keys.iter().map(|(key, size)| (key.as_str(), *size)).eq(wanted)
 }
 
-fn cut<'j, 't>(jobs: &'j [Job<'t>], most: usize) -> Vec<&'j [Job<'t>]> {
+fn cut<'j, 't>(jobs: &'j [FileJob<'t>], most: usize) -> Vec<&'j [FileJob<'t>]> {
     let mut blocks = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (at, job) in jobs.iter().enumerate() {
@@ -372,21 +391,21 @@ fn cut<'j, 't>(jobs: &'j [Job<'t>], most: usize) -> Vec<&'j [Job<'t>]> {
 }
 
 /// Wall time from the first start to the last end.
-fn elapsed(done: &[Done]) -> u64 {
+fn elapsed(done: &[FileJobResult]) -> u64 {
     let first = done.iter().map(|done| done.start_ns).min().unwrap_or_default();
     let last = done.iter().map(|done| done.end_ns).max().unwrap_or_default();
     last - first
 }
 
 fn do_jobs(
-    target: &dyn Target,
-    phase: Phase,
-    jobs: &[Job],
+    target: &dyn MeasuredTarget,
+    phase: ComparePhase,
+    jobs: &[FileJob],
     buffers: &mut [Vec<u8>],
     threads: usize,
-    clock: Clock,
-) -> Vec<Done> {
-    let work = |thread: usize, jobs: &[Job], buffers: &mut [Vec<u8>]| -> Vec<Done> {
+    clock: RunClock,
+) -> Vec<FileJobResult> {
+    let work = |thread: usize, jobs: &[FileJob], buffers: &mut [Vec<u8>]| -> Vec<FileJobResult> {
         let pairs = jobs.iter().zip(buffers);
         pairs.map(|(job, buffer)| do_job(target, phase, job, buffer, thread as u16, clock)).collect()
     };
@@ -407,23 +426,23 @@ fn do_jobs(
 }
 
 fn do_job(
-    target: &dyn Target,
-    phase: Phase,
-    job: &Job,
+    target: &dyn MeasuredTarget,
+    phase: ComparePhase,
+    job: &FileJob,
     buffer: &mut Vec<u8>,
     thread: u16,
-    clock: Clock,
-) -> Done {
-    let Job { item, offset, len } = *job;
+    clock: RunClock,
+) -> FileJobResult {
+    let FileJob { item, offset, len } = *job;
     let key = &item.key;
     let start_ns = clock.now_ns();
     let result = match phase {
-        Phase::Put => target.put(key, &item.body).map(|()| Answer::Read),
-        Phase::List => target.list().map(Answer::Keys),
-        Phase::Head => target.head(key).map(Answer::Size),
-        Phase::Get => target.get(key, buffer).map(|()| Answer::Read),
-        Phase::Range => target.get_range(key, offset, len, buffer).map(|()| Answer::Read),
-        Phase::Delete => target.delete(key).map(|()| Answer::Read),
+        ComparePhase::Put => target.put(key, &item.body).map(|()| FileResponse::Read),
+        ComparePhase::List => target.list().map(FileResponse::Keys),
+        ComparePhase::Head => target.head(key).map(FileResponse::Size),
+        ComparePhase::Get => target.get(key, buffer).map(|()| FileResponse::Read),
+        ComparePhase::Range => target.get_range(key, offset, len, buffer).map(|()| FileResponse::Read),
+        ComparePhase::Delete => target.delete(key).map(|()| FileResponse::Read),
     };
-    Done { start_ns, end_ns: clock.now_ns(), thread, result }
+    FileJobResult { start_ns, end_ns: clock.now_ns(), thread, result }
 }

@@ -8,20 +8,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fordway_measure::{Shuffle, bytes_text};
+use fordway_measure::{SeededRandom, bytes_text};
 use fordway_store::{
-    CompleteOptions, CompletedPart, ETag, Error, ErrorKind, Expected, Key, MAX_PARTS, MIN_PART_BYTES,
+    CompleteOptions, CompletedPart, ETag, Error, ErrorKind, ExpectedContent, Key, MAX_PARTS, MIN_PART_BYTES,
     PartOptions, PutOptions, Result, UploadId, Writer,
 };
 use fordway_sys::read_into_spare;
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
 
-use super::site::Pattern;
-use crate::phase::{Crew, Recorder, decoded, encoded};
-use crate::site::Means;
+use super::site::ContentPattern;
+use crate::phase::{PhaseRecorder, WorkloadRank, decoded, encoded};
+use crate::site::SiteMeans;
 use crate::target::failed;
-use crate::{PhaseResult, Site, Target};
+use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 
 /// The most transfers of one rank in random order, whose order is held in memory.
 const MAX_RANDOM_TRANSFERS: u64 = 1 << 28;
@@ -30,8 +30,8 @@ const MAX_RANDOM_TRANSFERS: u64 = 1 << 28;
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct IorPlan {
     /// What the other options start from
-    #[arg(long, short, value_enum, default_value_t = Mode::Easy)]
-    pub mode: Mode,
+    #[arg(long, short, value_enum, default_value_t = IorMode::Easy)]
+    pub mode: IorMode,
     /// Bytes of one read or write [easy: 2 MiB, hard: 47008, rnd: 4 KiB]
     #[arg(long, short, value_name = "SIZE", value_parser = parse_bytes)]
     pub transfer_size: Option<u64>,
@@ -51,8 +51,8 @@ pub struct IorPlan {
     #[arg(long, short = 'D', value_name = "SECONDS")]
     pub stonewall: Option<u64>,
     /// What a file is on S3
-    #[arg(long, value_enum, default_value_t = Mapping::Fragment)]
-    pub mapping: Mapping,
+    #[arg(long, value_enum, default_value_t = IorMapping::Fragment)]
+    pub mapping: IorMapping,
     /// Wait for stable storage before a written file counts as closed (posix alone)
     #[arg(long, short = 'e')]
     pub fsync: bool,
@@ -64,7 +64,7 @@ pub struct IorPlan {
 /// The three shapes of IO500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum IorMode {
     /// Large aligned transfers, a file for each rank
     Easy,
     /// 47,008-byte transfers of all ranks interleaved in one file
@@ -76,7 +76,7 @@ pub enum Mode {
 /// What a file is where there are only objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mapping {
+pub enum IorMapping {
     /// Each transfer is an object, all in one bucket
     Fragment,
     /// Each file is a bucket, each transfer an object in it
@@ -87,7 +87,7 @@ pub enum Mapping {
 
 /// The plan with every choice made.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct IorShape {
     pub(crate) name: String,
     pub(crate) transfer_bytes: u64,
     pub(crate) block_bytes: u64,
@@ -97,29 +97,29 @@ pub(crate) struct Shape {
     /// Readers take the data of the rank this many further on.
     pub(crate) shift: usize,
     pub(crate) wall: Option<Duration>,
-    pub(crate) mapping: Mapping,
+    pub(crate) mapping: IorMapping,
     pub(crate) fsync: bool,
     pub(crate) seed: u64,
 }
 
 impl IorPlan {
     /// Makes every choice. Errors: `InvalidArgument` for sizes that do not go together.
-    pub(crate) fn shape(&self) -> Result<Shape> {
+    pub(crate) fn shape(&self) -> Result<IorShape> {
         let (transfer, block, segments) = match self.mode {
-            Mode::Easy => (2 << 20, 64 << 20, 1),
-            Mode::Hard => (47_008, 47_008, 1000),
-            Mode::Rnd => (4 << 10, 16 << 20, 1),
+            IorMode::Easy => (2 << 20, 64 << 20, 1),
+            IorMode::Hard => (47_008, 47_008, 1000),
+            IorMode::Rnd => (4 << 10, 16 << 20, 1),
         };
         let transfer_bytes = self.transfer_size.unwrap_or(transfer);
         // In the hard shape a block is one transfer.
-        let block = if self.mode == Mode::Hard { transfer_bytes } else { block };
-        let shape = Shape {
+        let block = if self.mode == IorMode::Hard { transfer_bytes } else { block };
+        let shape = IorShape {
             name: "ior".into(),
             transfer_bytes,
             block_bytes: self.block_size.unwrap_or(block),
             segments: self.segments.unwrap_or(segments),
-            file_per_process: self.file_per_process || self.mode == Mode::Easy,
-            is_random: self.mode == Mode::Rnd,
+            file_per_process: self.file_per_process || self.mode == IorMode::Easy,
+            is_random: self.mode == IorMode::Rnd,
             shift: usize::from(self.reorder),
             wall: self.stonewall.map(Duration::from_secs),
             mapping: self.mapping,
@@ -134,13 +134,13 @@ impl IorPlan {
     pub(crate) fn check(&self, ranks: usize) -> Result<()> {
         let shape = self.shape()?;
         match shape.mapping {
-            Mapping::Multipart => check_multipart(&shape, ranks),
-            Mapping::Fragment | Mapping::Bucket => Ok(()),
+            IorMapping::Multipart => check_multipart(&shape, ranks),
+            IorMapping::Fragment | IorMapping::Bucket => Ok(()),
         }
     }
 
     /// Writes, reads back and verifies; leaves the site to be removed.
-    pub(crate) fn run(&self, crew: &Crew, site: &Site) -> Result<Vec<PhaseResult>> {
+    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<Vec<PhaseResult>> {
         let shape = self.shape()?;
         let (write, transfers) = write(crew, site, &shape)?;
         let read = read(crew, site, &shape, transfers)?;
@@ -148,13 +148,13 @@ impl IorPlan {
     }
 
     /// Removes the buckets of files that have their own.
-    pub(crate) fn clean_up(&self, crew: &Crew, site: &Site) -> Result<()> {
+    pub(crate) fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<()> {
         let (shape, rank) = (self.shape()?, crew.team.rank());
-        crew.agree(Place::new(site, &shape, rank)?.remove(&shape, rank))
+        crew.agree(IorFile::new(site, &shape, rank)?.remove(&shape, rank))
     }
 }
 
-impl Shape {
+impl IorShape {
     fn check(&self) -> Result<()> {
         let invalid = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
         let (transfer, block) = (self.transfer_bytes, self.block_bytes);
@@ -207,22 +207,26 @@ impl Shape {
     fn order(&self, rank: usize) -> Option<Vec<u32>> {
         self.is_random.then(|| {
             let mut order: Vec<u32> = (0..self.transfers() as u32).collect();
-            Shuffle::new(self.seed ^ ((rank as u64) << 32)).shuffle(&mut order);
+            SeededRandom::new(self.seed ^ ((rank as u64) << 32)).shuffle(&mut order);
             order
         })
     }
 }
 
 /// Writes. Answers how many transfers each rank did.
-pub(crate) fn write(crew: &Crew, site: &Site, shape: &Shape) -> Result<(PhaseResult, u64)> {
+pub(crate) fn write(
+    crew: &WorkloadRank,
+    site: &WorkloadSite,
+    shape: &IorShape,
+) -> Result<(PhaseResult, u64)> {
     let (rank, ranks) = (crew.team.rank(), crew.team.size());
-    let place = Place::new(site, shape, rank)?;
+    let place = IorFile::new(site, shape, rank)?;
     crew.agree(place.prepare(shape, rank))?;
-    let mut pattern = Pattern::new(shape.transfer_bytes as usize);
+    let mut pattern = ContentPattern::new(shape.transfer_bytes as usize);
     let order = shape.order(rank);
     let name = format!("{}-write", shape.name);
     let (mut results, transfers) = crew.phase(&[&name], site, |recorder| {
-        let mut open = Open::for_writing(crew, &place, shape)?;
+        let mut open = OpenIorFile::for_writing(crew, &place, shape)?;
         let done = recorder.repeat(shape.transfers(), shape.wall, |recorder, turn| {
             let offset = shape.offset(rank, ranks, nth(order.as_deref(), turn));
             let content = pattern.stamped(rank as u64, offset);
@@ -235,16 +239,21 @@ pub(crate) fn write(crew: &Crew, site: &Site, shape: &Shape) -> Result<(PhaseRes
 }
 
 /// Reads the first `transfers` of each rank and verifies them.
-pub(crate) fn read(crew: &Crew, site: &Site, shape: &Shape, transfers: u64) -> Result<PhaseResult> {
+pub(crate) fn read(
+    crew: &WorkloadRank,
+    site: &WorkloadSite,
+    shape: &IorShape,
+    transfers: u64,
+) -> Result<PhaseResult> {
     let ranks = crew.team.size();
     let writer = (crew.team.rank() + shape.shift) % ranks;
-    let place = Place::new(site, shape, writer)?;
-    let mut pattern = Pattern::new(shape.transfer_bytes as usize);
+    let place = IorFile::new(site, shape, writer)?;
+    let mut pattern = ContentPattern::new(shape.transfer_bytes as usize);
     let order = shape.order(writer);
     let mut buffer = Vec::with_capacity(shape.transfer_bytes as usize);
     let name = format!("{}-read", shape.name);
-    let work = |recorder: &mut Recorder| {
-        let open = &Open::for_reading(&place, shape)?;
+    let work = |recorder: &mut PhaseRecorder| {
+        let open = &OpenIorFile::for_reading(&place, shape)?;
         recorder.repeat(transfers, None, |recorder, turn| {
             let offset = shape.offset(writer, ranks, nth(order.as_deref(), turn));
             let buffer = &mut buffer;
@@ -264,30 +273,30 @@ fn nth(order: Option<&[u32]>, turn: u64) -> u64 {
 }
 
 /// The file of one rank, or the one all share.
-struct Place {
-    site: Site,
-    target: Box<dyn Target>,
+struct IorFile {
+    site: WorkloadSite,
+    target: Box<dyn MeasuredTarget>,
     /// The file's name below the site, empty where the site is the file.
     name: String,
 }
 
-impl Place {
+impl IorFile {
     /// The file that `rank` writes.
-    fn new(site: &Site, shape: &Shape, rank: usize) -> Result<Self> {
+    fn new(site: &WorkloadSite, shape: &IorShape, rank: usize) -> Result<Self> {
         let file = match shape.file_per_process {
             true => format!("data.{rank:08}"),
             false => "data".to_owned(),
         };
-        let is_bucket = shape.mapping == Mapping::Bucket && matches!(site.means(), Means::Objects(..));
+        let is_bucket = shape.mapping == IorMapping::Bucket && matches!(site.means(), SiteMeans::Objects(..));
         let (site, name) = match is_bucket {
             true => (site.beside(&format!("{}-{file}", shape.name))?, String::new()),
             false => (site.clone(), format!("{}/{file}", shape.name)),
         };
-        Ok(Place { target: site.target(), site, name })
+        Ok(IorFile { target: site.target(), site, name })
     }
 
     /// Makes what the file lies in, where it is not the site. All ranks call it.
-    fn prepare(&self, shape: &Shape, rank: usize) -> Result<()> {
+    fn prepare(&self, shape: &IorShape, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
         match self.path() {
             Some(path) => fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(|error| {
@@ -300,7 +309,7 @@ impl Place {
     }
 
     /// Removes the file's bucket, where it has one. All ranks call it.
-    fn remove(&self, shape: &Shape, rank: usize) -> Result<()> {
+    fn remove(&self, shape: &IorShape, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
         if self.is_bucket() && is_mine { self.site.remove() } else { Ok(()) }
     }
@@ -312,8 +321,8 @@ impl Place {
     /// Its path, where it is a file.
     fn path(&self) -> Option<PathBuf> {
         match self.site.means() {
-            Means::Files(dir) => Some(dir.join(&self.name)),
-            Means::Objects(..) => None,
+            SiteMeans::Files(dir) => Some(dir.join(&self.name)),
+            SiteMeans::Objects(..) => None,
         }
     }
 
@@ -339,16 +348,16 @@ impl Place {
 /// Parts are of at least this many bytes, where a block has as many.
 const PART_BYTES: u64 = 8 << 20;
 
-enum Open<'p> {
+enum OpenIorFile<'p> {
     File(File, Key),
-    Fragments(&'p Place),
-    Upload(Upload<'p>),
-    Ranges(&'p Place, Key),
+    Fragments(&'p IorFile),
+    Upload(RankUpload<'p>),
+    Ranges(&'p IorFile, Key),
 }
 
 /// A multipart upload that this rank sends parts of.
-struct Upload<'p> {
-    place: &'p Place,
+struct RankUpload<'p> {
+    place: &'p IorFile,
     key: Key,
     id: UploadId,
     part_bytes: u64,
@@ -359,13 +368,13 @@ struct Upload<'p> {
 }
 
 /// The bytes of a part: whole transfers, about 8 MiB, or the whole block if that is smaller.
-fn part_bytes(shape: &Shape) -> u64 {
+fn part_bytes(shape: &IorShape) -> u64 {
     let transfers = PART_BYTES.div_ceil(shape.transfer_bytes);
     shape.block_bytes.min(transfers * shape.transfer_bytes)
 }
 
 /// Whether the plan fits the rules of multipart uploads. Errors: `InvalidArgument`.
-fn check_multipart(shape: &Shape, ranks: usize) -> Result<()> {
+fn check_multipart(shape: &IorShape, ranks: usize) -> Result<()> {
     let invalid = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     let part = part_bytes(shape);
     let writers = if shape.file_per_process { 1 } else { ranks as u64 };
@@ -391,13 +400,15 @@ fn check_multipart(shape: &Shape, ranks: usize) -> Result<()> {
     Ok(())
 }
 
-impl<'p> Open<'p> {
+impl<'p> OpenIorFile<'p> {
     /// Opens the file to write. All ranks call it; an error of one is an error of all.
-    fn for_writing(crew: &Crew, place: &'p Place, shape: &Shape) -> Result<Self> {
+    fn for_writing(crew: &WorkloadRank, place: &'p IorFile, shape: &IorShape) -> Result<Self> {
         let opened = match (place.path(), shape.mapping) {
-            (Some(_), _) => Open::file(place, OpenOptions::new().read(true).write(true).create(true)),
-            (None, Mapping::Multipart) => return Upload::start(crew, place, shape).map(Open::Upload),
-            (None, _) => Ok(Open::Fragments(place)),
+            (Some(_), _) => OpenIorFile::file(place, OpenOptions::new().read(true).write(true).create(true)),
+            (None, IorMapping::Multipart) => {
+                return RankUpload::start(crew, place, shape).map(OpenIorFile::Upload);
+            }
+            (None, _) => Ok(OpenIorFile::Fragments(place)),
         };
         let (opened, outcome) = opened.map_or_else(|error| (None, Err(error)), |open| (Some(open), Ok(())));
         crew.agree(outcome)?;
@@ -405,65 +416,65 @@ impl<'p> Open<'p> {
     }
 
     /// Opens the file to read.
-    fn for_reading(place: &'p Place, shape: &Shape) -> Result<Self> {
+    fn for_reading(place: &'p IorFile, shape: &IorShape) -> Result<Self> {
         match (place.path(), shape.mapping) {
-            (Some(_), _) => Open::file(place, OpenOptions::new().read(true)),
-            (None, Mapping::Multipart) => Ok(Open::Ranges(place, place.key()?)),
-            (None, _) => Ok(Open::Fragments(place)),
+            (Some(_), _) => OpenIorFile::file(place, OpenOptions::new().read(true)),
+            (None, IorMapping::Multipart) => Ok(OpenIorFile::Ranges(place, place.key()?)),
+            (None, _) => Ok(OpenIorFile::Fragments(place)),
         }
     }
 
-    fn file(place: &Place, options: &OpenOptions) -> Result<Self> {
+    fn file(place: &IorFile, options: &OpenOptions) -> Result<Self> {
         let (path, key) = (place.path().unwrap_or_default(), place.key()?);
         match options.open(path) {
-            Ok(file) => Ok(Open::File(file, key)),
+            Ok(file) => Ok(OpenIorFile::File(file, key)),
             Err(error) => Err(failed("open", "posix", &key, error)),
         }
     }
 
     fn write(&mut self, offset: u64, content: &[u8]) -> Result<()> {
         match self {
-            Open::File(file, key) => {
+            OpenIorFile::File(file, key) => {
                 file.write_all_at(content, offset).map_err(|error| failed("pwrite", "posix", key, error))
             }
-            Open::Fragments(place) => place.target.put(&place.fragment(offset)?, content),
-            Open::Upload(upload) => upload.write(offset, content),
-            Open::Ranges(..) => Err(ErrorKind::MethodNotAllowed.into()),
+            OpenIorFile::Fragments(place) => place.target.put(&place.fragment(offset)?, content),
+            OpenIorFile::Upload(upload) => upload.write(offset, content),
+            OpenIorFile::Ranges(..) => Err(ErrorKind::MethodNotAllowed.into()),
         }
     }
 
     fn read(&self, offset: u64, len: u64, buffer: &mut Vec<u8>) -> Result<()> {
         buffer.clear();
         match self {
-            Open::File(file, key) => {
+            OpenIorFile::File(file, key) => {
                 let read = read_into_spare(file, buffer, offset, len as usize);
                 read.map(drop).map_err(|error| failed("pread", "posix", key, error.into()))
             }
-            Open::Fragments(place) => place.target.get(&place.fragment(offset)?, buffer),
-            Open::Ranges(place, key) => place.target.get_range(key, offset, len, buffer),
-            Open::Upload(_) => Err(ErrorKind::MethodNotAllowed.into()),
+            OpenIorFile::Fragments(place) => place.target.get(&place.fragment(offset)?, buffer),
+            OpenIorFile::Ranges(place, key) => place.target.get_range(key, offset, len, buffer),
+            OpenIorFile::Upload(_) => Err(ErrorKind::MethodNotAllowed.into()),
         }
     }
 
     /// Closes a file that was written. All ranks call it.
-    fn close(self, crew: &Crew, shape: &Shape) -> Result<()> {
+    fn close(self, crew: &WorkloadRank, shape: &IorShape) -> Result<()> {
         match self {
-            Open::File(file, key) if shape.fsync => {
+            OpenIorFile::File(file, key) if shape.fsync => {
                 file.sync_all().map_err(|error: io::Error| failed("fsync", "posix", &key, error))
             }
-            Open::Upload(upload) => upload.complete(crew, shape),
+            OpenIorFile::Upload(upload) => upload.complete(crew, shape),
             _ => Ok(()),
         }
     }
 }
 
-impl<'p> Upload<'p> {
+impl<'p> RankUpload<'p> {
     /// Starts the upload of a shared file on rank 0, or one on each rank.
-    fn start(crew: &Crew, place: &'p Place, shape: &Shape) -> Result<Self> {
+    fn start(crew: &WorkloadRank, place: &'p IorFile, shape: &IorShape) -> Result<Self> {
         let key = place.key()?;
         let begins = shape.file_per_process || crew.is_first();
         let begun = match place.site.means() {
-            Means::Objects(store, bucket) if begins => {
+            SiteMeans::Objects(store, bucket) if begins => {
                 store.create_upload(bucket, &key, &PutOptions::default()).map(|id| id.as_str().to_owned())
             }
             _ => Ok(String::new()),
@@ -474,12 +485,12 @@ impl<'p> Upload<'p> {
             id = decoded(&crew.team.broadcast(encoded(&id)?)?)?;
         }
         let (part_bytes, current, sent) = (part_bytes(shape), None, Vec::new());
-        Ok(Upload { place, key, id: UploadId::new(id)?, part_bytes, current, sent })
+        Ok(RankUpload { place, key, id: UploadId::new(id)?, part_bytes, current, sent })
     }
 
     /// Parts are numbered by where they lie, so that all ranks' parts fit together.
     fn write(&mut self, offset: u64, content: &[u8]) -> Result<()> {
-        let Means::Objects(store, bucket) = self.place.site.means() else {
+        let SiteMeans::Objects(store, bucket) = self.place.site.means() else {
             return Err(ErrorKind::Internal.into());
         };
         if self.current.is_none() {
@@ -501,14 +512,14 @@ impl<'p> Upload<'p> {
     /// Finishes the part at work, if there is one.
     fn send(&mut self) -> Result<()> {
         if let Some((writer, number, bytes)) = self.current.take() {
-            let expected = Expected { size: Some(bytes), ..Default::default() };
+            let expected = ExpectedContent { size: Some(bytes), ..Default::default() };
             let sent = writer.commit(&expected)?;
             self.sent.push((number, sent.etag.as_str().to_owned()));
         }
         Ok(())
     }
 
-    fn complete(mut self, crew: &Crew, shape: &Shape) -> Result<()> {
+    fn complete(mut self, crew: &WorkloadRank, shape: &IorShape) -> Result<()> {
         let outcome = self.send();
         let mut sent = std::mem::take(&mut self.sent);
         if !shape.file_per_process {
@@ -521,7 +532,7 @@ impl<'p> Upload<'p> {
         let parts: Vec<_> =
             sent.iter().map(|(number, tag)| CompletedPart::new(*number, ETag::new(tag))).collect();
         match self.place.site.means() {
-            Means::Objects(store, bucket) if shape.file_per_process || crew.is_first() => {
+            SiteMeans::Objects(store, bucket) if shape.file_per_process || crew.is_first() => {
                 let options = CompleteOptions::default();
                 store.complete_upload(bucket, &self.key, &self.id, &parts, &options).map(drop)
             }

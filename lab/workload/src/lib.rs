@@ -1,11 +1,11 @@
-//! What is run, and in which order. A [`Target`] is a way to do the work; who builds targets knows
+//! What is run, and in which order. A [`MeasuredTarget`] is a way to do the work; who builds targets knows
 //! which lane is behind them, this crate does not.
 //!
 //! [`compare::run`] sends one tree of files down every target in interleaved blocks;
 //! [`summary::summarise`] makes a table of the records.
 //!
-//! A [`bench::Workload`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is work of many ranks, a
-//! [`Team`], at a [`Site`]; [`bench::describe`] makes a run of it, [`report`] tables.
+//! A [`bench::WorkloadPlan`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is work of many ranks, a
+//! [`RankTeam`], at a [`WorkloadSite`]; [`bench::describe`] makes a run of it, [`report`] tables.
 //!
 //! [`rest::run_block`] makes load on a server.
 //!
@@ -36,10 +36,10 @@ pub mod team;
 pub mod transport;
 mod tree;
 
-pub use phase::{Crew, MAX_RAW_OPERATIONS, Watch};
-pub use posix::{PosixTarget, Sync};
+pub use phase::{MAX_RAW_OPERATIONS, RunWatch, WorkloadRank};
+pub use posix::{PosixTarget, SyncLevel};
 pub use result::{PhaseResult, RankShare};
-pub use site::Site;
-pub use target::{DelayLog, DelayTarget, StoreTarget, Target};
-pub use team::Team;
-pub use tree::{Item, Tree, TreeLimits};
+pub use site::WorkloadSite;
+pub use target::{DelayLog, DelayTarget, MeasuredTarget, StoreTarget};
+pub use team::RankTeam;
+pub use tree::{FileTree, TreeFile, TreeLimits};

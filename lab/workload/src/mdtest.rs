@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fordway_store::{DeleteOptions, Entry, Error, ErrorKind, Key, ListQuery, Result};
+use fordway_store::{DeleteOptions, Error, ErrorKind, Key, ListEntry, ListQuery, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
 
-use super::site::Pattern;
-use crate::phase::{Crew, Recorder};
-use crate::site::Means;
-use crate::{PhaseResult, Site, Target};
+use super::site::ContentPattern;
+use crate::phase::{PhaseRecorder, WorkloadRank};
+use crate::site::SiteMeans;
+use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 
 /// Bytes of a file in the hard shape, as IO500 has it.
 pub(crate) const HARD_BYTES: u64 = 3901;
@@ -36,8 +36,8 @@ pub struct MdtestPlan {
     #[arg(long, short = 'W', value_name = "SECONDS")]
     pub stonewall: Option<u64>,
     /// How a file is removed on S3; plain files are always removed directly
-    #[arg(long, value_enum, default_value_t = Removal::Direct)]
-    pub delete: Removal,
+    #[arg(long, value_enum, default_value_t = FileRemoval::Direct)]
+    pub delete: FileRemoval,
 }
 
 /// The two shapes of IO500.
@@ -53,7 +53,7 @@ pub enum MdtestMode {
 /// How a file is removed where it may have fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Removal {
+pub enum FileRemoval {
     /// List what begins with its name and remove that: right whatever lies there
     List,
     /// Remove the one object of its name
@@ -62,19 +62,19 @@ pub enum Removal {
 
 /// The plan with every choice made.
 #[derive(Clone, Debug)]
-pub(crate) struct Files {
+pub(crate) struct MdtestShape {
     pub(crate) name: String,
     pub(crate) bytes: u64,
     pub(crate) items: u64,
     pub(crate) unique_dirs: bool,
     pub(crate) shift: usize,
     pub(crate) wall: Option<Duration>,
-    pub(crate) removal: Removal,
+    pub(crate) removal: FileRemoval,
 }
 
 impl MdtestPlan {
     /// Makes every choice. Errors: `InvalidArgument`.
-    pub(crate) fn files(&self) -> Result<Files> {
+    pub(crate) fn files(&self) -> Result<MdtestShape> {
         let (bytes, unique_dirs) = match self.mode {
             MdtestMode::Easy => (0, true),
             MdtestMode::Hard => (HARD_BYTES, false),
@@ -88,7 +88,7 @@ impl MdtestPlan {
         if self.items == 0 {
             return Err(Error::new(ErrorKind::InvalidArgument, "--items must be at least 1"));
         }
-        Ok(Files {
+        Ok(MdtestShape {
             name: "mdtest".into(),
             bytes,
             items: self.items,
@@ -99,7 +99,7 @@ impl MdtestPlan {
         })
     }
 
-    pub(crate) fn run(&self, crew: &Crew, site: &Site) -> Result<Vec<PhaseResult>> {
+    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<Vec<PhaseResult>> {
         let files = self.files()?;
         let (created, items) = files.create(crew, site, "create")?;
         let stat = files.stat(crew, site, items)?;
@@ -108,7 +108,7 @@ impl MdtestPlan {
     }
 }
 
-impl Files {
+impl MdtestShape {
     /// What the keys of the files of `rank` begin with.
     pub(crate) fn prefix(&self, rank: usize) -> String {
         match self.unique_dirs {
@@ -126,9 +126,14 @@ impl Files {
     }
 
     /// Creates the files. Answers how many each rank did.
-    pub(crate) fn create(&self, crew: &Crew, site: &Site, what: &str) -> Result<(PhaseResult, u64)> {
+    pub(crate) fn create(
+        &self,
+        crew: &WorkloadRank,
+        site: &WorkloadSite,
+        what: &str,
+    ) -> Result<(PhaseResult, u64)> {
         let (rank, target) = (crew.team.rank(), site.target());
-        let mut pattern = Pattern::new(self.bytes as usize);
+        let mut pattern = ContentPattern::new(self.bytes as usize);
         let (mut results, items) = crew.phase(&[&self.phase_name(what)], site, |recorder| {
             recorder.repeat(self.items, self.wall, |recorder, item| {
                 let (key, content) = (self.key(rank, item), pattern.stamped(rank as u64, item));
@@ -139,7 +144,7 @@ impl Files {
     }
 
     /// Asks for the size of each file.
-    pub(crate) fn stat(&self, crew: &Crew, site: &Site, items: u64) -> Result<PhaseResult> {
+    pub(crate) fn stat(&self, crew: &WorkloadRank, site: &WorkloadSite, items: u64) -> Result<PhaseResult> {
         self.each(crew, site, "stat", items, |recorder, target, owner, item| {
             let key = self.key(owner, item);
             let check = |size| match size == self.bytes {
@@ -151,8 +156,8 @@ impl Files {
     }
 
     /// Reads each file whole and verifies it.
-    pub(crate) fn read(&self, crew: &Crew, site: &Site, items: u64) -> Result<PhaseResult> {
-        let mut pattern = Pattern::new(self.bytes as usize);
+    pub(crate) fn read(&self, crew: &WorkloadRank, site: &WorkloadSite, items: u64) -> Result<PhaseResult> {
+        let mut pattern = ContentPattern::new(self.bytes as usize);
         let mut buffer = Vec::with_capacity(self.bytes as usize);
         self.each(crew, site, "read", items, |recorder, target, owner, item| {
             let key = self.key(owner, item);
@@ -166,11 +171,11 @@ impl Files {
     }
 
     /// Removes each file.
-    pub(crate) fn delete(&self, crew: &Crew, site: &Site, items: u64) -> Result<PhaseResult> {
+    pub(crate) fn delete(&self, crew: &WorkloadRank, site: &WorkloadSite, items: u64) -> Result<PhaseResult> {
         self.each(crew, site, "delete", items, |recorder, target, owner, item| {
             let key = self.key(owner, item);
             let remove = || match (self.removal, site.means()) {
-                (Removal::List, Means::Objects(..)) => list_and_delete(site, key?.as_str()),
+                (FileRemoval::List, SiteMeans::Objects(..)) => list_and_delete(site, key?.as_str()),
                 _ => target.delete(&key?),
             };
             recorder.operation(0, 0, remove, Ok);
@@ -179,34 +184,34 @@ impl Files {
 
     fn each(
         &self,
-        crew: &Crew,
-        site: &Site,
+        crew: &WorkloadRank,
+        site: &WorkloadSite,
         what: &str,
         items: u64,
-        mut act: impl FnMut(&mut Recorder, &dyn Target, usize, u64),
+        mut act: impl FnMut(&mut PhaseRecorder, &dyn MeasuredTarget, usize, u64),
     ) -> Result<PhaseResult> {
         let owner = (crew.team.rank() + self.shift) % crew.team.size();
         let target = site.target();
-        let work = |recorder: &mut Recorder| {
+        let work = |recorder: &mut PhaseRecorder| {
             recorder.repeat(items, None, |recorder, item| act(recorder, &*target, owner, item))
         };
         Ok(crew.phase(&[&self.phase_name(what)], site, work)?.0.remove(0))
     }
 
-    fn wrong(&self, owner: usize, item: u64, site: &Site) -> Error {
+    fn wrong(&self, owner: usize, item: u64, site: &WorkloadSite) -> Error {
         let what = format!("file {item} of rank {owner} has other content than was written");
         Error::new(ErrorKind::Corrupt, format!("{what}, on lane {}", site.lane().name))
     }
 }
 
 /// Removes whatever begins with `prefix`.
-fn list_and_delete(site: &Site, prefix: &str) -> Result<()> {
-    let Means::Objects(store, bucket) = site.means() else { return Err(ErrorKind::Internal.into()) };
+fn list_and_delete(site: &WorkloadSite, prefix: &str) -> Result<()> {
+    let SiteMeans::Objects(store, bucket) = site.means() else { return Err(ErrorKind::Internal.into()) };
     let page = store.list(bucket, &ListQuery::prefix(prefix))?;
     if page.entries.is_empty() {
         return Err(Error::new(ErrorKind::NoSuchKey, format!("nothing begins with {prefix}")));
     }
-    for object in page.entries.iter().filter_map(Entry::object) {
+    for object in page.entries.iter().filter_map(ListEntry::object) {
         store.delete(bucket, &Key::new(&*object.key)?, &DeleteOptions::default())?;
     }
     Ok(())

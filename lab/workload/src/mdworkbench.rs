@@ -9,9 +9,9 @@ use fordway_store::{Error, ErrorKind, Key, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::{Deserialize, Serialize};
 
-use super::site::Pattern;
-use crate::phase::{Crew, Recorder, decoded, encoded};
-use crate::{PhaseResult, Site, Target};
+use super::site::ContentPattern;
+use crate::phase::{PhaseRecorder, WorkloadRank, decoded, encoded};
+use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 
 const PRECREATE: &str = "precreate";
 /// The operations of the benchmark, told apart.
@@ -22,8 +22,8 @@ const STATE_KEY: &str = "mdworkbench-state.json";
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct MdworkbenchPlan {
     /// What is done; leave parts out to use a set that another run left, or to leave one
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Precreate, Part::Benchmark, Part::Cleanup])]
-    pub phases: Vec<Part>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MdworkbenchPart::Precreate, MdworkbenchPart::Benchmark, MdworkbenchPart::Cleanup])]
+    pub phases: Vec<MdworkbenchPart>,
     /// Data sets of each rank
     #[arg(long, short = 'D', value_name = "N", default_value_t = 10)]
     pub datasets: u64,
@@ -40,14 +40,14 @@ pub struct MdworkbenchPlan {
     #[arg(long, short = 'o', value_name = "RANKS", default_value_t = 1)]
     pub offset: usize,
     /// Where data sets lie
-    #[arg(long, value_enum, default_value_t = Buckets::One)]
-    pub buckets: Buckets,
+    #[arg(long, value_enum, default_value_t = BucketLayout::One)]
+    pub buckets: BucketLayout,
 }
 
 /// A part of md-workbench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
+pub enum MdworkbenchPart {
     /// Make the data sets
     Precreate,
     /// Replace the oldest objects by new ones
@@ -59,7 +59,7 @@ pub enum Part {
 /// Where data sets lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Buckets {
+pub enum BucketLayout {
     /// All in one bucket or directory
     One,
     /// Each in one of its own
@@ -68,29 +68,29 @@ pub enum Buckets {
 
 /// What a run leaves to the next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct State {
+struct MdworkbenchState {
     ranks: usize,
     datasets: u64,
     objects: u64,
     object_bytes: u64,
-    buckets: Buckets,
+    buckets: BucketLayout,
     /// The number of the oldest object of each data set.
     oldest: u64,
 }
 
 impl MdworkbenchPlan {
-    fn has(&self, part: Part) -> bool {
+    fn has(&self, part: MdworkbenchPart) -> bool {
         self.phases.contains(&part)
     }
 
     /// Whether the site is made anew.
     pub(crate) fn begins(&self) -> bool {
-        self.has(Part::Precreate)
+        self.has(MdworkbenchPart::Precreate)
     }
 
     /// Whether nothing is to be left.
     pub(crate) fn ends(&self) -> bool {
-        self.has(Part::Cleanup)
+        self.has(MdworkbenchPart::Cleanup)
     }
 
     /// Errors: `InvalidArgument`.
@@ -108,20 +108,20 @@ impl MdworkbenchPlan {
         Ok(())
     }
 
-    pub(crate) fn run(&self, crew: &Crew, site: &Site) -> Result<Vec<PhaseResult>> {
-        let sets = Sets { plan: self, crew, site };
+    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<Vec<PhaseResult>> {
+        let sets = RankDatasets { plan: self, crew, site };
         let mut results = Vec::new();
         let mut state = match self.begins() {
             true => sets.new_state(),
             false => sets.read_state()?,
         };
-        if self.has(Part::Precreate) {
+        if self.has(MdworkbenchPart::Precreate) {
             results.push(sets.precreate()?);
         }
-        if self.has(Part::Benchmark) {
+        if self.has(MdworkbenchPart::Benchmark) {
             results.extend(sets.benchmark(&mut state)?);
         }
-        if self.has(Part::Cleanup) {
+        if self.has(MdworkbenchPart::Cleanup) {
             results.push(sets.remove(&state)?);
         } else {
             crew.first_does(|| site.target().put(&Key::new(STATE_KEY)?, &encoded(&state)?))?;
@@ -130,27 +130,27 @@ impl MdworkbenchPlan {
     }
 
     /// Removes the buckets of data sets that have their own.
-    pub(crate) fn clean_up(&self, crew: &Crew, site: &Site) -> Result<()> {
-        let sets = Sets { plan: self, crew, site };
-        let mut own = (0..self.datasets).filter(|_| self.buckets == Buckets::Dataset);
+    pub(crate) fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<()> {
+        let sets = RankDatasets { plan: self, crew, site };
+        let mut own = (0..self.datasets).filter(|_| self.buckets == BucketLayout::Dataset);
         crew.agree(own.try_for_each(|set| sets.site_of(crew.team.rank(), set)?.remove()))
     }
 }
 
 /// The data sets, seen from one rank.
-struct Sets<'s> {
+struct RankDatasets<'s> {
     plan: &'s MdworkbenchPlan,
-    crew: &'s Crew<'s>,
-    site: &'s Site,
+    crew: &'s WorkloadRank<'s>,
+    site: &'s WorkloadSite,
 }
 
 /// The data sets of the rank that one works on, as targets.
-type Targets = Vec<(usize, Box<dyn Target>)>;
+type Targets = Vec<(usize, Box<dyn MeasuredTarget>)>;
 
-impl Sets<'_> {
-    fn new_state(&self) -> State {
+impl RankDatasets<'_> {
+    fn new_state(&self) -> MdworkbenchState {
         let MdworkbenchPlan { datasets, objects, object_size, buckets, .. } = *self.plan;
-        State {
+        MdworkbenchState {
             ranks: self.crew.team.size(),
             datasets,
             objects,
@@ -161,14 +161,14 @@ impl Sets<'_> {
     }
 
     /// What another run left, which must be what this one works on.
-    fn read_state(&self) -> Result<State> {
+    fn read_state(&self) -> Result<MdworkbenchState> {
         let mut text = Vec::new();
         self.site.target().get(&Key::new(STATE_KEY)?, &mut text).map_err(|error| {
             let why = "there is no set to reuse; make one with --phases precreate, under the same --name";
             Error::new(ErrorKind::InvalidArgument, why).caused_by(error)
         })?;
-        let found: State = decoded(&text)?;
-        let wanted = State { oldest: found.oldest, ..self.new_state() };
+        let found: MdworkbenchState = decoded(&text)?;
+        let wanted = MdworkbenchState { oldest: found.oldest, ..self.new_state() };
         match found == wanted {
             true => Ok(found),
             false => Err(Error::new(
@@ -180,17 +180,17 @@ impl Sets<'_> {
         }
     }
 
-    fn site_of(&self, owner: usize, set: u64) -> Result<Site> {
+    fn site_of(&self, owner: usize, set: u64) -> Result<WorkloadSite> {
         match self.plan.buckets {
-            Buckets::One => Ok(self.site.clone()),
-            Buckets::Dataset => self.site.beside(&format!("set.{owner}.{set}")),
+            BucketLayout::One => Ok(self.site.clone()),
+            BucketLayout::Dataset => self.site.beside(&format!("set.{owner}.{set}")),
         }
     }
 
     fn key(&self, owner: usize, set: u64, number: u64) -> Result<Key> {
         match self.plan.buckets {
-            Buckets::One => Key::new(format!("set.{owner}.{set}/{number:010}")),
-            Buckets::Dataset => Key::new(format!("{number:010}")),
+            BucketLayout::One => Key::new(format!("set.{owner}.{set}/{number:010}")),
+            BucketLayout::Dataset => Key::new(format!("{number:010}")),
         }
     }
 
@@ -208,11 +208,11 @@ impl Sets<'_> {
 
     fn precreate(&self) -> Result<PhaseResult> {
         let targets = self.targets(|_| 0)?;
-        let mut own = (0..self.plan.datasets).filter(|_| self.plan.buckets == Buckets::Dataset);
+        let mut own = (0..self.plan.datasets).filter(|_| self.plan.buckets == BucketLayout::Dataset);
         let made = own.try_for_each(|set| self.site_of(self.crew.team.rank(), set)?.make());
         self.crew.agree(made)?;
-        let mut pattern = Pattern::new(self.plan.object_size as usize);
-        let work = |recorder: &mut Recorder| {
+        let mut pattern = ContentPattern::new(self.plan.object_size as usize);
+        let work = |recorder: &mut PhaseRecorder| {
             recorder.repeat(self.plan.objects * self.plan.datasets, None, |recorder, turn| {
                 let (number, set) = (turn / self.plan.datasets, turn % self.plan.datasets);
                 self.write(recorder, 0, &targets, (set, number), &mut pattern);
@@ -221,14 +221,14 @@ impl Sets<'_> {
         Ok(self.crew.phase(&[PRECREATE], self.site, work)?.0.remove(0))
     }
 
-    fn benchmark(&self, state: &mut State) -> Result<Vec<PhaseResult>> {
+    fn benchmark(&self, state: &mut MdworkbenchState) -> Result<Vec<PhaseResult>> {
         let step = self.plan.offset as isize;
         let taken = self.targets(|set| -(set as isize + 1) * step)?;
         let made = self.targets(|set| (set as isize + 1) * step)?;
-        let mut pattern = Pattern::new(self.plan.object_size as usize);
+        let mut pattern = ContentPattern::new(self.plan.object_size as usize);
         let mut buffer = Vec::with_capacity(self.plan.object_size as usize);
         let (oldest, iterations) = (state.oldest, self.plan.iterations.unwrap_or(self.plan.objects));
-        let work = |recorder: &mut Recorder| {
+        let work = |recorder: &mut PhaseRecorder| {
             recorder.repeat(iterations * self.plan.datasets, None, |recorder, turn| {
                 let (number, set) = (oldest + turn / self.plan.datasets, turn % self.plan.datasets);
                 self.take(recorder, &taken, (set, number), &mut pattern, &mut buffer);
@@ -244,10 +244,10 @@ impl Sets<'_> {
     /// Looks at the oldest object, reads it and removes it.
     fn take(
         &self,
-        recorder: &mut Recorder,
+        recorder: &mut PhaseRecorder,
         targets: &Targets,
         (set, number): (u64, u64),
-        pattern: &mut Pattern,
+        pattern: &mut ContentPattern,
         buffer: &mut Vec<u8>,
     ) {
         let (owner, target) = &targets[set as usize];
@@ -259,7 +259,7 @@ impl Sets<'_> {
         };
         let has_size = |size| if size == bytes { Ok(()) } else { wrong() };
         recorder.operation(0, 0, || target.head(&key), has_size);
-        let is_right = |found: &Vec<u8>| match pattern.is(Sets::writer(*owner, set), number, found) {
+        let is_right = |found: &Vec<u8>| match pattern.is(RankDatasets::writer(*owner, set), number, found) {
             true => Ok(()),
             false => wrong(),
         };
@@ -269,21 +269,21 @@ impl Sets<'_> {
 
     fn write(
         &self,
-        recorder: &mut Recorder,
+        recorder: &mut PhaseRecorder,
         track: usize,
         targets: &Targets,
         (set, number): (u64, u64),
-        pattern: &mut Pattern,
+        pattern: &mut ContentPattern,
     ) {
         let (owner, target) = &targets[set as usize];
         let key = self.key(*owner, set, number);
-        let content = pattern.stamped(Sets::writer(*owner, set), number);
+        let content = pattern.stamped(RankDatasets::writer(*owner, set), number);
         recorder.operation(track, self.plan.object_size, || target.put(&key?, content), Ok);
     }
 
-    fn remove(&self, state: &State) -> Result<PhaseResult> {
+    fn remove(&self, state: &MdworkbenchState) -> Result<PhaseResult> {
         let targets = self.targets(|_| 0)?;
-        let work = |recorder: &mut Recorder| {
+        let work = |recorder: &mut PhaseRecorder| {
             recorder.repeat(self.plan.objects * self.plan.datasets, None, |recorder, turn| {
                 let (number, set) = (state.oldest + turn / self.plan.datasets, turn % self.plan.datasets);
                 let (owner, target) = &targets[set as usize];

@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fordway_measure::{Clock, Latencies, Operation};
+use fordway_measure::{LatencyHistogram, OperationRecord, RunClock};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{process_cpu_ns, thread_cpu_ns};
 use serde::{Deserialize, Serialize};
 
 use crate::result::{PhaseResult, RankShare};
-use crate::{Site, Team};
+use crate::{RankTeam, WorkloadSite};
 
 /// Operations of one rank and phase that are kept one by one; the histograms have all.
 pub const MAX_RAW_OPERATIONS: usize = 200_000;
@@ -21,32 +21,32 @@ const MESSAGES: usize = 3;
 const SHOWN_EVERY_NS: u64 = 100_000_000;
 
 /// What the outside world has to do with a run: the request to stop, and the display of progress.
-pub struct Watch<'w> {
+pub struct RunWatch<'w> {
     stop: &'w AtomicBool,
     show: &'w (dyn Fn(&str, u64) + Sync),
     done: AtomicU64,
 }
 
-impl<'w> Watch<'w> {
+impl<'w> RunWatch<'w> {
     /// Ranks of this process look at `stop`, and have `show` told the phase and lane at work and the
     /// operations that are done, a few times a second.
     pub fn new(stop: &'w AtomicBool, show: &'w (dyn Fn(&str, u64) + Sync)) -> Self {
-        Watch { stop, show, done: AtomicU64::new(0) }
+        RunWatch { stop, show, done: AtomicU64::new(0) }
     }
 }
 
 /// One rank of a running workload.
-pub struct Crew<'c> {
+pub struct WorkloadRank<'c> {
     /// All ranks.
-    pub team: &'c dyn Team,
-    watch: &'c Watch<'c>,
-    clock: Clock,
+    pub team: &'c dyn RankTeam,
+    watch: &'c RunWatch<'c>,
+    clock: RunClock,
 }
 
-impl<'c> Crew<'c> {
+impl<'c> WorkloadRank<'c> {
     /// The rank that `team` is seen from. The ranks of a process share `watch` and `clock`.
-    pub fn new(team: &'c dyn Team, watch: &'c Watch<'c>, clock: Clock) -> Self {
-        Crew { team, watch, clock }
+    pub fn new(team: &'c dyn RankTeam, watch: &'c RunWatch<'c>, clock: RunClock) -> Self {
+        WorkloadRank { team, watch, clock }
     }
 
     pub(crate) fn is_first(&self) -> bool {
@@ -78,15 +78,15 @@ impl<'c> Crew<'c> {
     pub(crate) fn phase<T>(
         &self,
         tracks: &[&str],
-        site: &Site,
-        work: impl FnOnce(&mut Recorder) -> Result<T>,
+        site: &WorkloadSite,
+        work: impl FnOnce(&mut PhaseRecorder) -> Result<T>,
     ) -> Result<(Vec<PhaseResult>, T)> {
         let server =
             || site.server_pid().filter(|_| self.is_first()).and_then(|pid| process_cpu_ns(pid).ok());
         self.watch.done.store(0, Ordering::Relaxed);
         self.team.barrier()?;
         let server_before = server();
-        let mut recorder = Recorder::new(self, tracks, &site.lane().name);
+        let mut recorder = PhaseRecorder::new(self, tracks, &site.lane().name);
         let outcome = work(&mut recorder);
         let shares = recorder.shares();
         self.team.barrier()?;
@@ -110,7 +110,7 @@ impl<'c> Crew<'c> {
         &self,
         tracks: &[&str],
         shares: Vec<RankShare>,
-        recorder: Recorder,
+        recorder: PhaseRecorder,
         server_cpu_ns: Option<u64>,
     ) -> Result<Vec<PhaseResult>> {
         let (origin_ns, is_part) = (recorder.origin_ns, tracks.len() > 1);
@@ -151,8 +151,8 @@ pub(crate) fn decoded<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> Result<T> {
 }
 
 /// Times what one rank does in a phase.
-pub(crate) struct Recorder<'c> {
-    crew: &'c Crew<'c>,
+pub(crate) struct PhaseRecorder<'c> {
+    crew: &'c WorkloadRank<'c>,
     /// The barrier, on this process's clock.
     origin_ns: u64,
     cpu_before_ns: u64,
@@ -160,23 +160,23 @@ pub(crate) struct Recorder<'c> {
     aside_ns: u64,
     /// When the last operation ended.
     idle_since_ns: u64,
-    tracks: Vec<Track>,
+    tracks: Vec<OperationTrack>,
     failures_in_a_row: u32,
     phase: String,
     shown: (u64, u64),
 }
 
 #[derive(Default)]
-struct Track {
-    operations: Vec<Operation>,
-    latencies: Latencies,
+struct OperationTrack {
+    operations: Vec<OperationRecord>,
+    latencies: LatencyHistogram,
     succeeded: u64,
     errors: u64,
     bytes: u64,
     failures: Vec<String>,
 }
 
-impl Track {
+impl OperationTrack {
     fn fail(&mut self, error: &Error) {
         self.errors += 1;
         if self.failures.len() < MESSAGES {
@@ -185,16 +185,16 @@ impl Track {
     }
 }
 
-impl<'c> Recorder<'c> {
-    fn new(crew: &'c Crew<'c>, tracks: &[&str], lane: &str) -> Self {
+impl<'c> PhaseRecorder<'c> {
+    fn new(crew: &'c WorkloadRank<'c>, tracks: &[&str], lane: &str) -> Self {
         let origin_ns = crew.clock.now_ns();
-        Recorder {
+        PhaseRecorder {
             crew,
             origin_ns,
             idle_since_ns: origin_ns,
             cpu_before_ns: thread_cpu_ns(),
             aside_ns: 0,
-            tracks: tracks.iter().map(|_| Track::default()).collect(),
+            tracks: tracks.iter().map(|_| OperationTrack::default()).collect(),
             failures_in_a_row: 0,
             phase: format!("{} on {lane}", tracks.join(" ")),
             shown: (0, 0),
@@ -202,7 +202,7 @@ impl<'c> Recorder<'c> {
     }
 
     /// Times `act`, which moves `bytes`, then holds its answer against `check`, untimed. A failure, or
-    /// an answer that is wrong, is counted and does not end the phase. Within [`Recorder::repeat`], all
+    /// an answer that is wrong, is counted and does not end the phase. Within [`PhaseRecorder::repeat`], all
     /// that lies between two operations is aside. Cost: two readings of the clock.
     pub(crate) fn operation<A>(
         &mut self,
@@ -252,7 +252,7 @@ impl<'c> Recorder<'c> {
             let start_ns = start_ns - self.origin_ns;
             let bytes = if ok { bytes } else { 0 };
             let (lane, phase, round, block, thread) = (0, 0, 0, 0, 0);
-            track.operations.push(Operation {
+            track.operations.push(OperationRecord {
                 lane,
                 phase,
                 round,
@@ -329,7 +329,7 @@ impl<'c> Recorder<'c> {
         let end_ns = self.crew.clock.now_ns() - self.origin_ns;
         let cpu_ns = thread_cpu_ns().saturating_sub(self.cpu_before_ns);
         let gave_up = self.failures_in_a_row >= GIVES_UP_AFTER;
-        let share = |track: &Track| {
+        let share = |track: &OperationTrack| {
             let mut failures = track.failures.clone();
             if gave_up && track.errors > 0 {
                 failures.push(format!("gave the phase up after {GIVES_UP_AFTER} failures in a row"));
@@ -352,15 +352,15 @@ impl<'c> Recorder<'c> {
 }
 
 /// 24 bytes an operation.
-fn pack(operations: &[Operation]) -> Vec<u8> {
+fn pack(operations: &[OperationRecord]) -> Vec<u8> {
     let words =
         operations.iter().flat_map(|op| [op.start_ns, op.duration_ns, (op.bytes << 1) | u64::from(op.ok)]);
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-fn unpack(bytes: &[u8], rank: u16, origin_ns: u64) -> impl Iterator<Item = Operation> {
+fn unpack(bytes: &[u8], rank: u16, origin_ns: u64) -> impl Iterator<Item = OperationRecord> {
     let word = |eight: &[u8]| eight.try_into().map_or(0, u64::from_le_bytes);
-    bytes.chunks_exact(24).map(move |one| Operation {
+    bytes.chunks_exact(24).map(move |one| OperationRecord {
         lane: 0,
         phase: 0,
         round: 0,
@@ -384,12 +384,15 @@ mod tests {
     use super::*;
     use crate::team::threads;
 
-    fn on_ranks<T: Send>(ranks: usize, work: impl Fn(&Crew, &Site) -> Result<T> + Sync) -> Vec<Result<T>> {
+    fn on_ranks<T: Send>(
+        ranks: usize,
+        work: impl Fn(&WorkloadRank, &WorkloadSite) -> Result<T> + Sync,
+    ) -> Vec<Result<T>> {
         let stop = AtomicBool::new(false);
         let show = |_: &str, _: u64| {};
-        let (watch, clock) = (Watch::new(&stop, &show), Clock::start());
-        let site = Site::files(Path::new("/does/not/exist"), Bucket::new("none").unwrap());
-        threads(ranks, |team| work(&Crew::new(team, &watch, clock), &site))
+        let (watch, clock) = (RunWatch::new(&stop, &show), RunClock::start());
+        let site = WorkloadSite::files(Path::new("/does/not/exist"), Bucket::new("none").unwrap());
+        threads(ranks, |team| work(&WorkloadRank::new(team, &watch, clock), &site))
     }
 
     /// A rank that is slow by a known time makes the phase last as long; the others wear out.
@@ -423,7 +426,7 @@ mod tests {
     fn checks_are_untimed_and_failures_counted() {
         let found = on_ranks(1, |crew, site| {
             let pause = || std::thread::sleep(Duration::from_millis(30));
-            let work = |recorder: &mut Recorder| {
+            let work = |recorder: &mut PhaseRecorder| {
                 recorder.aside(pause);
                 recorder.repeat(2, None, |recorder, turn| {
                     pause();

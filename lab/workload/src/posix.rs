@@ -4,27 +4,27 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use fordway_measure::Lane;
+use fordway_measure::MeasuredLane;
 use fordway_store::{Error, ErrorKind, Key, Result};
 use fordway_sys::read_into_spare;
 use walkdir::WalkDir;
 
-use crate::Target;
+use crate::MeasuredTarget;
 use crate::target::failed;
 
 const LANE: &str = "posix";
 
 /// Plain files in a directory.
 pub struct PosixTarget {
-    lane: Lane,
+    lane: MeasuredLane,
     dir: PathBuf,
-    sync: Sync,
-    publish: Publish,
+    sync: SyncLevel,
+    publish: PublishMethod,
 }
 
 /// How a put makes a file appear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Publish {
+enum PublishMethod {
     /// Written under a temporary name and renamed: as atomic as the other lanes' puts.
     Rename,
     /// Written where it is to stay, as IOR and mdtest do.
@@ -33,7 +33,7 @@ enum Publish {
 
 /// What a put waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sync {
+pub enum SyncLevel {
     /// The page cache.
     Nothing,
     /// Stable storage of the content.
@@ -44,20 +44,20 @@ pub enum Sync {
 
 impl PosixTarget {
     /// Works in the new directory `dir`; a put is a write to a temporary name and a rename.
-    pub fn new(dir: &Path, sync: Sync) -> Result<Self> {
+    pub fn new(dir: &Path, sync: SyncLevel) -> Result<Self> {
         fs::create_dir(dir).map_err(|error| {
             Error::new(ErrorKind::Io, format!("making the directory {}", dir.display())).caused_by(error)
         })?;
         let description =
             "plain open, read, write to a temporary name, rename, unlink by absolute path".into();
-        let lane = Lane { name: LANE.into(), description };
-        Ok(PosixTarget { lane, dir: dir.to_owned(), sync, publish: Publish::Rename })
+        let lane = MeasuredLane { name: LANE.into(), description };
+        Ok(PosixTarget { lane, dir: dir.to_owned(), sync, publish: PublishMethod::Rename })
     }
 
     /// Works in the directory `dir` that is there, or will be before the first call; a put creates the
     /// file under its own name and waits for the page cache.
-    pub(crate) fn in_place(lane: Lane, dir: PathBuf) -> Self {
-        PosixTarget { lane, dir, sync: Sync::Nothing, publish: Publish::InPlace }
+    pub(crate) fn in_place(lane: MeasuredLane, dir: PathBuf) -> Self {
+        PosixTarget { lane, dir, sync: SyncLevel::Nothing, publish: PublishMethod::InPlace }
     }
 
     fn path(&self, key: &Key) -> PathBuf {
@@ -66,8 +66,8 @@ impl PosixTarget {
 
     fn write(&self, key: &Key, body: &[u8]) -> io::Result<()> {
         match self.publish {
-            Publish::Rename => self.write_and_rename(key, body),
-            Publish::InPlace => self.create(&self.path(key))?.write_all(body),
+            PublishMethod::Rename => self.write_and_rename(key, body),
+            PublishMethod::InPlace => self.create(&self.path(key))?.write_all(body),
         }
     }
 
@@ -94,13 +94,13 @@ impl PosixTarget {
             done => done?,
         };
         file.write_all(body)?;
-        if self.sync != Sync::Nothing {
+        if self.sync != SyncLevel::Nothing {
             file.sync_data()?;
         }
         drop(file);
         fs::rename(&staged, &path)?;
         match (self.sync, path.parent()) {
-            (Sync::ContentAndName, Some(parent)) => File::open(parent)?.sync_data(),
+            (SyncLevel::ContentAndName, Some(parent)) => File::open(parent)?.sync_data(),
             _ => Ok(()),
         }
     }
@@ -115,8 +115,8 @@ impl PosixTarget {
     }
 }
 
-impl Target for PosixTarget {
-    fn lane(&self) -> &Lane {
+impl MeasuredTarget for PosixTarget {
+    fn lane(&self) -> &MeasuredLane {
         &self.lane
     }
 

@@ -2,16 +2,16 @@
 
 use std::fmt::Write as _;
 
-use fordway_measure::{Run, Summary, ns_text, rate_text};
+use fordway_measure::{PhaseSummary, RunDocument, ns_text, rate_text};
 
 use crate::PhaseResult;
 use crate::bench::LaneResults;
-use crate::io500::published::Published;
+use crate::io500::published::PublishedTable;
 use crate::io500::{figure, unit};
 
 /// The phases, a line for each lane, a blank line between phases. `docs/reference/bench.md` explains the
 /// columns.
-pub fn table(run: &Run, lanes: &[LaneResults]) -> String {
+pub fn table(run: &RunDocument, lanes: &[LaneResults]) -> String {
     let reference = run.lanes.first().map_or("", |lane| lane.name.as_str());
     let headings =
         ["phase", "lane", "ops", "errors", "time", "fastest rank", "ops/s", "MiB/s", "p50", "p99", "max"];
@@ -32,11 +32,11 @@ pub fn table(run: &Run, lanes: &[LaneResults]) -> String {
     text
 }
 
-fn cells(summary: &Summary, rounds: &[&PhaseResult], run: &Run) -> Vec<String> {
+fn cells(summary: &PhaseSummary, rounds: &[&PhaseResult], run: &RunDocument) -> Vec<String> {
     let time_ns: u64 = rounds.iter().map(|round| round.elapsed_ns()).sum();
     let fastest_ns: u64 = rounds.iter().map(|round| round.fastest_ns()).sum();
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let latency = |pick: fn(&fordway_measure::Quantiles) -> u64| {
+    let latency = |pick: fn(&fordway_measure::LatencyQuantiles) -> u64| {
         or_dash(summary.latency.as_ref().map(|quantiles| ns_text(pick(quantiles))))
     };
     vec![
@@ -56,19 +56,19 @@ fn cells(summary: &Summary, rounds: &[&PhaseResult], run: &Run) -> Vec<String> {
 }
 
 /// The rate in units of the reference's, with its interval where there is one.
-fn against_reference(summary: &Summary, run: &Run) -> Option<String> {
+fn against_reference(summary: &PhaseSummary, run: &RunDocument) -> Option<String> {
     let Some(ratio) = &summary.ratio else { return Some("1".to_owned()) };
     if let Some(interval) = &ratio.interval {
         return Some(format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high));
     }
-    let of_reference = |other: &&Summary| other.phase == summary.phase && other.lane == ratio.to;
+    let of_reference = |other: &&PhaseSummary| other.phase == summary.phase && other.lane == ratio.to;
     let reference = run.summaries.iter().find(of_reference)?;
     Some(format!("{:.2}", summary.ops_per_s? / reference.ops_per_s?))
 }
 
 /// IO500's phases in its units, beside figures that were published. In brackets what each is of the
 /// first of its kind: the first lane here, the first system there.
-pub fn beside_published(lanes: &[LaneResults], published: &Published) -> String {
+pub fn beside_published(lanes: &[LaneResults], published: &PublishedTable) -> String {
     let mut headings = vec!["phase".to_owned(), "unit".to_owned()];
     headings.extend(lanes.iter().map(|lane| lane.lane.name.clone()));
     headings.extend(published.systems.iter().map(|system| format!("| {system}")));

@@ -1,6 +1,6 @@
 //! What a phase came to, over all ranks.
 
-use fordway_measure::{Block, Latencies, Operation, RankRecord, Records};
+use fordway_measure::{BlockRecord, LatencyHistogram, OperationRecord, RankRecord, RunRecords};
 use serde::{Deserialize, Serialize};
 
 /// One rank's part in a phase.
@@ -18,7 +18,7 @@ pub struct RankShare {
     pub aside_ns: u64,
     /// CPU time of this rank, including making and checking content.
     pub cpu_ns: u64,
-    /// Latencies of the operations that succeeded, as [`Latencies::to_base64`] has them.
+    /// Latencies of the operations that succeeded, as [`LatencyHistogram::to_base64`] has them.
     pub latencies: String,
     /// Operations that are in the latencies but not kept one by one.
     pub not_kept: u64,
@@ -34,7 +34,7 @@ pub struct PhaseResult {
     /// What each rank did, by rank.
     pub ranks: Vec<RankShare>,
     /// The operations one by one (up to [`crate::MAX_RAW_OPERATIONS`] of each rank); on rank 0 alone.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<OperationRecord>,
     /// When it began, on rank 0's clock.
     pub origin_ns: u64,
     /// CPU time of the lane's server meanwhile; `None` where there is none within reach.
@@ -122,16 +122,16 @@ impl PhaseResult {
         sum
     }
 
-    pub(crate) fn latencies(&self) -> Latencies {
-        let mut all = Latencies::default();
-        let shares = self.ranks.iter().filter_map(|rank| Latencies::from_base64(&rank.latencies));
+    pub(crate) fn latencies(&self) -> LatencyHistogram {
+        let mut all = LatencyHistogram::default();
+        let shares = self.ranks.iter().filter_map(|rank| LatencyHistogram::from_base64(&rank.latencies));
         shares.for_each(|latencies| all.add(&latencies));
         all
     }
 
     /// Adds the phase to the records of a run, under its numbers there.
-    pub fn record(&self, (lane, phase, round): (u8, u8, u16), block: u32, records: &mut Records) {
-        records.operations.extend(self.operations.iter().map(|op| Operation {
+    pub fn record(&self, (lane, phase, round): (u8, u8, u16), block: u32, records: &mut RunRecords) {
+        records.operations.extend(self.operations.iter().map(|op| OperationRecord {
             lane,
             phase,
             round,
@@ -154,7 +154,7 @@ impl PhaseResult {
         if self.is_part {
             return;
         }
-        records.blocks.push(Block {
+        records.blocks.push(BlockRecord {
             lane,
             phase,
             round,
@@ -170,8 +170,8 @@ impl PhaseResult {
 
 impl RankShare {
     fn add(&mut self, other: &RankShare) {
-        let mut latencies = Latencies::from_base64(&self.latencies).unwrap_or_default();
-        if let Some(more) = Latencies::from_base64(&other.latencies) {
+        let mut latencies = LatencyHistogram::from_base64(&self.latencies).unwrap_or_default();
+        if let Some(more) = LatencyHistogram::from_base64(&other.latencies) {
             latencies.add(&more);
         }
         self.latencies = latencies.to_base64();

@@ -9,53 +9,53 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use fordway_measure::Lane;
+use fordway_measure::MeasuredLane;
 use fordway_store::{Bucket, Error, ErrorKind, Result, Store};
 
-use crate::{PosixTarget, StoreTarget, Target};
+use crate::{MeasuredTarget, PosixTarget, StoreTarget};
 
 /// A place that is named but need not exist yet; clones name the same one.
 #[derive(Clone)]
-pub struct Site {
-    lane: Lane,
+pub struct WorkloadSite {
+    lane: MeasuredLane,
     name: Bucket,
-    kind: Kind,
+    kind: SiteKind,
 }
 
 #[derive(Clone)]
-enum Kind {
+enum SiteKind {
     Files { parent: PathBuf },
     Objects { store: Arc<dyn Store>, server_pid: Option<u32> },
 }
 
 /// What can be done at a site beyond whole objects.
-pub(crate) enum Means<'s> {
+pub(crate) enum SiteMeans<'s> {
     /// Files in this directory, written and read at offsets.
     Files(PathBuf),
     /// Objects in this bucket, made of parts.
     Objects(&'s Arc<dyn Store>, &'s Bucket),
 }
 
-impl Site {
+impl WorkloadSite {
     /// The directory `name` in `parent`: plain files, each written in place.
     pub fn files(parent: &Path, name: Bucket) -> Self {
         let description = "plain open, pwrite, pread, stat and unlink by absolute path, in place".into();
-        let lane = Lane { name: "posix".into(), description };
-        Site { lane, name, kind: Kind::Files { parent: parent.to_owned() } }
+        let lane = MeasuredLane { name: "posix".into(), description };
+        WorkloadSite { lane, name, kind: SiteKind::Files { parent: parent.to_owned() } }
     }
 
     /// The bucket `name` of `store`. `server_pid` is the process whose CPU time is the server's.
-    pub fn objects(lane: Lane, store: Arc<dyn Store>, name: Bucket, server_pid: Option<u32>) -> Self {
-        Site { lane, name, kind: Kind::Objects { store, server_pid } }
+    pub fn objects(lane: MeasuredLane, store: Arc<dyn Store>, name: Bucket, server_pid: Option<u32>) -> Self {
+        WorkloadSite { lane, name, kind: SiteKind::Objects { store, server_pid } }
     }
 
     /// Another bucket or directory, named after this one.
     pub(crate) fn beside(&self, suffix: &str) -> Result<Self> {
-        Ok(Site { name: Bucket::new(format!("{}-{suffix}", self.name))?, ..self.clone() })
+        Ok(WorkloadSite { name: Bucket::new(format!("{}-{suffix}", self.name))?, ..self.clone() })
     }
 
     /// Its lane.
-    pub fn lane(&self) -> &Lane {
+    pub fn lane(&self) -> &MeasuredLane {
         &self.lane
     }
 
@@ -66,16 +66,16 @@ impl Site {
 
     pub(crate) fn server_pid(&self) -> Option<u32> {
         match self.kind {
-            Kind::Files { .. } => None,
-            Kind::Objects { server_pid, .. } => server_pid,
+            SiteKind::Files { .. } => None,
+            SiteKind::Objects { server_pid, .. } => server_pid,
         }
     }
 
     /// Makes the bucket or directory. Errors: `BucketAlreadyOwnedByYou` if it is there.
     pub(crate) fn make(&self) -> Result<()> {
         match &self.kind {
-            Kind::Objects { store, .. } => store.create_bucket(&self.name),
-            Kind::Files { parent } => fs::create_dir(parent.join(self.name.as_str())).map_err(|error| {
+            SiteKind::Objects { store, .. } => store.create_bucket(&self.name),
+            SiteKind::Files { parent } => fs::create_dir(parent.join(self.name.as_str())).map_err(|error| {
                 let kind = match error.kind() {
                     io::ErrorKind::AlreadyExists => ErrorKind::BucketAlreadyOwnedByYou,
                     io::ErrorKind::NotFound => ErrorKind::InvalidArgument,
@@ -88,10 +88,10 @@ impl Site {
     }
 
     /// Its objects or files.
-    pub(crate) fn target(&self) -> Box<dyn Target> {
+    pub(crate) fn target(&self) -> Box<dyn MeasuredTarget> {
         match &self.kind {
-            Kind::Files { .. } => Box::new(PosixTarget::in_place(self.lane.clone(), self.dir())),
-            Kind::Objects { store, server_pid } => Box::new(StoreTarget::within(
+            SiteKind::Files { .. } => Box::new(PosixTarget::in_place(self.lane.clone(), self.dir())),
+            SiteKind::Objects { store, server_pid } => Box::new(StoreTarget::within(
                 self.lane.clone(),
                 store.clone(),
                 self.name.clone(),
@@ -100,10 +100,10 @@ impl Site {
         }
     }
 
-    pub(crate) fn means(&self) -> Means<'_> {
+    pub(crate) fn means(&self) -> SiteMeans<'_> {
         match &self.kind {
-            Kind::Files { .. } => Means::Files(self.dir()),
-            Kind::Objects { store, .. } => Means::Objects(store, &self.name),
+            SiteKind::Files { .. } => SiteMeans::Files(self.dir()),
+            SiteKind::Objects { store, .. } => SiteMeans::Objects(store, &self.name),
         }
     }
 
@@ -117,8 +117,8 @@ impl Site {
 
     fn dir(&self) -> PathBuf {
         match &self.kind {
-            Kind::Files { parent } => parent.join(self.name.as_str()),
-            Kind::Objects { .. } => PathBuf::new(),
+            SiteKind::Files { parent } => parent.join(self.name.as_str()),
+            SiteKind::Objects { .. } => PathBuf::new(),
         }
     }
 }
@@ -127,14 +127,14 @@ impl Site {
 const PAGE_BYTES: usize = 4096;
 
 /// A buffer for the content of one transfer or object.
-pub(crate) struct Pattern {
+pub(crate) struct ContentPattern {
     bytes: Vec<u8>,
 }
 
-impl Pattern {
+impl ContentPattern {
     /// Content of `len` bytes.
     pub(crate) fn new(len: usize) -> Self {
-        Pattern { bytes: noise(len) }
+        ContentPattern { bytes: noise(len) }
     }
 
     /// The content that `writer` puts at `offset` of what it writes.
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn content_of_another_place_or_writer_is_told_apart() {
         for len in [1usize, 9, 3901, 47_008] {
-            let mut pattern = Pattern::new(len);
+            let mut pattern = ContentPattern::new(len);
             let content = pattern.stamped(3, 1 << 20).to_vec();
             assert_eq!(content.len(), len);
             assert!(pattern.is(3, 1 << 20, &content));
@@ -187,12 +187,12 @@ mod tests {
             torn[len - 1] ^= 1;
             assert!(!pattern.is(3, 1 << 20, &torn));
         }
-        assert!(Pattern::new(0).is(1, 2, b""));
+        assert!(ContentPattern::new(0).is(1, 2, b""));
     }
 
     #[test]
     fn every_page_is_stamped() {
-        let mut pattern = Pattern::new(3 * PAGE_BYTES);
+        let mut pattern = ContentPattern::new(3 * PAGE_BYTES);
         let (one, other) = (pattern.stamped(1, 0).to_vec(), pattern.stamped(1, 1 << 30).to_vec());
         assert!(one.chunks(PAGE_BYTES).zip(other.chunks(PAGE_BYTES)).all(|(a, b)| a != b));
     }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use fordway_measure::{
-    Block, Lane, Latencies, Limit, Machine, Operation, Ratio, Records, Summary, Verdict, median_interval,
+    BlockRecord, LatencyHistogram, Machine, MeasuredLane, OperationRecord, PhaseSummary, ResultLimit,
+    RunRecords, SpeedRatio, SpeedVerdict, median_interval,
 };
 
-use crate::compare::Phase;
+use crate::compare::ComparePhase;
 
 /// Share of the processors' time above which they are the limit.
 const BUSY: f64 = 0.9;
@@ -14,7 +15,7 @@ const BUSY: f64 = 0.9;
 const IDLE: f64 = 0.5;
 
 /// What a run says besides its figures.
-pub struct Header {
+pub struct RunHeader {
     /// The machine, looked at before the work.
     pub machine: Machine,
     /// When it started, RFC 3339.
@@ -29,7 +30,7 @@ pub struct Header {
 
 /// Where the operations of a run could be done at once.
 #[derive(Clone, Copy, Debug)]
-pub struct Capacity {
+pub struct RunCapacity {
     /// Threads that made calls.
     pub threads: usize,
     /// Processors of the machine.
@@ -38,58 +39,68 @@ pub struct Capacity {
 
 /// One summary for each phase of a comparison and each lane, phases first. The first lane is the
 /// reference.
-pub fn summarise(lanes: &[Lane], records: &Records, capacity: Capacity, seed: u64) -> Vec<Summary> {
+pub fn summarise(
+    lanes: &[MeasuredLane],
+    records: &RunRecords,
+    capacity: RunCapacity,
+    seed: u64,
+) -> Vec<PhaseSummary> {
     let of_phase =
-        |phase: Phase| summarise_phase(lanes, (phase as u8, phase.name()), records, capacity, seed);
-    Phase::ALL.into_iter().flat_map(of_phase).collect()
+        |phase: ComparePhase| summarise_phase(lanes, (phase as u8, phase.name()), records, capacity, seed);
+    ComparePhase::ALL.into_iter().flat_map(of_phase).collect()
 }
 
 /// One summary for each lane in the phase of that index and name.
 pub fn summarise_phase(
-    lanes: &[Lane],
+    lanes: &[MeasuredLane],
     phase: (u8, &str),
-    records: &Records,
-    capacity: Capacity,
+    records: &RunRecords,
+    capacity: RunCapacity,
     seed: u64,
-) -> Vec<Summary> {
-    let row = |lane: usize| Row::new(lanes, records, phase, lane as u8).summary(capacity, seed);
+) -> Vec<PhaseSummary> {
+    let row = |lane: usize| SummaryRow::new(lanes, records, phase, lane as u8).summary(capacity, seed);
     (0..lanes.len()).map(row).collect()
 }
 
-struct Row<'r> {
-    lanes: &'r [Lane],
+struct SummaryRow<'r> {
+    lanes: &'r [MeasuredLane],
     phase: &'r str,
     lane: u8,
-    operations: Vec<&'r Operation>,
-    blocks: Vec<&'r Block>,
-    reference: Vec<&'r Block>,
+    operations: Vec<&'r OperationRecord>,
+    blocks: Vec<&'r BlockRecord>,
+    reference: Vec<&'r BlockRecord>,
 }
 
-impl<'r> Row<'r> {
-    fn new(lanes: &'r [Lane], records: &'r Records, (number, phase): (u8, &'r str), lane: u8) -> Self {
-        let blocks_of = |lane: u8| -> Vec<&Block> {
-            let mut blocks: Vec<&Block> = records.blocks.iter().collect();
+impl<'r> SummaryRow<'r> {
+    fn new(
+        lanes: &'r [MeasuredLane],
+        records: &'r RunRecords,
+        (number, phase): (u8, &'r str),
+        lane: u8,
+    ) -> Self {
+        let blocks_of = |lane: u8| -> Vec<&BlockRecord> {
+            let mut blocks: Vec<&BlockRecord> = records.blocks.iter().collect();
             blocks.retain(|block| block.lane == lane && block.phase == number && block.elapsed_ns > 0);
             blocks.sort_unstable_by_key(|block| block.block);
             blocks
         };
-        let wanted = |op: &&Operation| op.lane == lane && op.phase == number;
+        let wanted = |op: &&OperationRecord| op.lane == lane && op.phase == number;
         let operations = records.operations.iter().filter(wanted).collect();
-        Row { lanes, phase, lane, operations, blocks: blocks_of(lane), reference: blocks_of(0) }
+        SummaryRow { lanes, phase, lane, operations, blocks: blocks_of(lane), reference: blocks_of(0) }
     }
 
-    fn summary(&self, capacity: Capacity, seed: u64) -> Summary {
-        let mut latencies = Latencies::default();
+    fn summary(&self, capacity: RunCapacity, seed: u64) -> PhaseSummary {
+        let mut latencies = LatencyHistogram::default();
         let succeeded = self.operations.iter().filter(|op| op.ok);
         succeeded.for_each(|op| latencies.record(op.duration_ns));
         let operations = latencies.len();
-        let sum = |value: fn(&Block) -> u64| self.blocks.iter().map(|block| value(block)).sum::<u64>();
+        let sum = |value: fn(&BlockRecord) -> u64| self.blocks.iter().map(|block| value(block)).sum::<u64>();
         let (bytes, elapsed_s) = (sum(|block| block.bytes), sum(|block| block.elapsed_ns) as f64 / 1e9);
         let per_second = |count: u64| (count > 0 && elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
         let per_op = |ns: u64| (operations > 0).then(|| ns as f64 / operations as f64);
         let server_cpu = self.blocks.iter().map(|block| block.server_cpu_ns).sum::<Option<u64>>();
         let has_server = !self.blocks.is_empty() && server_cpu.is_some();
-        Summary {
+        PhaseSummary {
             lane: self.lanes[usize::from(self.lane)].name.clone(),
             phase: self.phase.to_owned(),
             operations,
@@ -115,18 +126,23 @@ impl<'r> Row<'r> {
     }
 
     /// The median over blocks of (time of the reference / time of this lane) for the same work.
-    fn ratio(&self, seed: u64) -> Ratio {
+    fn ratio(&self, seed: u64) -> SpeedRatio {
         let pairs = self.blocks.iter().filter_map(|block| {
             let other = self.reference.binary_search_by_key(&block.block, |other| other.block).ok()?;
             Some(self.reference[other].elapsed_ns as f64 / block.elapsed_ns as f64)
         });
         let interval = median_interval(&pairs.collect::<Vec<_>>(), seed);
-        Ratio { to: self.lanes[0].name.clone(), interval, verdict: Verdict::of(interval.as_ref()) }
+        SpeedRatio { to: self.lanes[0].name.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
     }
 }
 
 /// What keeps a lane from being faster, from the CPU time it used of what there was in `elapsed_s`.
-pub(crate) fn limit(client_ns: u64, server_ns: Option<u64>, elapsed_s: f64, capacity: Capacity) -> Limit {
+pub(crate) fn limit(
+    client_ns: u64,
+    server_ns: Option<u64>,
+    elapsed_s: f64,
+    capacity: RunCapacity,
+) -> ResultLimit {
     let at_once = capacity.threads.min(capacity.cpus) as f64;
     let used_s = (client_ns + server_ns.unwrap_or_default()) as f64 / 1e9;
     let share = if elapsed_s > 0.0 { used_s / elapsed_s / at_once } else { f64::NAN };
@@ -144,14 +160,14 @@ pub(crate) fn limit(client_ns: u64, server_ns: Option<u64>, elapsed_s: f64, capa
             format!("{:.0} % of the CPU time that {at_once} at once could use was used", 100.0 * share)
         }
     };
-    Limit { name: name.to_owned(), evidence }
+    ResultLimit { name: name.to_owned(), evidence }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const CAPACITY: Capacity = Capacity { threads: 1, cpus: 2 };
+    const CAPACITY: RunCapacity = RunCapacity { threads: 1, cpus: 2 };
 
     fn block(
         lane: u8,
@@ -159,9 +175,9 @@ mod tests {
         elapsed_ns: u64,
         client_cpu_ns: u64,
         server_cpu_ns: Option<u64>,
-    ) -> Block {
-        let (phase, round, operations, bytes) = (Phase::Get as u8, 0, 1, 0);
-        Block {
+    ) -> BlockRecord {
+        let (phase, round, operations, bytes) = (ComparePhase::Get as u8, 0, 1, 0);
+        BlockRecord {
             lane,
             phase,
             round,
@@ -174,9 +190,9 @@ mod tests {
         }
     }
 
-    fn operation(lane: u8, block: u32, duration_ns: u64) -> Operation {
-        let phase = Phase::Get as u8;
-        Operation {
+    fn operation(lane: u8, block: u32, duration_ns: u64) -> OperationRecord {
+        let phase = ComparePhase::Get as u8;
+        OperationRecord {
             lane,
             phase,
             round: 0,
@@ -192,14 +208,14 @@ mod tests {
     }
 
     /// Ten blocks on two lanes, the second of which takes twice as long; CPU times as given.
-    fn get_rows(client_cpu_ns: u64, server_cpu_ns: Option<u64>) -> Vec<Summary> {
-        let mut records = Records::default();
+    fn get_rows(client_cpu_ns: u64, server_cpu_ns: Option<u64>) -> Vec<PhaseSummary> {
+        let mut records = RunRecords::default();
         for number in 0..10 {
             records.blocks.push(block(0, number, 1_000, 990, None));
             records.blocks.push(block(1, number, 2_000, client_cpu_ns, server_cpu_ns));
             records.operations.extend([operation(0, number, 1_000), operation(1, number, 2_000)]);
         }
-        let lane = |name: &str| Lane { name: name.into(), description: String::new() };
+        let lane = |name: &str| MeasuredLane { name: name.into(), description: String::new() };
         let mut rows = summarise(&[lane("a"), lane("b")], &records, CAPACITY, 1);
         rows.retain(|row| row.phase == "get");
         rows
@@ -221,7 +237,7 @@ mod tests {
         assert_eq!((rows[0].ratio.as_ref(), rows[0].server_cpu_ns_per_op), (None, None));
         let ratio = rows[1].ratio.as_ref().unwrap();
         let interval = ratio.interval.as_ref().unwrap();
-        assert_eq!((ratio.verdict, interval.value, interval.low), (Verdict::Slower, 0.5, 0.5));
+        assert_eq!((ratio.verdict, interval.value, interval.low), (SpeedVerdict::Slower, 0.5, 0.5));
         assert_eq!(rows[1].ops_per_s.map(f64::round), Some(500_000.0));
         assert_eq!(rows[1].server_cpu_ns_per_op, Some(10.0));
     }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_measure::{Lane, Shuffle};
+use fordway_measure::{MeasuredLane, SeededRandom};
 use fordway_store::{
-    Bucket, ByteRange, DeleteOptions, Entry, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions,
+    Bucket, ByteRange, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListEntry, ListQuery, PutOptions,
     Result, Store,
 };
 
 /// A way to store and fetch objects, as the measurement sees it. Calls may come from many threads.
-pub trait Target: Send + Sync {
+pub trait MeasuredTarget: Send + Sync {
     /// Its name and what it does.
-    fn lane(&self) -> &Lane;
+    fn lane(&self) -> &MeasuredLane;
 
     /// The process whose CPU time is the server's, where there is one.
     fn server_pid(&self) -> Option<u32> {
@@ -45,7 +45,7 @@ pub trait Target: Send + Sync {
 
 /// Any store, in a bucket of its own or below a prefix of somebody else's.
 pub struct StoreTarget {
-    lane: Lane,
+    lane: MeasuredLane,
     store: Arc<dyn Store>,
     bucket: Bucket,
     /// What every key begins with; empty in a bucket of its own, which is removed at the end.
@@ -54,19 +54,29 @@ pub struct StoreTarget {
 }
 
 impl StoreTarget {
-    /// Makes `bucket` in `store`; [`Target::clean_up`] removes it with all that is in it.
-    pub fn new(lane: Lane, store: Arc<dyn Store>, bucket: Bucket, server_pid: Option<u32>) -> Result<Self> {
+    /// Makes `bucket` in `store`; [`MeasuredTarget::clean_up`] removes it with all that is in it.
+    pub fn new(
+        lane: MeasuredLane,
+        store: Arc<dyn Store>,
+        bucket: Bucket,
+        server_pid: Option<u32>,
+    ) -> Result<Self> {
         store.create_bucket(&bucket)?;
         Ok(StoreTarget::within(lane, store, bucket, server_pid))
     }
 
     /// Works below `prefix`, which is not empty, in a bucket that is there and stays.
-    pub fn below(lane: Lane, store: Arc<dyn Store>, bucket: Bucket, prefix: String) -> Self {
+    pub fn below(lane: MeasuredLane, store: Arc<dyn Store>, bucket: Bucket, prefix: String) -> Self {
         StoreTarget { lane, store, bucket, prefix, server_pid: None }
     }
 
     /// Works in a bucket that is there, or will be before the first call.
-    pub fn within(lane: Lane, store: Arc<dyn Store>, bucket: Bucket, server_pid: Option<u32>) -> Self {
+    pub fn within(
+        lane: MeasuredLane,
+        store: Arc<dyn Store>,
+        bucket: Bucket,
+        server_pid: Option<u32>,
+    ) -> Self {
         StoreTarget { lane, store, bucket, prefix: String::new(), server_pid }
     }
 
@@ -79,7 +89,7 @@ impl StoreTarget {
         }
     }
 
-    fn pages(&self, mut visit: impl FnMut(Entry)) -> Result<()> {
+    fn pages(&self, mut visit: impl FnMut(ListEntry)) -> Result<()> {
         let mut query = ListQuery { prefix: self.prefix.clone(), ..ListQuery::default() };
         loop {
             let page = self.store.list(&self.bucket, &query)?;
@@ -92,8 +102,8 @@ impl StoreTarget {
     }
 }
 
-impl Target for StoreTarget {
-    fn lane(&self) -> &Lane {
+impl MeasuredTarget for StoreTarget {
+    fn lane(&self) -> &MeasuredLane {
         &self.lane
     }
 
@@ -108,7 +118,7 @@ impl Target for StoreTarget {
     fn list(&self) -> Result<Vec<(String, u64)>> {
         let mut keys = Vec::new();
         self.pages(|entry| {
-            if let Entry::Object(mut object) = entry {
+            if let ListEntry::Object(mut object) = entry {
                 object.key.drain(..self.prefix.len().min(object.key.len()));
                 keys.push((object.key, object.size));
             }
@@ -161,18 +171,18 @@ pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: 
 /// Sleeps before every operation of the target within, and logs how long it really slept: a
 /// measurement must recover the difference.
 pub struct DelayTarget {
-    lane: Lane,
-    within: Box<dyn Target>,
+    lane: MeasuredLane,
+    within: Box<dyn MeasuredTarget>,
     delay: Duration,
     log: DelayLog,
 }
 
 /// What a [`DelayTarget`] slept so far; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct DelayLog(Arc<Slept>);
+pub struct DelayLog(Arc<SleepTotals>);
 
 #[derive(Debug, Default)]
-struct Slept {
+struct SleepTotals {
     calls: AtomicU64,
     ns: AtomicU64,
 }
@@ -187,10 +197,10 @@ impl DelayLog {
 
 impl DelayTarget {
     /// Delays `within` by `delay`, more or less a fifth of it.
-    pub fn new(within: Box<dyn Target>, delay: Duration) -> Self {
+    pub fn new(within: Box<dyn MeasuredTarget>, delay: Duration) -> Self {
         let name = format!("{}+delay", within.lane().name);
         let description = format!("{}, each call after a sleep of about {delay:?}", within.lane().name);
-        DelayTarget { lane: Lane { name, description }, within, delay, log: DelayLog::default() }
+        DelayTarget { lane: MeasuredLane { name, description }, within, delay, log: DelayLog::default() }
     }
 
     /// What was slept, to be asked when the target is out of sight.
@@ -201,15 +211,15 @@ impl DelayTarget {
     fn sleep(&self) {
         let call = self.log.0.calls.fetch_add(1, Ordering::Relaxed);
         let fifth = self.delay / 5;
-        let spread = Shuffle::new(call).below(1 + 2 * fifth.as_nanos() as usize) as u64;
+        let spread = SeededRandom::new(call).below(1 + 2 * fifth.as_nanos() as usize) as u64;
         let before = Instant::now();
         std::thread::sleep(self.delay - fifth + Duration::from_nanos(spread));
         self.log.0.ns.fetch_add(before.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 }
 
-impl Target for DelayTarget {
-    fn lane(&self) -> &Lane {
+impl MeasuredTarget for DelayTarget {
+    fn lane(&self) -> &MeasuredLane {
         &self.lane
     }
 

@@ -1,6 +1,6 @@
 //! Ranks that work at once and meet between blocks of work.
 //!
-//! A workload is written once for a [`Team`]. Its ranks are threads of this process
+//! A workload is written once for a [`RankTeam`]. Its ranks are threads of this process
 //! ([`threads`]), or the processes of an MPI job, whose team a leaf brings along.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 /// What one rank knows of all ranks. Every method but `rank` and `size` is collective: all ranks call
 /// it, in the same order. Errors: `Internal` once a rank has ended early, so that nobody waits for it.
-pub trait Team {
+pub trait RankTeam {
     /// This rank, from 0.
     fn rank(&self) -> usize;
 
@@ -37,14 +37,14 @@ pub trait Team {
 
 /// Runs `work` on `size` ranks (at least 1), each a thread; answers what each made of it, by rank.
 /// A rank that ends with an error, or panics, ends the others at their next meeting.
-pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn Team) -> Result<T> + Sync) -> Vec<Result<T>> {
-    let meeting = Meeting { size: size.max(1), state: Mutex::default(), changed: Condvar::new() };
+pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn RankTeam) -> Result<T> + Sync) -> Vec<Result<T>> {
+    let meeting = TeamMeeting { size: size.max(1), state: Mutex::default(), changed: Condvar::new() };
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..meeting.size)
             .map(|rank| {
                 let (meeting, work) = (&meeting, &work);
                 scope.spawn(move || {
-                    let mut seat = Seat { meeting, rank, done: false };
+                    let mut seat = MeetingSeat { meeting, rank, done: false };
                     let result = work(&seat);
                     seat.done = result.is_ok();
                     result
@@ -59,14 +59,14 @@ pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn Team) -> Result<T> + Syn
 }
 
 /// Where the ranks meet.
-struct Meeting {
+struct TeamMeeting {
     size: usize,
-    state: Mutex<State>,
+    state: Mutex<MeetingState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct MeetingState {
     /// Counts meetings that are over.
     round: u64,
     /// What the ranks that arrived have brought, by rank.
@@ -79,8 +79,8 @@ struct State {
     lost: Option<usize>,
 }
 
-impl Meeting {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl TeamMeeting {
+    fn state(&self) -> MutexGuard<'_, MeetingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,13 +108,13 @@ impl Meeting {
     }
 }
 
-struct Seat<'m> {
-    meeting: &'m Meeting,
+struct MeetingSeat<'m> {
+    meeting: &'m TeamMeeting,
     rank: usize,
     done: bool,
 }
 
-impl Drop for Seat<'_> {
+impl Drop for MeetingSeat<'_> {
     fn drop(&mut self) {
         if !self.done {
             self.meeting.state().lost.get_or_insert(self.rank);
@@ -123,7 +123,7 @@ impl Drop for Seat<'_> {
     }
 }
 
-impl Seat<'_> {
+impl MeetingSeat<'_> {
     fn reduce(&self, mine: u64, fold: impl Fn(u64, u64) -> u64) -> Result<u64> {
         let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
         self.meeting
@@ -131,7 +131,7 @@ impl Seat<'_> {
     }
 }
 
-impl Team for Seat<'_> {
+impl RankTeam for MeetingSeat<'_> {
     fn rank(&self) -> usize {
         self.rank
     }

@@ -7,13 +7,13 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use fordway_measure::{ObjectRecord, Shuffle, bytes_text};
+use fordway_measure::{ObjectDirectories, SeededRandom, bytes_text};
 use fordway_store::{Error, ErrorKind, Key, Result};
 use walkdir::WalkDir;
 
 /// One file of the tree.
 #[derive(Clone, Debug)]
-pub struct Item {
+pub struct TreeFile {
     /// Its path below the tree's root.
     pub key: Key,
     /// Its content.
@@ -33,16 +33,16 @@ pub struct TreeLimits {
 
 /// A tree in memory.
 #[derive(Clone, Debug, Default)]
-pub struct Tree {
+pub struct FileTree {
     /// The files, in byte order of their keys.
-    pub items: Vec<Item>,
+    pub items: Vec<TreeFile>,
     /// Bytes in all.
     pub bytes: u64,
     /// What was left out, and why, in sentences.
     pub warnings: Vec<String>,
 }
 
-impl Tree {
+impl FileTree {
     /// Reads the regular files below `dir`; links are not followed.
     /// Errors: `InvalidArgument` if `dir` is missing, no directory, or holds no file to use;
     /// `AccessDenied` if it cannot be read.
@@ -51,8 +51,8 @@ impl Tree {
         let total = found.files.len();
         // Where limits leave files out, the others are to be a sample of the tree (the same for the same seed), and
         // not its first directories.
-        Shuffle::new(limits.seed).shuffle(&mut found.files);
-        let mut tree = Tree::default();
+        SeededRandom::new(limits.seed).shuffle(&mut found.files);
+        let mut tree = FileTree::default();
         let mut unreadable = found.unreadable;
         for (path, key) in found.files {
             let size = path.metadata().map_or(0, |meta| meta.len());
@@ -62,7 +62,7 @@ impl Tree {
             match std::fs::read(&path) {
                 Ok(body) => {
                     tree.bytes += body.len() as u64;
-                    tree.items.push(Item { key, body });
+                    tree.items.push(TreeFile { key, body });
                 }
                 Err(_) => unreadable += 1,
             }
@@ -96,19 +96,19 @@ impl Tree {
     }
 }
 
-struct Found {
+struct FoundFiles {
     files: Vec<(std::path::PathBuf, Key)>,
     no_keys: usize,
     unreadable: usize,
 }
 
-fn find_files(dir: &Path) -> Result<Found> {
+fn find_files(dir: &Path) -> Result<FoundFiles> {
     let meta = std::fs::metadata(dir).map_err(|error| cannot_open(dir, error))?;
     if !meta.is_dir() {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", dir.display())));
     }
     std::fs::read_dir(dir).map_err(|error| cannot_open(dir, error))?;
-    let mut found = Found { files: Vec::new(), no_keys: 0, unreadable: 0 };
+    let mut found = FoundFiles { files: Vec::new(), no_keys: 0, unreadable: 0 };
     for entry in WalkDir::new(dir).sort_by_file_name() {
         match entry {
             Ok(entry) if entry.file_type().is_file() => {
@@ -145,7 +145,7 @@ fn nothing_to_use(dir: &Path, warnings: &[String]) -> Error {
 pub(crate) fn directory_records<'k>(
     round: u16,
     objects: impl Iterator<Item = (&'k str, u64)>,
-) -> Vec<ObjectRecord> {
+) -> Vec<ObjectDirectories> {
     let objects: Vec<_> = objects.collect();
     let mut known = HashSet::new();
     let made: Vec<u16> = objects.iter().map(|(key, _)| new_in(&mut known, key)).collect();
@@ -154,7 +154,7 @@ pub(crate) fn directory_records<'k>(
     let emptied: Vec<u16> = objects.iter().rev().map(|(key, _)| new_in(&mut known, key)).collect();
     let with_directories = objects.iter().zip(made).zip(emptied.into_iter().rev());
     with_directories
-        .map(|((&(key, bytes), made_directories), emptied_directories)| ObjectRecord {
+        .map(|((&(key, bytes), made_directories), emptied_directories)| ObjectDirectories {
             round,
             bytes,
             directories: above(key).count() as u16,
@@ -186,7 +186,7 @@ mod tests {
         std::fs::write(dir.path().join("b/c/2"), "two").unwrap();
         std::fs::write(dir.path().join("b-1"), "one").unwrap();
         std::os::unix::fs::symlink("b-1", dir.path().join("link")).unwrap();
-        let tree = Tree::read(dir.path(), &ALL).unwrap();
+        let tree = FileTree::read(dir.path(), &ALL).unwrap();
         let keys: Vec<_> = tree.items.iter().map(|item| item.key.as_str()).collect();
         assert_eq!((keys, tree.bytes, tree.warnings.len()), (vec!["b-1", "b/c/2"], 6, 0));
     }
@@ -196,7 +196,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         (0..50).for_each(|i| std::fs::write(dir.path().join(format!("f{i}")), [0; 100]).unwrap());
         let keys = |limits| -> (Vec<Key>, Vec<String>) {
-            let tree = Tree::read(dir.path(), &limits).unwrap();
+            let tree = FileTree::read(dir.path(), &limits).unwrap();
             (tree.items.into_iter().map(|item| item.key).collect(), tree.warnings)
         };
         let (few, warnings) = keys(TreeLimits { max_files: 10, ..ALL });
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn what_is_no_tree_is_refused_in_a_sentence() {
         let dir = tempfile::tempdir().unwrap();
-        let kind = |path: &Path| Tree::read(path, &ALL).map(|_| ()).unwrap_err();
+        let kind = |path: &Path| FileTree::read(path, &ALL).map(|_| ()).unwrap_err();
         assert!(kind(dir.path()).to_string().contains("no regular file"));
         assert!(kind(&dir.path().join("none")).to_string().contains("cannot be read"));
         std::fs::write(dir.path().join("f"), "x").unwrap();
@@ -220,7 +220,7 @@ mod tests {
     fn the_first_makes_and_the_last_empties() {
         let keys = ["a/b/1", "top", "a/2", "a/b/3", "c/4"];
         let found = directory_records(7, keys.iter().map(|key| (*key, 5)));
-        let column = |value: fn(&ObjectRecord) -> u16| found.iter().map(value).collect::<Vec<_>>();
+        let column = |value: fn(&ObjectDirectories) -> u16| found.iter().map(value).collect::<Vec<_>>();
         assert_eq!(column(|object| object.directories), [2, 0, 1, 2, 1]);
         assert_eq!(column(|object| object.made_directories), [2, 0, 0, 0, 1]);
         assert_eq!(column(|object| object.emptied_directories), [0, 0, 0, 2, 1]);

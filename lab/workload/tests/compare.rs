@@ -3,27 +3,29 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fordway_measure::{Lane, Operation, Verdict};
+use fordway_measure::{MeasuredLane, OperationRecord, SpeedVerdict};
 use fordway_store::{Bucket, Error, ErrorKind, Key, MemoryStore, Result};
-use fordway_workload::compare::{Outcome, Plan, run};
-use fordway_workload::summary::{Capacity, summarise};
-use fordway_workload::{DelayTarget, Item, PosixTarget, StoreTarget, Sync, Target, Tree};
+use fordway_workload::compare::{CompareOutcome, ComparePlan, run};
+use fordway_workload::summary::{RunCapacity, summarise};
+use fordway_workload::{
+    DelayTarget, FileTree, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel, TreeFile,
+};
 
-const PLAN: Plan = Plan { rounds: 5, warm_up: 1, seed: 42, threads: 1, range_bytes: 100 };
-const CAPACITY: Capacity = Capacity { threads: 1, cpus: 2 };
+const PLAN: ComparePlan = ComparePlan { rounds: 5, warm_up: 1, seed: 42, threads: 1, range_bytes: 100 };
+const CAPACITY: RunCapacity = RunCapacity { threads: 1, cpus: 2 };
 
-fn tree(files: usize) -> Tree {
-    let item = |i: usize| Item {
+fn tree(files: usize) -> FileTree {
+    let item = |i: usize| TreeFile {
         key: Key::new(format!("d{}/f{i:03}", i % 3)).unwrap(),
         body: vec![i as u8; i * 37],
     };
-    let mut items: Vec<Item> = (0..files).map(item).collect();
+    let mut items: Vec<TreeFile> = (0..files).map(item).collect();
     items.sort_by(|a, b| a.key.cmp(&b.key));
-    Tree { bytes: items.iter().map(|item| item.body.len() as u64).sum(), items, warnings: vec![] }
+    FileTree { bytes: items.iter().map(|item| item.body.len() as u64).sum(), items, warnings: vec![] }
 }
 
-fn lane(name: &str) -> Lane {
-    Lane { name: name.into(), description: String::new() }
+fn lane(name: &str) -> MeasuredLane {
+    MeasuredLane { name: name.into(), description: String::new() }
 }
 
 fn memory(name: &str) -> StoreTarget {
@@ -36,11 +38,15 @@ fn memory(name: &str) -> StoreTarget {
     .unwrap()
 }
 
-fn compare(plan: &Plan, tree: &Tree, targets: &[Box<dyn Target>]) -> Result<Outcome> {
+fn compare(
+    plan: &ComparePlan,
+    tree: &FileTree,
+    targets: &[Box<dyn MeasuredTarget>],
+) -> Result<CompareOutcome> {
     run(plan, tree, targets, &AtomicBool::new(false), &mut |_| {})
 }
 
-fn lanes(targets: &[Box<dyn Target>]) -> Vec<Lane> {
+fn lanes(targets: &[Box<dyn MeasuredTarget>]) -> Vec<MeasuredLane> {
     targets.iter().map(|target| target.lane().clone()).collect()
 }
 
@@ -48,10 +54,10 @@ fn lanes(targets: &[Box<dyn Target>]) -> Vec<Lane> {
 #[test]
 fn all_phases_run_and_verify() {
     let dir = tempfile::tempdir().unwrap();
-    let posix = PosixTarget::new(&dir.path().join("posix"), Sync::Nothing).unwrap();
-    let targets: Vec<Box<dyn Target>> = vec![Box::new(posix), Box::new(memory("memory"))];
+    let posix = PosixTarget::new(&dir.path().join("posix"), SyncLevel::Nothing).unwrap();
+    let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(posix), Box::new(memory("memory"))];
     for threads in [1, 4] {
-        let (plan, tree) = (Plan { threads, ..PLAN }, tree(150));
+        let (plan, tree) = (ComparePlan { threads, ..PLAN }, tree(150));
         let outcome = compare(&plan, &tree, &targets).unwrap();
         assert_eq!(outcome.failures, Vec::<String>::new());
         let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
@@ -86,7 +92,7 @@ fn all_phases_run_and_verify() {
 }
 
 /// Mean latency of a lane over all phases.
-fn mean_ns(operations: &[Operation], lane: u8) -> f64 {
+fn mean_ns(operations: &[OperationRecord], lane: u8) -> f64 {
     let durations: Vec<u64> =
         operations.iter().filter(|op| op.lane == lane).map(|op| op.duration_ns).collect();
     durations.iter().sum::<u64>() as f64 / durations.len() as f64
@@ -97,15 +103,15 @@ fn mean_ns(operations: &[Operation], lane: u8) -> f64 {
 fn an_injected_delay_is_recovered() {
     let delayed = DelayTarget::new(Box::new(memory("memory")), Duration::from_millis(1));
     let log = delayed.log();
-    let targets: Vec<Box<dyn Target>> = vec![Box::new(memory("memory")), Box::new(delayed)];
-    let plan = Plan { warm_up: 0, ..PLAN };
+    let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(memory("memory")), Box::new(delayed)];
+    let plan = ComparePlan { warm_up: 0, ..PLAN };
     let outcome = compare(&plan, &tree(40), &targets).unwrap();
     let recovered = mean_ns(&outcome.records.operations, 1) - mean_ns(&outcome.records.operations, 0);
     let logged = log.mean_ns().unwrap();
     assert!((recovered / logged - 1.0).abs() < 0.05, "{recovered} ns of {logged} ns");
     let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
     let slow = summaries.iter().find(|row| row.phase == "get" && row.lane == "memory+delay").unwrap();
-    assert_eq!(slow.ratio.as_ref().unwrap().verdict, Verdict::Slower);
+    assert_eq!(slow.ratio.as_ref().unwrap().verdict, SpeedVerdict::Slower);
 }
 
 /// A target that answers with what it likes.
@@ -115,8 +121,8 @@ struct Liar {
     refuses_puts: bool,
 }
 
-impl Target for Liar {
-    fn lane(&self) -> &Lane {
+impl MeasuredTarget for Liar {
+    fn lane(&self) -> &MeasuredLane {
         self.within.lane()
     }
     fn put(&self, key: &Key, body: &[u8]) -> Result<()> {
@@ -153,7 +159,7 @@ impl Target for Liar {
 fn wrong_content_is_counted_not_measured() {
     let lies = AtomicBool::new(true);
     let liar = Liar { within: memory("liar"), lies, refuses_puts: false };
-    let targets: Vec<Box<dyn Target>> = vec![Box::new(liar)];
+    let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(liar)];
     let outcome = compare(&PLAN, &tree(80), &targets).unwrap();
     let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
     let get = summaries.iter().find(|row| row.phase == "get").unwrap();
@@ -176,7 +182,7 @@ fn a_request_to_stop_is_heeded_within_a_block() {
         blocks += 1;
         stop.store(true, Ordering::Relaxed);
     };
-    let targets: Vec<Box<dyn Target>> = vec![Box::new(memory("memory"))];
+    let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(memory("memory"))];
     let error = run(&PLAN, &tree(200), &targets, &stop, &mut progress).expect_err("it was stopped");
     assert_eq!((error.kind(), blocks), (ErrorKind::Interrupted, 1));
 }

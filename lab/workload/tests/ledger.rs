@@ -5,10 +5,11 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use fordway_measure::{Interval, Lane, Records};
+use fordway_measure::{ConfidenceInterval, MeasuredLane, RunRecords};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::ledger::{
-    Account, Component, MeasuredComponent, Path, Plan, component_table, entry_table, measure,
+    LedgerAccount, LedgerComponent, LedgerPath, LedgerPlan, MeasuredComponent, component_table, entry_table,
+    measure,
 };
 
 const SIZES: [u64; 6] = [1, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
@@ -23,7 +24,7 @@ struct Fake {
     is_broken: bool,
 }
 
-impl Component for Fake {
+impl LedgerComponent for Fake {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.size_bytes = size_bytes;
         // Time that passes here is nobody's.
@@ -48,35 +49,35 @@ impl Component for Fake {
 }
 
 fn fake(name: &str, clock: &Rc<Cell<u64>>, per_operation_ns: u64, bytes_per_ns: u64) -> MeasuredComponent {
-    let lane = Lane { name: name.into(), description: String::new() };
+    let lane = MeasuredLane { name: name.into(), description: String::new() };
     let clock = clock.clone();
     let fake = Fake { clock, per_operation_ns, bytes_per_ns, size_bytes: 0, runs: 0, is_broken: false };
     MeasuredComponent { lane, component: Box::new(fake) }
 }
 
-fn plan() -> Plan {
-    Plan { sizes: SIZES.to_vec(), duration: Duration::from_millis(100), seed: 3 }
+fn plan() -> LedgerPlan {
+    LedgerPlan { sizes: SIZES.to_vec(), duration: Duration::from_millis(100), seed: 3 }
 }
 
-fn run(components: &mut [MeasuredComponent], clock: &Rc<Cell<u64>>) -> Result<Records> {
+fn run(components: &mut [MeasuredComponent], clock: &Rc<Cell<u64>>) -> Result<RunRecords> {
     measure(&plan(), components, &|| clock.get(), &AtomicBool::new(false), &mut |_| {})
 }
 
 /// The account of a socket of 3 µs and 1 ns a byte, a copy of 100 ns and 0.25 ns a byte, and a whole.
-fn account(whole_ns: u64) -> Account {
+fn account(whole_ns: u64) -> LedgerAccount {
     let clock = Rc::new(Cell::new(0));
     let mut components =
         [fake("socket", &clock, 3_000, 1), fake("copy", &clock, 100, 4), whole(&clock, whole_ns)];
     let records = run(&mut components, &clock).unwrap();
     let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
-    let path = Path::new("path").with("socket").with("copy").with_over("copy", 64 << 10);
-    Account::of(&names, &SIZES, &[path], &records, 1).unwrap()
+    let path = LedgerPath::new("path").with("socket").with("copy").with_over("copy", 64 << 10);
+    LedgerAccount::of(&names, &SIZES, &[path], &records, 1).unwrap()
 }
 
 /// As long as socket and copy, over 64 KiB two copies, and `more_ns` besides.
 fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> MeasuredComponent {
     struct Whole(Fake, u64);
-    impl Component for Whole {
+    impl LedgerComponent for Whole {
         fn prepare(&mut self, size_bytes: u64) -> Result<()> {
             self.0.prepare(size_bytes)
         }
@@ -90,7 +91,7 @@ fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> MeasuredComponent {
     }
     let clock = clock.clone();
     let fake = Fake { clock, per_operation_ns: 0, bytes_per_ns: 1, size_bytes: 0, runs: 0, is_broken: false };
-    let lane = Lane { name: "path".into(), description: String::new() };
+    let lane = MeasuredLane { name: "path".into(), description: String::new() };
     MeasuredComponent { lane, component: Box::new(Whole(fake, more_ns)) }
 }
 
@@ -130,13 +131,13 @@ fn what_a_component_has_too_much_is_taken_off() {
         [fake("path", &clock, 3_000, u64::MAX), fake("both", &clock, 3_100, 4), fake("copy", &clock, 100, 4)];
     let records = run(&mut components, &clock).unwrap();
     let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
-    let path = Path::new("path").with("both").less("copy");
-    let account = Account::of(&names, &SIZES, &[path], &records, 1).unwrap();
+    let path = LedgerPath::new("path").with("both").less("copy");
+    let account = LedgerAccount::of(&names, &SIZES, &[path], &records, 1).unwrap();
     for size in SIZES {
         let entry = account.entry("path", size).unwrap();
         assert!(entry.residual_ns.value.abs() <= 10.0, "{size}: {entry:?}");
         assert_eq!(entry.parts[1].times, -1.0);
-        let Interval { value, low, high, .. } = entry.parts[1].ns;
+        let ConfidenceInterval { value, low, high, .. } = entry.parts[1].ns;
         assert!(low <= value && value <= high && high < 0.0, "{entry:?}");
         assert!(entry_table(entry).contains("-1 x copy"), "{}", entry_table(entry));
     }
@@ -190,7 +191,7 @@ fn what_goes_wrong_ends_it_and_is_named() {
         runs: 0,
         is_broken: true,
     };
-    let lane = Lane { name: "bad".into(), description: String::new() };
+    let lane = MeasuredLane { name: "bad".into(), description: String::new() };
     let error = run(&mut [MeasuredComponent { lane, component: Box::new(broken) }], &clock)
         .expect_err("it is broken");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -203,15 +204,16 @@ fn what_goes_wrong_ends_it_and_is_named() {
     assert_eq!(error.kind(), ErrorKind::Interrupted);
 
     let records = run(&mut components, &clock).unwrap();
-    let path = Path::new("a").with("none");
-    let error = Account::of(&["a".into()], &SIZES, &[path], &records, 1).expect_err("no such component");
+    let path = LedgerPath::new("a").with("none");
+    let error =
+        LedgerAccount::of(&["a".into()], &SIZES, &[path], &records, 1).expect_err("no such component");
     assert!(error.to_string().contains("the component none"), "{error}");
 }
 
 /// What was written when components were called rungs is read, and written with their name of today.
 #[test]
 fn an_account_of_rungs_is_still_read() {
-    let account: Account = serde_json::from_str(include_str!("data/ledger-of-rungs.json")).unwrap();
+    let account: LedgerAccount = serde_json::from_str(include_str!("data/ledger-of-rungs.json")).unwrap();
     assert_eq!(account.components[0].component, "socket");
     assert_eq!(account.paths[0].parts[0].component, "socket");
     assert!(component_table(&account).contains("socket"));

@@ -3,10 +3,11 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use fordway_measure::{Clock, Connections};
+use fordway_measure::{RunClock, TcpConnections};
 use fordway_store::Result;
 use fordway_workload::rest::{
-    Answer, Arrivals, Channel, LaneBlocks, Place, Plan, Settings, Traffic, run_block, summarise,
+    ArrivalProcess, BlockPosition, CompletedRequest, LaneBlocks, LoadPlan, NetworkTraffic, RequestChannel,
+    RowSettings, run_block, summarise,
 };
 
 const SLOTS: usize = 16;
@@ -17,7 +18,7 @@ struct Null {
     started: Vec<(usize, Instant)>,
 }
 
-impl Channel for Null {
+impl RequestChannel for Null {
     fn slots(&self) -> usize {
         SLOTS
     }
@@ -26,13 +27,13 @@ impl Channel for Null {
         self.started.push((slot, Instant::now()));
     }
 
-    fn wait(&mut self, limit: Duration, answers: &mut Vec<Answer>) -> Result<()> {
+    fn wait(&mut self, limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()> {
         if self.started.is_empty() {
             std::thread::sleep(limit);
         }
         answers.extend(self.started.drain(..).map(|(slot, started)| {
             let ended = Instant::now();
-            Answer {
+            CompletedRequest {
                 slot,
                 started,
                 first_byte: Some(ended),
@@ -45,18 +46,18 @@ impl Channel for Null {
         Ok(())
     }
 
-    fn traffic(&self) -> Traffic {
-        Traffic::default()
+    fn traffic(&self) -> NetworkTraffic {
+        NetworkTraffic::default()
     }
 
-    fn connections(&self) -> Option<Connections> {
+    fn connections(&self) -> Option<TcpConnections> {
         None
     }
 }
 
 /// CPU time of an operation, ns, and operations per second.
-fn cost(arrivals: Arrivals, keep_operations: bool) -> (f64, f64) {
-    let plan = Plan {
+fn cost(arrivals: ArrivalProcess, keep_operations: bool) -> (f64, f64) {
+    let plan = LoadPlan {
         arrivals,
         duration: Duration::from_millis(500),
         requests: None,
@@ -67,11 +68,11 @@ fn cost(arrivals: Arrivals, keep_operations: bool) -> (f64, f64) {
         server_pid: None,
         keep_operations,
     };
-    let place = Place { lane: 0, phase: 0, round: 0, block: 0 };
-    let connect = |_: usize| -> Result<Box<dyn Channel>> { Ok(Box::new(Null::default())) };
+    let place = BlockPosition { lane: 0, phase: 0, round: 0, block: 0 };
+    let connect = |_: usize| -> Result<Box<dyn RequestChannel>> { Ok(Box::new(Null::default())) };
     let stop = AtomicBool::new(false);
-    let block = run_block(&plan, place, Clock::start(), &connect, &stop, &mut |_| {}).unwrap();
-    let settings = Settings {
+    let block = run_block(&plan, place, RunClock::start(), &connect, &stop, &mut |_| {}).unwrap();
+    let settings = RowSettings {
         lane: "null".into(),
         phase: "null".into(),
         arrivals,
@@ -92,16 +93,16 @@ fn cost(arrivals: Arrivals, keep_operations: bool) -> (f64, f64) {
 #[allow(clippy::print_stdout, reason = "the figures of the documentation")]
 fn the_loops_cost_little() {
     for (name, arrivals, keep) in [
-        ("closed loop", Arrivals::Closed, false),
-        ("closed loop, every operation kept", Arrivals::Closed, true),
-        ("open loop, 100,000/s at equal intervals", Arrivals::Fixed(1e5), false),
-        ("open loop, 100,000/s by chance", Arrivals::Poisson(1e5), false),
-        ("open loop, more than can be done", Arrivals::Fixed(1e7), false),
+        ("closed loop", ArrivalProcess::Closed, false),
+        ("closed loop, every operation kept", ArrivalProcess::Closed, true),
+        ("open loop, 100,000/s at equal intervals", ArrivalProcess::Fixed(1e5), false),
+        ("open loop, 100,000/s by chance", ArrivalProcess::Poisson(1e5), false),
+        ("open loop, more than can be done", ArrivalProcess::Fixed(1e7), false),
     ] {
         let (cpu_ns, ops_per_s) = cost(arrivals, keep);
         println!("{name}: {cpu_ns:.0} ns of CPU time per operation, {ops_per_s:.0} operations/s");
         assert!(cpu_ns < 60_000.0, "{name}: {cpu_ns} ns");
-        if arrivals == Arrivals::Closed {
+        if arrivals == ArrivalProcess::Closed {
             assert!(cpu_ns < 20_000.0 && ops_per_s > 50_000.0, "{name}: {cpu_ns} ns, {ops_per_s}/s");
         }
     }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Args, FromArgMatches};
-use fordway_measure::{Clock, Lane};
+use fordway_measure::{MeasuredLane, RunClock};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, MemoryStore, Objects, PutOptions, Result,
 };
-use fordway_workload::bench::Workload;
+use fordway_workload::bench::WorkloadPlan;
 use fordway_workload::io500::{Io500Plan, score};
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
-use fordway_workload::{Crew, PhaseResult, Site, Watch, team};
+use fordway_workload::{PhaseResult, RunWatch, WorkloadRank, WorkloadSite, team};
 
 const RANKS: usize = 3;
 
@@ -24,31 +24,32 @@ fn plan<P: Args + FromArgMatches>(words: &str) -> P {
     P::from_arg_matches(&command.try_get_matches_from(words.split_whitespace()).unwrap()).unwrap()
 }
 
-fn ior(words: &str) -> Workload {
-    Workload::Ior(plan::<IorPlan>(words))
+fn ior(words: &str) -> WorkloadPlan {
+    WorkloadPlan::Ior(plan::<IorPlan>(words))
 }
 
-fn mdtest(words: &str) -> Workload {
-    Workload::Mdtest(plan::<MdtestPlan>(words))
+fn mdtest(words: &str) -> WorkloadPlan {
+    WorkloadPlan::Mdtest(plan::<MdtestPlan>(words))
 }
 
-fn mdworkbench(words: &str) -> Workload {
-    Workload::Mdworkbench(plan::<MdworkbenchPlan>(words))
+fn mdworkbench(words: &str) -> WorkloadPlan {
+    WorkloadPlan::Mdworkbench(plan::<MdworkbenchPlan>(words))
 }
 
 fn name() -> Bucket {
     Bucket::new("bench").unwrap()
 }
 
-fn objects(store: &Arc<MemoryStore>) -> Site {
-    let lane = Lane { name: "memory".into(), description: String::new() };
-    Site::objects(lane, store.clone(), name(), None)
+fn objects(store: &Arc<MemoryStore>) -> WorkloadSite {
+    let lane = MeasuredLane { name: "memory".into(), description: String::new() };
+    WorkloadSite::objects(lane, store.clone(), name(), None)
 }
 
-fn run(workload: &Workload, site: &Site, keep: bool) -> Result<Vec<PhaseResult>> {
+fn run(workload: &WorkloadPlan, site: &WorkloadSite, keep: bool) -> Result<Vec<PhaseResult>> {
     let (stop, show) = (AtomicBool::new(false), |_: &str, _: u64| {});
-    let (watch, clock) = (Watch::new(&stop, &show), Clock::start());
-    let mut all = team::threads(RANKS, |team| workload.run(&Crew::new(team, &watch, clock), site, keep));
+    let (watch, clock) = (RunWatch::new(&stop, &show), RunClock::start());
+    let mut all =
+        team::threads(RANKS, |team| workload.run(&WorkloadRank::new(team, &watch, clock), site, keep));
     all.swap_remove(0)
 }
 
@@ -101,7 +102,7 @@ fn ior_with_a_bucket_for_each_file() {
 #[test]
 fn ior_on_files() {
     let dir = tempfile::tempdir().unwrap();
-    let site = Site::files(dir.path(), name());
+    let site = WorkloadSite::files(dir.path(), name());
     let results = run(&ior("-m hard -s 20 -C -e"), &site, true).unwrap();
     assert_clean(&results, &[("ior-write", 60), ("ior-read", 60)]);
     let file = dir.path().join("bench/ior/data");
@@ -116,7 +117,7 @@ fn mdtest_on_both_kinds() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(MemoryStore::default());
     let n = 10 * RANKS as u64;
-    for site in [Site::files(dir.path(), name()), objects(&store)] {
+    for site in [WorkloadSite::files(dir.path(), name()), objects(&store)] {
         for words in ["-n 10", "-n 10 -m hard -N 1", "-n 10 -m hard --delete list"] {
             let results = run(&mdtest(words), &site, false).unwrap();
             let phases = ["mdtest-create", "mdtest-stat", "mdtest-read", "mdtest-delete"];
@@ -160,8 +161,8 @@ fn io500_has_all_phases_scores_and_a_stamp() {
     let store = Arc::new(MemoryStore::default());
     let words = "--stonewall 1 --easy-bytes 4MiB --hard-transfers 5 --easy-files 20 --hard-files 120";
     let plan: Io500Plan = plan(words);
-    for site in [Site::files(dir.path(), name()), objects(&store)] {
-        let results = run(&Workload::Io500(plan.clone()), &site, false).unwrap();
+    for site in [WorkloadSite::files(dir.path(), name()), objects(&store)] {
+        let results = run(&WorkloadPlan::Io500(plan.clone()), &site, false).unwrap();
         let phases = [
             ("ior-easy-write", 2),
             ("mdtest-easy-write", 20),
@@ -216,14 +217,14 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
         (mdtest("-n 0"), "at least 1"),
         (mdtest("-w 1TiB"), "in memory"),
         (mdworkbench("-I 101"), "at most --objects"),
-        (Workload::Io500(plan("--easy-bytes 1")), "at least 2 MiB"),
+        (WorkloadPlan::Io500(plan("--easy-bytes 1")), "at least 2 MiB"),
     ] {
         let error = run(&workload, &objects(&store), false).expect_err(why);
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains(why), "{error}");
     }
     assert!(store.list_buckets().unwrap().is_empty());
-    let nowhere = Site::files(Path::new("/does/not/exist"), name());
+    let nowhere = WorkloadSite::files(Path::new("/does/not/exist"), name());
     let error = run(&mdtest(""), &nowhere, false).expect_err("no such directory");
     assert!(error.to_string().contains("/does/not/exist"), "{error}");
     assert!(store.head(&name(), &Key::new("x").unwrap(), &GetOptions::default()).is_err());

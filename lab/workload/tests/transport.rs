@@ -8,19 +8,19 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fordway_measure::{Lane, Machine, Run, Summary};
+use fordway_measure::{Machine, MeasuredLane, PhaseSummary, RunDocument};
 use fordway_store::Objects as _;
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions};
-use fordway_workload::summary::Header;
+use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
-    Done, Exchange, Hello, Linked, Objects, Order, Plan, Remote, Side, TcpLink, Transport, answer, describe,
-    follow, message_of, run,
+    JobHello, JobProcess, LinkTransport, MessageExchange, MessageOrder, MessageTransport, ObjectTransport,
+    OrderResult, RemoteTransport, TcpLink, TransportPlan, answer, describe, follow, message_of, run,
 };
 
 const SIZES: [u64; 3] = [1, 4096, 3_000_000];
 
-fn lane(name: &str) -> Lane {
-    Lane { name: name.into(), description: String::new() }
+fn lane(name: &str) -> MeasuredLane {
+    MeasuredLane { name: name.into(), description: String::new() }
 }
 
 fn pair() -> (TcpStream, TcpStream) {
@@ -30,35 +30,35 @@ fn pair() -> (TcpStream, TcpStream) {
 }
 
 /// A link whose other end is a thread of this process, which ends with it.
-fn tcp(name: &str) -> (Linked<TcpLink>, JoinHandle<()>) {
+fn tcp(name: &str) -> (LinkTransport<TcpLink>, JoinHandle<()>) {
     let (asks, answers) = pair();
     let other = std::thread::spawn(move || follow(&mut TcpLink::new(answers).unwrap()).unwrap());
-    (Linked::new(lane(name), TcpLink::new(asks).unwrap()), other)
+    (LinkTransport::new(lane(name), TcpLink::new(asks).unwrap()), other)
 }
 
 /// A store with a message of each size, `spoilt` in place of one.
-fn objects(spoilt: Option<u64>) -> Objects {
+fn objects(spoilt: Option<u64>) -> ObjectTransport {
     let (store, bucket) = (MemoryStore::new(ETagPolicy::Fast), Bucket::new("messages").unwrap());
     store.create_bucket(&bucket).unwrap();
     for size in SIZES {
-        let mut content = Objects::content(size);
+        let mut content = ObjectTransport::content(size);
         if spoilt == Some(size) {
             *content.last_mut().unwrap() ^= 1;
         }
         store.put(&bucket, &message_of(size).unwrap(), &content, &PutOptions::default()).unwrap();
     }
-    Objects::new(lane("memory"), Arc::new(store), bucket, None, 3)
+    ObjectTransport::new(lane("memory"), Arc::new(store), bucket, None, 3)
 }
 
-fn plan() -> Plan {
-    Plan { sizes: SIZES.to_vec(), rounds: 5, messages: 20, block_bytes: 4 << 20, window: 8, seed: 7 }
+fn plan() -> TransportPlan {
+    TransportPlan { sizes: SIZES.to_vec(), rounds: 5, messages: 20, block_bytes: 4 << 20, window: 8, seed: 7 }
 }
 
 /// The run of `transports`, and how many operations and blocks are in its records.
-fn measured(mut transports: Vec<Box<dyn Transport>>) -> (Run, usize, usize) {
+fn measured(mut transports: Vec<Box<dyn MessageTransport>>) -> (RunDocument, usize, usize) {
     let lanes = transports.iter().map(|transport| transport.lane().clone()).collect();
     let outcome = run(&plan(), &mut transports, &AtomicBool::new(false), &mut |_| ()).unwrap();
-    let header = Header {
+    let header = RunHeader {
         machine: Machine { cpus: 2, ..Machine::default() },
         started: String::new(),
         elapsed: Duration::ZERO,
@@ -69,7 +69,7 @@ fn measured(mut transports: Vec<Box<dyn Transport>>) -> (Run, usize, usize) {
     (run, outcome.records.operations.len(), outcome.records.blocks.len())
 }
 
-fn row<'r>(run: &'r Run, phase: &str, lane: &str) -> &'r Summary {
+fn row<'r>(run: &'r RunDocument, phase: &str, lane: &str) -> &'r PhaseSummary {
     run.summaries.iter().find(|row| (row.phase.as_str(), row.lane.as_str()) == (phase, lane)).unwrap()
 }
 
@@ -112,8 +112,10 @@ fn wrong_bytes_are_errors() {
 fn orders_go_to_another_process_and_answers_come_back() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let control = listener.local_addr().unwrap();
-    let hello =
-        Hello { implementation: "an MPI".into(), sides: [Side::own(), Side { pid: 7, processors: 3 }] };
+    let hello = JobHello {
+        implementation: "an MPI".into(),
+        sides: [JobProcess::own(), JobProcess { pid: 7, processors: 3 }],
+    };
     let said = hello.clone();
     let job = std::thread::spawn(move || {
         let (mut linked, other) = tcp("job");
@@ -121,11 +123,11 @@ fn orders_go_to_another_process_and_answers_come_back() {
         drop(linked);
         other.join().unwrap();
     });
-    let (mut remote, heard) = Remote::greet(listener.accept().unwrap().0, "job").unwrap();
+    let (mut remote, heard) = RemoteTransport::greet(listener.accept().unwrap().0, "job").unwrap();
     assert_eq!(heard, hello);
-    for exchange in Exchange::ALL {
-        let order = Order { exchange, size_bytes: 1000, window: 1, count: 3, warm_up: 1 };
-        let done: Done = remote.carry_out(&order).unwrap();
+    for exchange in MessageExchange::ALL {
+        let order = MessageOrder { exchange, size_bytes: 1000, window: 1, count: 3, warm_up: 1 };
+        let done: OrderResult = remote.carry_out(&order).unwrap();
         assert!(done.is_right && done.elapsed_ns > 0 && done.server_cpu_ns.is_some(), "{done:?}");
         assert_eq!(done.durations_ns.len(), 3);
     }
@@ -137,7 +139,7 @@ fn orders_go_to_another_process_and_answers_come_back() {
 fn a_side_that_is_gone_is_named() {
     let (asks, answers) = pair();
     drop(answers);
-    let gone = Remote::greet(asks, "openmpi-tcp").err().expect("it never said anything");
+    let gone = RemoteTransport::greet(asks, "openmpi-tcp").err().expect("it never said anything");
     assert_eq!(gone.kind(), ErrorKind::Unavailable);
     assert!(gone.to_string().contains("openmpi-tcp ended before it had answered"), "{gone}");
 }
@@ -146,7 +148,7 @@ fn a_side_that_is_gone_is_named() {
 fn a_side_of_another_version_is_named() {
     let (asks, mut answers) = pair();
     answers.write_all(b"{\"of\": \"last year\"}\n").unwrap();
-    let error = Remote::greet(asks, "openmpi-tcp").err().expect("it is another version");
+    let error = RemoteTransport::greet(asks, "openmpi-tcp").err().expect("it is another version");
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.to_string().contains("openmpi-tcp runs a fordway-mpi of another version"), "{error}");
 }
@@ -159,7 +161,7 @@ fn a_run_can_be_stopped() {
 
 #[test]
 fn sides_cross_a_link() {
-    let side = Side { pid: u32::MAX, processors: 128 };
-    assert_eq!(Side::from_bytes(side.to_bytes()), side);
-    assert_eq!(Side::own().pid, std::process::id());
+    let side = JobProcess { pid: u32::MAX, processors: 128 };
+    assert_eq!(JobProcess::from_bytes(side.to_bytes()), side);
+    assert_eq!(JobProcess::own().pid, std::process::id());
 }

@@ -3,17 +3,17 @@
 
 use std::path::PathBuf;
 
-use fordway_posix::{Consistency, Durability, PosixConfig};
+use fordway_posix::{Durability, PosixConfig, ReadConsistency};
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 
 /// Where the store lies, and how it is to behave.
 #[derive(Clone, Debug)]
-pub(crate) struct Embedded {
+pub(crate) struct EmbeddedEndpoint {
     pub(crate) root: PathBuf,
     pub(crate) config: PosixConfig,
 }
 
-impl Embedded {
+impl EmbeddedEndpoint {
     /// The store at `path` behind `file://`, with its query. A `?` in a directory's name needs a bare
     /// path as the endpoint. Errors: `InvalidArgument` for an option that is not known.
     pub(crate) fn parse(path: &str) -> Result<Self> {
@@ -22,12 +22,12 @@ impl Embedded {
         for option in query.split('&').filter(|option| !option.is_empty()) {
             set(&mut config, option)?;
         }
-        Ok(Embedded { root: root.into(), config })
+        Ok(EmbeddedEndpoint { root: root.into(), config })
     }
 
     /// The store at `root`, with the defaults.
     pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
-        Embedded { root: root.into(), config: PosixConfig::default() }
+        EmbeddedEndpoint { root: root.into(), config: PosixConfig::default() }
     }
 }
 
@@ -38,8 +38,8 @@ fn set(config: &mut PosixConfig, option: &str) -> Result<()> {
         "durability=full" => config.durability = Durability::Full,
         "etag=md5" => config.etag_policy = ETagPolicy::Md5,
         "etag=fast" => config.etag_policy = ETagPolicy::Fast,
-        "consistency=file-system" => config.consistency = Consistency::FileSystem,
-        "consistency=strong" => config.consistency = Consistency::Strong,
+        "consistency=file-system" => config.consistency = ReadConsistency::FileSystem,
+        "consistency=strong" => config.consistency = ReadConsistency::Strong,
         "conditions=all" => config.if_match = true,
         "conditions=none-match-only" => config.if_match = false,
         _ => {
@@ -59,16 +59,20 @@ mod tests {
 
     #[test]
     fn options_are_set_and_misspelt_ones_refused() {
-        let found = Embedded::parse("/a b?durability=full&etag=md5&conditions=none-match-only").unwrap();
+        let found =
+            EmbeddedEndpoint::parse("/a b?durability=full&etag=md5&conditions=none-match-only").unwrap();
         assert_eq!(found.root, PathBuf::from("/a b"));
         assert_eq!(found.config.durability, Durability::Full);
         assert_eq!(found.config.etag_policy, ETagPolicy::Md5);
         assert!(!found.config.if_match);
-        assert_eq!(Embedded::parse("/a?consistency=strong").unwrap().config.consistency, Consistency::Strong);
-        let plain = Embedded::parse("/a").unwrap().config;
+        assert_eq!(
+            EmbeddedEndpoint::parse("/a?consistency=strong").unwrap().config.consistency,
+            ReadConsistency::Strong
+        );
+        let plain = EmbeddedEndpoint::parse("/a").unwrap().config;
         assert!(plain.if_match && plain.durability == Durability::None);
         for bad in ["durabilty=full", "durability=FULL", "durability", "etag=", "x"] {
-            let refused = Embedded::parse(&format!("/a?{bad}")).unwrap_err();
+            let refused = EmbeddedEndpoint::parse(&format!("/a?{bad}")).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad}");
         }
     }

@@ -17,14 +17,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fordway_client::node::{NodeAddress, NodeStore, Secret};
-use fordway_client::s3::{Addressing, Credentials, S3Config, S3Store};
+use fordway_client::node::{NodeAddress, NodeSecret, NodeStore};
+use fordway_client::s3::{BucketAddressing, S3Config, S3Credentials, S3Store};
 use fordway_http::TlsRoots;
 use fordway_http::vector::RemoteFile;
 use fordway_posix::PosixStore;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
 
-use embedded::Embedded;
+use embedded::EmbeddedEndpoint;
 
 /// From this size on, objects go over HTTP in parts, several at once.
 const MULTIPART_THRESHOLD_BYTES: u64 = 64 << 20;
@@ -84,7 +84,7 @@ impl Lane {
 
 /// What a caller says beside the environment; `None` leaves it to that.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct LaneOptions {
     /// The endpoint, which wins over `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the AWS
     /// configuration file.
     pub endpoint: Option<String>,
@@ -93,9 +93,9 @@ pub struct Options {
     /// The region to sign for.
     pub region: Option<String>,
     /// The keys to sign with, on lanes that sign.
-    pub credentials: Option<Credentials>,
+    pub credentials: Option<S3Credentials>,
     /// Where a bucket's name goes, on lanes that have URLs.
-    pub addressing: Option<Addressing>,
+    pub addressing: Option<BucketAddressing>,
     /// How long a request may wait for another machine, retries included.
     pub timeout: Option<Duration>,
     /// Connections for the ranges of objects at once, on the `http` lane.
@@ -107,23 +107,25 @@ pub struct Options {
 /// Opens the lane that `options` and the environment ask for.
 /// Errors: `InvalidArgument` for an endpoint or profile that is none, `NotImplemented`, and those
 /// of the lane.
-pub fn open(options: &Options) -> Result<Lane> {
+pub fn open(options: &LaneOptions) -> Result<Lane> {
     let variable = |name: &str| options.variable(name).or_else(|| std::env::var(name).ok());
     let endpoint = S3Config::find_endpoint(options.endpoint.as_deref(), &variable)?;
     tracing::debug!(?endpoint, "opening the lane");
-    match endpoint.as_deref().map(Endpoint::parse).transpose()? {
-        Some(Endpoint::Embedded(embedded)) => open_embedded(embedded),
-        Some(Endpoint::Unix(socket)) => Ok(open_node(NodeAddress::Unix(socket))),
-        Some(Endpoint::Tcp(host)) => {
+    match endpoint.as_deref().map(ParsedEndpoint::parse).transpose()? {
+        Some(ParsedEndpoint::Embedded(embedded)) => open_embedded(embedded),
+        Some(ParsedEndpoint::Unix(socket)) => Ok(open_node(NodeAddress::Unix(socket))),
+        Some(ParsedEndpoint::Tcp(host)) => {
             let secret = secret(&host, options.adjust(S3Config::resolve(Some(&host), &variable)?))?;
             Ok(open_node(NodeAddress::Tcp(host, secret)))
         }
-        Some(Endpoint::Http(url)) => open_http(options.adjust(S3Config::resolve(Some(&url), &variable)?)),
+        Some(ParsedEndpoint::Http(url)) => {
+            open_http(options.adjust(S3Config::resolve(Some(&url), &variable)?))
+        }
         None => open_http(options.adjust(S3Config::resolve(None, &variable)?)),
     }
 }
 
-impl Options {
+impl LaneOptions {
     /// What the options put in the place of an environment variable.
     fn variable(&self, name: &str) -> Option<String> {
         match name {
@@ -146,7 +148,7 @@ impl Options {
     }
 }
 
-fn open_embedded(embedded: Embedded) -> Result<Lane> {
+fn open_embedded(embedded: EmbeddedEndpoint) -> Result<Lane> {
     Ok(Lane::local(Arc::new(PosixStore::open(&embedded.root, embedded.config)?)))
 }
 
@@ -155,10 +157,10 @@ fn open_node(address: NodeAddress) -> Lane {
 }
 
 /// The keys to prove oneself with by TCP. Errors: `InvalidArgument` without any.
-fn secret(host: &str, config: S3Config) -> Result<Secret> {
+fn secret(host: &str, config: S3Config) -> Result<NodeSecret> {
     match config.credentials {
-        Credentials::Keys { access_key, secret_key, .. } => Ok(Secret { access_key, secret_key }),
-        Credentials::Anonymous => Err(Error::new(
+        S3Credentials::Keys { access_key, secret_key, .. } => Ok(NodeSecret { access_key, secret_key }),
+        S3Credentials::Anonymous => Err(Error::new(
             ErrorKind::InvalidArgument,
             format!(
                 "tcp://{host} needs a key; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to what the gateway printed"
@@ -175,14 +177,14 @@ fn open_http(config: S3Config) -> Result<Lane> {
 
 /// An endpoint, read but not opened.
 #[derive(Clone, Debug)]
-enum Endpoint {
-    Embedded(Embedded),
+enum ParsedEndpoint {
+    Embedded(EmbeddedEndpoint),
     Http(String),
     Unix(PathBuf),
     Tcp(String),
 }
 
-impl Endpoint {
+impl ParsedEndpoint {
     fn parse(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
             let why = format!(
@@ -191,17 +193,19 @@ impl Endpoint {
             Err(Error::new(ErrorKind::InvalidArgument, why))
         };
         if text.starts_with('/') {
-            return Ok(Endpoint::Embedded(Embedded::at(text)));
+            return Ok(ParsedEndpoint::Embedded(EmbeddedEndpoint::at(text)));
         }
         match text.split_once("://") {
-            Some(("file", path)) if path.starts_with('/') => Embedded::parse(path).map(Endpoint::Embedded),
+            Some(("file", path)) if path.starts_with('/') => {
+                EmbeddedEndpoint::parse(path).map(ParsedEndpoint::Embedded)
+            }
             Some(("file", _)) => invalid("does not name an absolute path"),
             Some(("http" | "https", "")) => invalid("has no host"),
-            Some(("http" | "https", _)) => Ok(Endpoint::Http(text.trim_end_matches('/').to_owned())),
-            Some(("unix", path)) if path.starts_with('/') => Ok(Endpoint::Unix(path.into())),
+            Some(("http" | "https", _)) => Ok(ParsedEndpoint::Http(text.trim_end_matches('/').to_owned())),
+            Some(("unix", path)) if path.starts_with('/') => Ok(ParsedEndpoint::Unix(path.into())),
             Some(("unix", _)) => invalid("does not name an absolute path"),
             Some(("tcp", host)) if host.contains(':') => {
-                Ok(Endpoint::Tcp(host.trim_end_matches('/').to_owned()))
+                Ok(ParsedEndpoint::Tcp(host.trim_end_matches('/').to_owned()))
             }
             Some(("tcp", _)) => invalid("has no port"),
             Some(_) => invalid("has a scheme that is not known"),
@@ -216,19 +220,19 @@ mod tests {
 
     #[test]
     fn endpoints_pick_the_lane() {
-        let root = |text: &str| match Endpoint::parse(text) {
-            Ok(Endpoint::Embedded(embedded)) => embedded.root.display().to_string(),
+        let root = |text: &str| match ParsedEndpoint::parse(text) {
+            Ok(ParsedEndpoint::Embedded(embedded)) => embedded.root.display().to_string(),
             other => panic!("{other:?}"),
         };
         assert_eq!(root("/a b/c?d"), "/a b/c?d");
         assert_eq!(root("file:///a b/c"), "/a b/c");
         assert_eq!(root("file:///a b/c?durability=data"), "/a b/c");
-        let http = Endpoint::parse("http://h:1/").unwrap();
-        assert!(matches!(http, Endpoint::Http(url) if url == "http://h:1"));
-        let unix = Endpoint::parse("unix:///run/a b").unwrap();
-        assert!(matches!(unix, Endpoint::Unix(path) if path.as_os_str() == "/run/a b"));
-        let tcp = Endpoint::parse("tcp://[::1]:7/").unwrap();
-        assert!(matches!(tcp, Endpoint::Tcp(host) if host == "[::1]:7"));
+        let http = ParsedEndpoint::parse("http://h:1/").unwrap();
+        assert!(matches!(http, ParsedEndpoint::Http(url) if url == "http://h:1"));
+        let unix = ParsedEndpoint::parse("unix:///run/a b").unwrap();
+        assert!(matches!(unix, ParsedEndpoint::Unix(path) if path.as_os_str() == "/run/a b"));
+        let tcp = ParsedEndpoint::parse("tcp://[::1]:7/").unwrap();
+        assert!(matches!(tcp, ParsedEndpoint::Tcp(host) if host == "[::1]:7"));
         for (text, kind) in [
             ("file://relative", ErrorKind::InvalidArgument),
             ("file:///a?durabilty=full", ErrorKind::InvalidArgument),
@@ -238,20 +242,20 @@ mod tests {
             ("unix://run/s", ErrorKind::InvalidArgument),
             ("tcp://h", ErrorKind::InvalidArgument),
         ] {
-            assert_eq!(Endpoint::parse(text).unwrap_err().kind(), kind, "{text}");
+            assert_eq!(ParsedEndpoint::parse(text).unwrap_err().kind(), kind, "{text}");
         }
     }
 
     #[test]
     fn a_missing_root_is_named() {
-        let options = Options { endpoint: Some("/does/not/exist".into()), ..Default::default() };
+        let options = LaneOptions { endpoint: Some("/does/not/exist".into()), ..Default::default() };
         let error = open(&options).err().expect("there is no such directory");
         assert!(error.to_string().contains("/does/not/exist does not exist"), "{error}");
     }
 
     #[test]
     fn a_missing_gateway_is_named_when_it_is_asked() {
-        let options = Options { endpoint: Some("unix:///does/not/exist".into()), ..Default::default() };
+        let options = LaneOptions { endpoint: Some("unix:///does/not/exist".into()), ..Default::default() };
         let store = open(&options).unwrap().store;
         assert_eq!(store.lane(), "node");
         let error = store.list_buckets().expect_err("there is no such socket");
@@ -262,7 +266,7 @@ mod tests {
     #[test]
     fn http_lanes_sign_urls_and_local_ones_do_not() {
         let at = |endpoint: &str| {
-            open(&Options { endpoint: Some(endpoint.into()), ..Default::default() }).unwrap()
+            open(&LaneOptions { endpoint: Some(endpoint.into()), ..Default::default() }).unwrap()
         };
         let (http, local) = (at("http://127.0.0.1:9"), at("/"));
         assert_eq!((http.store.lane(), local.store.lane()), ("http", "embedded"));

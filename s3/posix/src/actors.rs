@@ -9,22 +9,22 @@ use std::rc::Rc;
 use foldhash::HashMap;
 use fordway_store::{Bucket, ErrorKind, Result};
 use fordway_sys::{
-    Errno, Mode, OFlags, Role, file_user, may_act_as_others, open_in, peer_of_user, stat, stat_in,
+    Errno, Mode, OFlags, UserRole, file_user, may_act_as_others, open_in, peer_of_user, stat, stat_in,
 };
 
-use crate::Inner;
+use crate::SharedStore;
 use crate::errors::from_errno;
 
 /// The users that were acted as so far.
-pub(crate) struct Actors {
+pub(crate) struct RoleCache {
     /// Whether the process may act as others at all; if not, it is itself.
     may: bool,
-    roles: RefCell<HashMap<u32, Rc<Role>>>,
+    roles: RefCell<HashMap<u32, Rc<UserRole>>>,
 }
 
-impl Actors {
+impl RoleCache {
     pub(crate) fn new() -> Self {
-        Actors { may: may_act_as_others(), roles: RefCell::default() }
+        RoleCache { may: may_act_as_others(), roles: RefCell::default() }
     }
 
     /// Does `work` as the user `uid`, without any capability; as the process itself where that is all it can.
@@ -40,7 +40,7 @@ impl Actors {
     /// Does `work` in `bucket` as its owner. Errors: `NoSuchBucket`.
     pub(crate) fn in_bucket<T>(
         &self,
-        inner: &Inner,
+        inner: &SharedStore,
         bucket: &Bucket,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
@@ -106,11 +106,11 @@ impl Actors {
         self.may && user != file_user()
     }
 
-    fn role(&self, uid: u32) -> Result<Rc<Role>, Errno> {
+    fn role(&self, uid: u32) -> Result<Rc<UserRole>, Errno> {
         if let Some(role) = self.roles.borrow().get(&uid) {
             return Ok(role.clone());
         }
-        let role = Rc::new(Role::new(&peer_of_user(uid))?);
+        let role = Rc::new(UserRole::new(&peer_of_user(uid))?);
         self.roles.borrow_mut().insert(uid, role.clone());
         Ok(role)
     }

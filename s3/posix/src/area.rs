@@ -2,7 +2,7 @@
 //! put in its place.
 //!
 //! Whoever may write to a bucket may write to its `.fordway`, so nothing there is believed because of its
-//! name. Links are not followed (see [`crate::tree`]); only regular files are read, and no more of them
+//! name. Links are not followed (see [`crate::volume::BucketTree`]); only regular files are read, and no more of them
 //! than Fordway writes; only what was just made is given a mode or a group. In a bucket with the sticky bit
 //! one writer may not touch what is another's, so there owners count as well: directories are made as the
 //! bucket's owner where the process may act as others, and where they are a third user's, nothing of one's
@@ -13,15 +13,15 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, Peer, act_for, file_user, is_in_group, make_dir, name_to_text, open_in,
-    read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
+    Errno, FileStat, Mode, OFlags, PeerCredentials, act_for, file_user, is_in_group, make_dir, name_to_text,
+    open_in, read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
 };
 
-use crate::dirs::Dir;
+use crate::dirs::WorkDirectory;
 use crate::errors::from_errno;
 use crate::layout::{is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir};
-use crate::stage::{DIR_MODE, FILE_MODE, Hidden, MAX_RACES, give_way, hidden_name};
-use crate::volume::Volume;
+use crate::stage::{DIR_MODE, FILE_MODE, HiddenName, MAX_RACES, give_way, hidden_name};
+use crate::volume::RootVolume;
 
 /// The bit of a directory in which everybody may remove what is their own only.
 const STICKY: u32 = 0o1000;
@@ -32,14 +32,14 @@ const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o700);
 
 /// Who is trusted with the directories of a bucket that has the sticky bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Guard {
+pub(crate) struct TrustedOwner {
     owner: u32,
 }
 
-impl Guard {
+impl TrustedOwner {
     /// That of a bucket whose directory has the state `of`; `None` where all writers are alike.
     pub(crate) fn of(of: &FileStat) -> Option<Self> {
-        (of.mode & STICKY != 0).then_some(Guard { owner: of.user })
+        (of.mode & STICKY != 0).then_some(TrustedOwner { owner: of.user })
     }
 
     /// Whether `user` may remove what others keep in the bucket anyway.
@@ -58,12 +58,12 @@ impl Guard {
 }
 
 /// A directory of one's own among staged files, removed when dropped.
-pub(crate) struct Shelter {
-    parent: Dir,
+pub(crate) struct StagingDirectory {
+    parent: WorkDirectory,
     name: String,
 }
 
-impl Drop for Shelter {
+impl Drop for StagingDirectory {
     fn drop(&mut self) {
         // What cannot be removed is left to `gc`.
         let _ = remove_dir(&self.parent, &self.name);
@@ -111,7 +111,7 @@ fn as_keeper<T: Send + 'static>(
     if caller == of.user || !may_ask {
         return make(&parent);
     }
-    let owner = Peer { uid: of.user, gid: of.group, groups: Vec::new() };
+    let owner = PeerCredentials { uid: of.user, gid: of.group, groups: Vec::new() };
     let (handed, act) = (owned(&parent)?, make.clone());
     match act_for(&owner, move || act(&handed)) {
         Ok(Err(Errno::EXIST)) => Err(Errno::EXIST),
@@ -174,11 +174,11 @@ fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
 }
 
 /// Makes a directory in `tmp` that nobody else may enter.
-fn shelter_in(tmp: Dir) -> Result<(Dir, Shelter)> {
+fn shelter_in(tmp: WorkDirectory) -> Result<(WorkDirectory, StagingDirectory)> {
     let failed = |errno| from_errno(errno, "making a directory for a staged file");
     let name = hidden_name()?;
     make_dir(&tmp, &name, OWN_DIR_MODE).map_err(failed)?;
-    let shelter = Shelter { parent: tmp, name };
+    let shelter = StagingDirectory { parent: tmp, name };
     let dir = open_in(&shelter.parent, &shelter.name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
     let dir = File::from(dir.map_err(failed)?);
     let state = stat(&dir).map_err(failed)?;
@@ -188,7 +188,7 @@ fn shelter_in(tmp: Dir) -> Result<(Dir, Shelter)> {
             "was put in the place of one that was just made",
         ));
     }
-    Ok((Dir::new(dir), shelter))
+    Ok((WorkDirectory::new(dir), shelter))
 }
 
 /// Removes a file or link; a directory stays.
@@ -225,7 +225,7 @@ pub(crate) fn remove_staged(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     }
 }
 
-impl Volume {
+impl RootVolume {
     /// The state of the bucket's own directory.
     fn bucket_state(&self, bucket: &Bucket) -> Result<FileStat, Errno> {
         self.open_dir(bucket.as_str()).and_then(stat)
@@ -274,7 +274,12 @@ impl Volume {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    fn make_shared_file(&self, bucket: &Bucket, parent: &Dir, name: &'static str) -> Result<OwnedFd, Errno> {
+    fn make_shared_file(
+        &self,
+        bucket: &Bucket,
+        parent: &WorkDirectory,
+        name: &'static str,
+    ) -> Result<OwnedFd, Errno> {
         let of = self.bucket_state(bucket)?;
         let (group, mode) = (of.group, of.mode & 0o666);
         as_keeper(&of, parent, move |parent| {
@@ -287,7 +292,7 @@ impl Volume {
 
     /// The directory for staged files, made where it is missing; with it, one of the caller's own in it
     /// where a third user could put another file in the place of a staged one.
-    pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(Dir, Option<Shelter>)> {
+    pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(WorkDirectory, Option<StagingDirectory>)> {
         let path = tmp_dir(bucket);
         let dir = self.parent_of(bucket, &path)?;
         match self.guard(bucket)? {
@@ -300,7 +305,7 @@ impl Volume {
     }
 
     /// Who is trusted in the bucket's private area, which exists. Cost: none as a rule.
-    pub(crate) fn guard(&self, bucket: &Bucket) -> Result<Option<Guard>> {
+    pub(crate) fn guard(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         let contents = self.contents_for_write(bucket)?;
         match contents.exists {
             true => Ok(contents.guard),
@@ -309,11 +314,11 @@ impl Volume {
         }
     }
 
-    /// As [`Inner::guard`], where there may be no private area.
-    pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<Guard>> {
+    /// As [`RootVolume::guard`], where there may be no private area.
+    pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         let of =
             self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the bucket's state"))?;
-        Ok(Guard::of(&of))
+        Ok(TrustedOwner::of(&of))
     }
 
     /// Whether the caller may keep things of their own in the directory at `path` of the private area.
@@ -349,7 +354,7 @@ impl Volume {
 
     /// The first directory on the way to `path` in which a third user could remove what the caller keeps, and
     /// why.
-    fn first_untrusted(&self, guard: Guard, path: &str) -> Result<Option<(String, String)>> {
+    fn first_untrusted(&self, guard: TrustedOwner, path: &str) -> Result<Option<(String, String)>> {
         let caller = file_user();
         let bucket_end = path.find('/').unwrap_or(path.len());
         let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > bucket_end);
@@ -364,12 +369,12 @@ impl Volume {
         Ok(None)
     }
 
-    pub(crate) fn create_hidden(&self, bucket: &Bucket, mode: Mode) -> Result<(OwnedFd, Option<Hidden>)> {
+    pub(crate) fn create_hidden(&self, bucket: &Bucket, mode: Mode) -> Result<(OwnedFd, Option<HiddenName>)> {
         let (dir, shelter) = self.staging_dir(bucket)?;
         let name = hidden_name()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let file = open_in(&dir, &name, flags, mode).map_err(|e| from_errno(e, "making a file"))?;
-        Ok((file, Some(Hidden { dir, name, is_temporary: true, _shelter: shelter })))
+        Ok((file, Some(HiddenName { dir, name, is_temporary: true, _shelter: shelter })))
     }
 
     /// Errors: `AccessDenied` for a user who may not say for all writers of a bucket what `what` names.

@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, BucketInfo, DocumentKind, Error, ErrorKind, ListQuery, MAX_DOCUMENT_BYTES, Result, Versioning,
-    check_document,
+    Bucket, BucketInfo, DocumentKind, Error, ErrorKind, ListQuery, MAX_DOCUMENT_BYTES, Result,
+    VersioningState, check_document,
 };
 use fordway_sys::{
     EntryKind, Errno, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir, remove_file, stat_in,
@@ -19,16 +19,16 @@ use crate::area::{names_of, not_ours, read_small, remove_if_file, remove_staged}
 use crate::delete::remove_empty_tree;
 use crate::errors::from_errno;
 use crate::layout::{
-    LOCKS, MARKERS, META, ODD, PRIVATE_DIR, Place, TMP, UPLOADS, VERSIONING, VERSIONS, document_name,
+    LOCKS, MARKERS, META, ODD, ObjectPath, PRIVATE_DIR, TMP, UPLOADS, VERSIONING, VERSIONS, document_name,
     is_document_name, is_hidden_name, is_private_name, join, private_dir, upload_of,
 };
 use crate::multipart::parts::remove_upload_dir;
 use crate::read::system_time;
 use crate::sidecar::inode_of;
-use crate::stage::{Staged, sync_dir};
-use crate::{Durability, Inner};
+use crate::stage::{StagedFile, sync_dir};
+use crate::{Durability, SharedStore};
 
-impl Inner {
+impl SharedStore {
     pub(crate) fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
         let mut names = Vec::new();
         let dir = open_in(self.volume.root.dir(), ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
@@ -89,7 +89,7 @@ impl Inner {
         match removed {
             Ok(()) => self.sync_root(),
             Err(error) => {
-                if versioning != Versioning::Unversioned {
+                if versioning != VersioningState::Unversioned {
                     self.set_versioning(bucket, versioning)?;
                 }
                 Err(error)
@@ -168,8 +168,8 @@ impl Inner {
         check_document(document)?;
         self.volume.require_bucket(bucket)?;
         self.volume.check_decides(bucket, "has documents")?;
-        let place = Place { dir: private_dir(bucket).into(), name: document_name(kind).into() };
-        let mut staged = Staged::at(self, bucket, place)?;
+        let place = ObjectPath { dir: private_dir(bucket).into(), name: document_name(kind).into() };
+        let mut staged = StagedFile::at(self, bucket, place)?;
         staged.write(document)?;
         staged.publish_private()
     }

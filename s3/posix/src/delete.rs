@@ -2,40 +2,40 @@
 
 use std::os::fd::AsFd;
 
-use fordway_store::{Bucket, DeleteOptions, Deleted, Key, Result, VersionId, Versioning};
+use fordway_store::{Bucket, DeleteOptions, DeleteResult, Key, Result, VersionId, VersioningState};
 use fordway_sys::{
     Errno, Mode, OFlags, get_xattr_in, name_to_text, open_in, read_dir, remove_dir, remove_file, stat_in,
     stat_now,
 };
 
 use crate::errors::from_errno;
-use crate::layout::{OUR_DIR, Place, odd, plain, private_dir, split};
-use crate::private::Contents;
-use crate::sidecar::Leaving;
+use crate::layout::{OUR_DIR, ObjectPath, odd, plain, private_dir, split};
+use crate::private::AreaContents;
+use crate::sidecar::LeavingFile;
 use crate::stage::sync_dir;
-use crate::{Durability, Inner};
+use crate::{Durability, SharedStore};
 
-impl Inner {
-    pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+impl SharedStore {
+    pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         if !options.conditions.is_empty() {
             self.require_locks("If-Match on deletes")?;
         }
-        let delete = |contents: Contents| {
+        let delete = |contents: AreaContents| {
             if !options.conditions.is_empty() {
                 self.volume.refresh(bucket, key, contents)?;
                 let found = self.volume.open_version(bucket, key, options.version.as_ref());
                 if !options.conditions.check_delete(found.map(|opened| opened.etag()))? {
-                    return Ok(Deleted { version: options.version.clone(), is_marker: false });
+                    return Ok(DeleteResult { version: options.version.clone(), is_marker: false });
                 }
             }
-            if contents.versioning != Versioning::Unversioned {
+            if contents.versioning != VersioningState::Unversioned {
                 return self.delete_versioned((bucket, key), options, contents);
             }
             // Without versions, the object is the version `null`.
             if options.version.as_ref().is_none_or(VersionId::is_null) {
                 self.remove(bucket, key, contents)?;
             }
-            Ok(Deleted { version: options.version.clone(), is_marker: false })
+            Ok(DeleteResult { version: options.version.clone(), is_marker: false })
         };
         match options.conditions.is_empty() {
             true => self.locked_if_room(bucket, key, delete),
@@ -46,7 +46,7 @@ impl Inner {
     /// Removes the key's file wherever it lies. A key may have a file in both places: one written
     /// while its plain path was taken, hidden by one written afterwards: the hidden one goes first,
     /// or a reader (or a crash) in between would bring it back.
-    fn remove(&self, bucket: &Bucket, key: &Key, contents: Contents) -> Result<()> {
+    fn remove(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.exists {
             // Made now, it makes every later delete cheaper; where it cannot be made, none is.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
@@ -69,8 +69,8 @@ impl Inner {
         &self,
         bucket: &Bucket,
         key: &Key,
-        place: &Place,
-        contents: Contents,
+        place: &ObjectPath,
+        contents: AreaContents,
     ) -> Result<()> {
         let odd = odd(bucket, key);
         match contents.has_odd && *place != odd {
@@ -80,7 +80,12 @@ impl Inner {
     }
 
     /// Removes the file at `place`, then the parents that this leaves empty and that we had made.
-    pub(crate) fn remove_at(&self, bucket: &Bucket, place: &Place, contents: Contents) -> Result<bool> {
+    pub(crate) fn remove_at(
+        &self,
+        bucket: &Bucket,
+        place: &ObjectPath,
+        contents: AreaContents,
+    ) -> Result<bool> {
         match self.unlink(place, contents) {
             Ok(gone) => {
                 self.volume.remove_sidecar(bucket, gone);
@@ -92,7 +97,7 @@ impl Inner {
         }
     }
 
-    fn forget_dir(&self, dir: &str, contents: Contents) {
+    fn forget_dir(&self, dir: &str, contents: AreaContents) {
         match contents.sharing.is_shared() {
             true => self.volume.refresh_dirs(dir),
             false => self.volume.dirs.forget(dir),
@@ -100,7 +105,7 @@ impl Inner {
     }
 
     /// Removes the file; answers it if it may have had a sidecar file.
-    fn unlink(&self, place: &Place, contents: Contents) -> Result<Option<Leaving>, Errno> {
+    fn unlink(&self, place: &ObjectPath, contents: AreaContents) -> Result<Option<LeavingFile>, Errno> {
         let mut dir = self.volume.dirs.open(&self.volume.root, &place.dir)?;
         if contents.sharing.is_shared() {
             // Or a name that another node has just made is not known to be there.
@@ -128,7 +133,7 @@ impl Inner {
 
     /// Removes `dir` and its parents as long as they are empty and ours. What cannot be removed
     /// stays: an empty directory is no object, so nobody sees it through S3.
-    pub(crate) fn prune(&self, bucket: &Bucket, dir: &str, contents: Contents) {
+    pub(crate) fn prune(&self, bucket: &Bucket, dir: &str, contents: AreaContents) {
         let mut dir = dir;
         while dir.len() > bucket.as_str().len() {
             let (parent, name) = split(dir);

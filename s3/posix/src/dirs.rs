@@ -12,9 +12,9 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use foldhash::HashMap;
-use fordway_sys::{Errno, Mode, OFlags, Tick, stat};
+use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 
-use crate::volume::Tree;
+use crate::volume::BucketTree;
 
 /// How long a directory is trusted to be where its path says, give or take a tick of the kernel. A thousand operations share the cost
 /// of opening it, and a program that renames directories beneath a running store waits no longer.
@@ -26,43 +26,43 @@ const MOST: usize = 512;
 const SLOTS: usize = 64;
 
 /// The directories that were used last.
-pub(crate) struct Dirs {
-    held: RwLock<HashMap<Box<str>, Held>>,
+pub(crate) struct DirectoryCache {
+    held: RwLock<HashMap<Box<str>, HeldDirectory>>,
     /// Hashes of paths that were asked for and not held: one that is asked for again soon is worth
     /// holding, while a walk over many directories leaves the table alone.
     asked: [AtomicU64; SLOTS],
 }
 
-impl Default for Dirs {
+impl Default for DirectoryCache {
     fn default() -> Self {
-        Dirs { held: RwLock::default(), asked: [const { AtomicU64::new(0) }; SLOTS] }
+        DirectoryCache { held: RwLock::default(), asked: [const { AtomicU64::new(0) }; SLOTS] }
     }
 }
 
 #[derive(Clone)]
-struct Held {
+struct HeldDirectory {
     dir: Arc<File>,
-    opened: Tick,
+    opened: CoarseInstant,
 }
 
 /// A directory to work in.
 #[derive(Clone)]
-pub(crate) struct Dir {
+pub(crate) struct WorkDirectory {
     file: Arc<File>,
     /// Whether it was opened just now, rather than held.
     is_fresh: bool,
 }
 
-impl AsFd for Dir {
+impl AsFd for WorkDirectory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl Dir {
+impl WorkDirectory {
     /// One that was opened just now.
     pub(crate) fn new(opened: File) -> Self {
-        Dir { file: Arc::new(opened), is_fresh: true }
+        WorkDirectory { file: Arc::new(opened), is_fresh: true }
     }
 
     /// Whether a name that is missing in it might be there after all, because this directory was
@@ -72,7 +72,7 @@ impl Dir {
     }
 
     /// Whether both are one directory, still there. Cost: two `fstat`, or one.
-    pub(crate) fn is_same_as(&self, other: &Dir) -> bool {
+    pub(crate) fn is_same_as(&self, other: &WorkDirectory) -> bool {
         let Ok(this) = stat(self) else { return false };
         let is_same = || stat(other).is_ok_and(|of| (of.device, of.inode) == (this.device, this.inode));
         this.links > 0 && (Arc::ptr_eq(&self.file, &other.file) || is_same())
@@ -84,29 +84,29 @@ impl Dir {
     }
 }
 
-impl Dirs {
+impl DirectoryCache {
     /// The directory at `path` beneath `root`. Cost: one `openat2` each 10 ms, else none.
-    pub(crate) fn open(&self, root: &Tree, path: &str) -> Result<Dir, Errno> {
+    pub(crate) fn open(&self, root: &BucketTree, path: &str) -> Result<WorkDirectory, Errno> {
         if let Some(dir) = self.held(path) {
-            return Ok(Dir { file: dir, is_fresh: false });
+            return Ok(WorkDirectory { file: dir, is_fresh: false });
         }
         Ok(self.keep(path, root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?))
     }
 
     /// `opened`, the directory at `path`; held if it was asked for before.
-    pub(crate) fn keep(&self, path: &str, opened: File) -> Dir {
+    pub(crate) fn keep(&self, path: &str, opened: File) -> WorkDirectory {
         let file = Arc::new(opened);
         if self.is_asked_again(path) {
             self.hold(path, &file);
         }
-        Dir { file, is_fresh: true }
+        WorkDirectory { file, is_fresh: true }
     }
 
     /// The directory at `path` if it is held, or used often enough to be worth it: for callers that
     /// can do without.
-    pub(crate) fn open_if_busy(&self, root: &Tree, path: &str) -> Result<Option<Dir>, Errno> {
+    pub(crate) fn open_if_busy(&self, root: &BucketTree, path: &str) -> Result<Option<WorkDirectory>, Errno> {
         if let Some(dir) = self.held(path) {
-            return Ok(Some(Dir { file: dir, is_fresh: false }));
+            return Ok(Some(WorkDirectory { file: dir, is_fresh: false }));
         }
         if !self.is_asked_again(path) {
             return Ok(None);
@@ -114,7 +114,7 @@ impl Dirs {
         let dir = root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
         let file = Arc::new(dir);
         self.hold(path, &file);
-        Ok(Some(Dir { file, is_fresh: true }))
+        Ok(Some(WorkDirectory { file, is_fresh: true }))
     }
 
     /// Whether `path` was asked for before, and no other of its slot since.
@@ -134,7 +134,7 @@ impl Dirs {
     }
 
     fn hold(&self, path: &str, dir: &Arc<File>) {
-        let held = Held { dir: dir.clone(), opened: Tick::now() };
+        let held = HeldDirectory { dir: dir.clone(), opened: CoarseInstant::now() };
         let mut all = self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, held| held.opened.elapsed() < HOLD);

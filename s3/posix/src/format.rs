@@ -6,7 +6,9 @@
 use std::path::Path;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, Links, Mode, OFlags, Root, make_dir, open_in, rename, stat, write_all_at};
+use fordway_sys::{
+    Errno, Mode, OFlags, RootDirectory, SymlinkPolicy, make_dir, open_in, rename, stat, write_all_at,
+};
 
 use crate::area::read_small;
 use crate::errors::from_errno;
@@ -25,7 +27,7 @@ const FORMAT_BYTES: usize = 64;
 
 /// The version of the format that the root says; 1 where it says nothing.
 /// Errors: `Corrupt` for words that are none of ours, `NotImplemented` for a later version.
-pub(crate) fn check(root: &Root, path: &Path) -> Result<u32> {
+pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
     let Some(text) = read(root).map_err(|errno| from_errno(errno, "reading .fordway/format of the root"))?
     else {
         return Ok(1);
@@ -53,9 +55,10 @@ pub(crate) fn check(root: &Root, path: &Path) -> Result<u32> {
 
 /// What the file holds; `None` where there is none that the root's owner, or root, has made: in a root that
 /// everybody may write to, anybody could.
-fn read(root: &Root) -> Result<Option<Vec<u8>>, Errno> {
+fn read(root: &RootDirectory) -> Result<Option<Vec<u8>>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let open = |path: &str, flags| root.open_from(root.dir(), path, Links::None, flags, Mode::empty());
+    let open =
+        |path: &str, flags| root.open_from(root.dir(), path, SymlinkPolicy::None, flags, Mode::empty());
     let owner = stat(root.dir())?.user;
     let is_trusted = |user: u32| user == owner || user == 0;
     let dir = match open(PRIVATE_DIR, OFlags::PATH | OFlags::DIRECTORY) {
@@ -73,7 +76,7 @@ fn read(root: &Root) -> Result<Option<Vec<u8>>, Errno> {
 }
 
 /// Says that the root has this program's version. Errors: from the file system.
-pub(crate) fn write(root: &Root) -> Result<()> {
+pub(crate) fn write(root: &RootDirectory) -> Result<()> {
     let failed = |errno| from_errno(errno, "writing .fordway/format of the root");
     make_dir(root.dir(), PRIVATE_DIR, Mode::from_raw_mode(0o755)).map_err(failed)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;

@@ -49,16 +49,16 @@ const ODD_NAME_BYTES: usize = 240;
 
 /// Where a key's file is: a directory, relative to the root, and a name in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place<'k> {
+pub(crate) struct ObjectPath<'k> {
     pub(crate) dir: Cow<'k, str>,
     pub(crate) name: Cow<'k, str>,
 }
 
-impl Place<'_> {
+impl ObjectPath<'_> {
     /// The place of a file whose path is known.
-    pub(crate) fn of_path(path: String) -> Place<'static> {
+    pub(crate) fn of_path(path: String) -> ObjectPath<'static> {
         let (dir, name) = split(&path);
-        Place { dir: dir.to_owned().into(), name: name.to_owned().into() }
+        ObjectPath { dir: dir.to_owned().into(), name: name.to_owned().into() }
     }
 
     /// The path relative to the root.
@@ -67,14 +67,14 @@ impl Place<'_> {
     }
 
     /// The same, no longer bound to the key.
-    pub(crate) fn into_owned(self) -> Place<'static> {
-        Place { dir: self.dir.into_owned().into(), name: self.name.into_owned().into() }
+    pub(crate) fn into_owned(self) -> ObjectPath<'static> {
+        ObjectPath { dir: self.dir.into_owned().into(), name: self.name.into_owned().into() }
     }
 }
 
 /// The place of `key` where the key is a path: no segment is empty, `.`, `..`, too long for a name,
 /// the text of no name, or (in first place) ours.
-pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
+pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'k>> {
     let text = key.as_str();
     if !is_text_of_a_name(text) {
         return None;
@@ -92,8 +92,8 @@ pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
         return None;
     }
     Some(match name_start {
-        0 => Place { dir: bucket.as_str().into(), name: name.into() },
-        start => Place { dir: join(bucket.as_str(), &text[..start - 1]).into(), name: name.into() },
+        0 => ObjectPath { dir: bucket.as_str().into(), name: name.into() },
+        start => ObjectPath { dir: join(bucket.as_str(), &text[..start - 1]).into(), name: name.into() },
     })
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
 
 /// The place of `key` where it has no plain one, or that is taken by another key (`a` beside `a/b`:
 /// the second comer).
-pub(crate) fn odd(bucket: &Bucket, key: &Key) -> Place<'static> {
+pub(crate) fn odd(bucket: &Bucket, key: &Key) -> ObjectPath<'static> {
     encoded_below(odd_dir(bucket), key)
 }
 
@@ -129,8 +129,8 @@ pub(crate) fn versions_of(bucket: &Bucket, key: &Key) -> String {
     encoded_below(versions_dir(bucket), key).path()
 }
 
-fn encoded_below(dir: String, key: &Key) -> Place<'static> {
-    Place::of_path(join(&dir, &path_of(key.as_str())))
+fn encoded_below(dir: String, key: &Key) -> ObjectPath<'static> {
+    ObjectPath::of_path(join(&dir, &path_of(key.as_str())))
 }
 
 /// The encoded form of a key, cut into names.

@@ -54,14 +54,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_store::{ETagPolicy, Result};
-use fordway_sys::Resolution;
+use fordway_sys::PathResolution;
 
-pub use fsck::{Finding, FindingKind, FsckEvent, FsckOptions, FsckSummary, Severity};
-pub use gc::{Garbage, GarbageKind, GcEvent, GcOptions, GcSummary};
+pub use fsck::{FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary};
+pub use gc::{GarbageFile, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
-pub use migrate::Migrated;
+pub use migrate::MigrationStep;
 pub use volume::LinkRule;
-use volume::Volume;
+use volume::RootVolume;
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -88,7 +88,7 @@ impl Durability {
 
 /// How old what a read tells may be, where other nodes change the file system too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Consistency {
+pub enum ReadConsistency {
     /// As old as the file system's caches on this node: seconds on NFS and GlusterFS.
     #[default]
     FileSystem,
@@ -113,11 +113,11 @@ pub struct PosixConfig {
     /// writes atomic (about 4 µs each). Without it `If-Match` on writes is refused.
     pub if_match: bool,
     /// How paths are kept beneath the root.
-    pub resolution: Resolution,
+    pub resolution: PathResolution,
     /// How far symbolic links in a bucket may lead.
     pub links: LinkRule,
     /// How old what a read tells may be.
-    pub consistency: Consistency,
+    pub consistency: ReadConsistency,
     /// How long a writer waits for another that holds the lock of the same key. Then it fails with
     /// `LockTimeout`: any writer of a bucket can hold its locks.
     pub lock_patience: Duration,
@@ -129,9 +129,9 @@ impl Default for PosixConfig {
             etag_policy: ETagPolicy::Fast,
             durability: Durability::None,
             if_match: true,
-            resolution: Resolution::Kernel,
+            resolution: PathResolution::Kernel,
             links: LinkRule::default(),
-            consistency: Consistency::default(),
+            consistency: ReadConsistency::default(),
             lock_patience: LOCK_PATIENCE,
         }
     }
@@ -140,14 +140,14 @@ impl Default for PosixConfig {
 /// The object store on a directory. Clones are cheap and share what is open.
 #[derive(Clone)]
 pub struct PosixStore {
-    inner: Arc<Inner>,
+    inner: Arc<SharedStore>,
 }
 
 /// What all clones of a store share, and what its operations need beside the volume.
-struct Inner {
-    volume: Volume,
-    locks: locks::Locks,
-    remembered: names::Remembered,
+struct SharedStore {
+    volume: RootVolume,
+    locks: locks::BucketLocks,
+    remembered: names::NameCache,
 }
 
 impl PosixStore {
@@ -155,9 +155,12 @@ impl PosixStore {
     /// Errors: `InvalidArgument` if it is missing or no directory, `AccessDenied`, `NotImplemented` if it was
     /// written by a later version of the format.
     pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
-        let volume = Volume::open(root, config)?;
-        let inner =
-            Inner { volume, locks: locks::Locks::default(), remembered: names::Remembered::default() };
+        let volume = RootVolume::open(root, config)?;
+        let inner = SharedStore {
+            volume,
+            locks: locks::BucketLocks::default(),
+            remembered: names::NameCache::default(),
+        };
         Ok(PosixStore { inner: Arc::new(inner) })
     }
 

@@ -5,26 +5,27 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Checksum, Collector, ErrorKind, Key, ListQuery, Listing, MAX_KEY_BYTES, ObjectInfo,
-    ObjectSummary, Result, Step,
+    Bucket, Checksum, ErrorKind, Key, ListCollector, ListQuery, MAX_KEY_BYTES, ObjectInfo, ObjectListing,
+    ObjectSummary, Result, WalkStep,
 };
 use fordway_sys::{
-    EntryKind, Errno, Mode, OFlags, Sharing, get_xattr_in, look_again, read_dir, stat, stat_in, text_to_name,
+    EntryKind, Errno, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_dir, stat, stat_in,
+    text_to_name,
 };
 
-use crate::Inner;
+use crate::SharedStore;
 use crate::errors::from_errno;
-use crate::layout::{ATTRIBUTE, PRIVATE_DIR, Place, decode, is_left_behind, join, odd, odd_dir, plain};
-use crate::names::{Name, Names, Seen};
-use crate::private::Contents;
-use crate::read::{Described, info_of_bare};
+use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, decode, is_left_behind, join, odd, odd_dir, plain};
+use crate::names::{ListedName, NameBlock, WalkedDirectories};
+use crate::private::AreaContents;
+use crate::read::{NameLookup, info_of_bare};
 use crate::sidecar::RECORD_BYTES;
 
 /// Levels of directories that a key of 1,024 bytes can have.
 const MAX_DEPTH: usize = 512;
 
 /// What a name in a directory of encoded keys stands for.
-pub(crate) enum Encoded {
+pub(crate) enum EncodedName {
     /// The last part of a key.
     Key,
     /// A directory that more of a key follows in.
@@ -60,26 +61,26 @@ impl Iterator for KeysFrom {
 }
 
 /// Whether the walk goes on.
-enum Flow {
+enum WalkFlow {
     On,
     /// Go on behind all keys with this prefix.
     Behind(String),
     Stop,
 }
 
-struct Walk<'w> {
-    inner: &'w Inner,
+struct BucketWalk<'w> {
+    inner: &'w SharedStore,
     bucket: &'w Bucket,
     query: &'w ListQuery,
-    contents: Contents,
-    page: Collector<'w>,
+    contents: AreaContents,
+    page: ListCollector<'w>,
     odd: Peekable<KeysFrom>,
     /// Device and inode of the directories above, so that a link to one of them is no endless tree.
     above: Vec<(u64, u64)>,
 }
 
-impl Inner {
-    pub(crate) fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+impl SharedStore {
+    pub(crate) fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         self.volume.open_dir(bucket.as_str()).map_err(|errno| match errno {
             Errno::NOENT | Errno::NOTDIR => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the bucket"),
@@ -87,19 +88,19 @@ impl Inner {
         let contents = self.volume.contents(bucket)?;
         let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
         let odd = KeysFrom::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
-        let page = Collector::new(query);
-        let mut walk = Walk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
+        let page = ListCollector::new(query);
+        let mut walk = BucketWalk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
         // The longest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
         let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain(bucket, &key).is_some());
         let mut flow = match is_path && !start.is_empty() {
             true => walk.marker(start)?,
-            false => Flow::On,
+            false => WalkFlow::On,
         };
-        if is_path && matches!(flow, Flow::On) {
+        if is_path && matches!(flow, WalkFlow::On) {
             flow = walk.directory(start)?;
         }
-        if !matches!(flow, Flow::Stop) {
+        if !matches!(flow, WalkFlow::Stop) {
             walk.rest_of_odd()?;
         }
         Ok(walk.page.finish())
@@ -108,8 +109,8 @@ impl Inner {
     /// Keys that lie apart from their plain paths.
     fn odd_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
         self.encoded_keys(odd_dir(bucket), |_, kind| match kind {
-            EntryKind::Dir => Encoded::Part,
-            _ => Encoded::Key,
+            EntryKind::Dir => EncodedName::Part,
+            _ => EncodedName::Key,
         })
     }
 
@@ -118,12 +119,12 @@ impl Inner {
     pub(crate) fn encoded_keys(
         &self,
         top: String,
-        part_of: impl Fn(&str, EntryKind) -> Encoded,
+        part_of: impl Fn(&str, EntryKind) -> EncodedName,
     ) -> Result<Arc<Vec<Key>>> {
         if let Some(keys) = self.remembered.tree(&top, |path| self.volume.open_to_scan(path)) {
             return Ok(keys);
         }
-        let (mut keys, mut seen, mut dirs) = (Vec::new(), Seen::default(), vec![String::new()]);
+        let (mut keys, mut seen, mut dirs) = (Vec::new(), WalkedDirectories::default(), vec![String::new()]);
         while let Some(below) = dirs.pop() {
             let path = if below.is_empty() { top.clone() } else { join(&top, &below) };
             let dir = match self.open_to_list(&path) {
@@ -141,9 +142,9 @@ impl Inner {
                 let Ok(name) = std::str::from_utf8(name) else { return };
                 let below = if below.is_empty() { name.to_owned() } else { join(&below, name) };
                 match part_of(name, kind) {
-                    Encoded::Part => dirs.push(below),
-                    Encoded::Key => keys.extend(decode(&below)),
-                    Encoded::Nothing => {}
+                    EncodedName::Part => dirs.push(below),
+                    EncodedName::Key => keys.extend(decode(&below)),
+                    EncodedName::Nothing => {}
                 }
             });
             read.map_err(|errno| from_errno(errno, "reading a directory"))?;
@@ -177,14 +178,14 @@ impl Inner {
         bucket: &Bucket,
         dir: &File,
         name: &str,
-        place: impl FnOnce() -> Place<'p>,
+        place: impl FnOnce() -> ObjectPath<'p>,
         key: &str,
     ) -> Result<Option<ObjectSummary>> {
         // NFS looks names up anew where the directory has changed.
-        if self.volume.is_strong() && self.volume.sharing == Sharing::Unknown {
+        if self.volume.is_strong() && self.volume.sharing == FileSystemSharing::Unknown {
             look_again(dir, name);
         }
-        if let Ok(Described::Found(info)) = self.volume.describe_in(dir, name) {
+        if let Ok(NameLookup::Found(info)) = self.volume.describe_in(dir, name) {
             return Ok(Some(summary_of(key, info)));
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
@@ -194,8 +195,13 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::summary`], of a file that only an open finds: behind a link, or an odd key.
-    fn summary_by_open(&self, bucket: &Bucket, place: &Place, key: &str) -> Result<Option<ObjectSummary>> {
+    /// As [`SharedStore::summary`], of a file that only an open finds: behind a link, or an odd key.
+    fn summary_by_open(
+        &self,
+        bucket: &Bucket,
+        place: &ObjectPath,
+        key: &str,
+    ) -> Result<Option<ObjectSummary>> {
         let Some(opened) = self.volume.open_file(bucket, place)? else { return Ok(None) };
         Ok(Some(summary_of(key, opened.into_info().1)))
     }
@@ -211,16 +217,16 @@ fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
     }
 }
 
-impl Walk<'_> {
+impl BucketWalk<'_> {
     /// Offers the keys below the directory `at` (empty, or ending in `/`), in order.
-    fn directory(&mut self, at: &str) -> Result<Flow> {
+    fn directory(&mut self, at: &str) -> Result<WalkFlow> {
         let path =
             if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) };
         self.inner.volume.freshen_dir(&path, self.contents.sharing);
-        let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(Flow::On) };
+        let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(WalkFlow::On) };
         let id = stat(&dir).map(|stat| (stat.device, stat.inode)).unwrap_or_default();
         if self.above.contains(&id) || self.above.len() >= MAX_DEPTH {
-            return Ok(Flow::On);
+            return Ok(WalkFlow::On);
         }
         let names = self.read(at, &path, &dir).map_err(|errno| from_errno(errno, "reading a directory"))?;
         self.above.push(id);
@@ -231,14 +237,14 @@ impl Walk<'_> {
 
     /// The names that may lead to keys that are asked for, perhaps among others: all of a directory are remembered for
     /// the next page.
-    fn read(&self, at: &str, path: &str, dir: &File) -> Result<Arc<Names>, Errno> {
+    fn read(&self, at: &str, path: &str, dir: &File) -> Result<Arc<NameBlock>, Errno> {
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let is_ours = |name: &[u8]| at.is_empty() && name == PRIVATE_DIR.as_bytes();
         let resolve = |name: &str| self.resolve(dir, path, name);
         let prefix = text_to_name(wanted);
         let is_wanted = |name: &[u8]| !is_ours(name) && !is_left_behind(name);
         let read =
-            |all| Names::read(dir, |name| (all || name.starts_with(&prefix)) && is_wanted(name), resolve);
+            |all| NameBlock::read(dir, |name| (all || name.starts_with(&prefix)) && is_wanted(name), resolve);
         let sharing = self.contents.sharing;
         match wanted.is_empty() {
             true => self.inner.remembered.names(dir, sharing, || read(true)),
@@ -246,7 +252,7 @@ impl Walk<'_> {
         }
     }
 
-    fn names(&mut self, at: &str, dir: &File, names: &Names) -> Result<Flow> {
+    fn names(&mut self, at: &str, dir: &File, names: &NameBlock) -> Result<WalkFlow> {
         let mut behind: Option<String> = None;
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let first = self.first_wanted(at).max(wanted);
@@ -264,18 +270,18 @@ impl Walk<'_> {
                     true => self.marked_directory(&key)?,
                     false => self.directory(&key)?,
                 },
-                true => Flow::On,
+                true => WalkFlow::On,
                 false => self.file(dir, name, &key)?,
             };
             match flow {
-                Flow::On => {}
+                WalkFlow::On => {}
                 // Nothing else in this directory can be behind a prefix that the directory is in.
-                Flow::Behind(prefix) if at.starts_with(&prefix) => return Ok(Flow::Behind(prefix)),
-                Flow::Behind(prefix) => behind = Some(prefix),
-                Flow::Stop => return Ok(Flow::Stop),
+                WalkFlow::Behind(prefix) if at.starts_with(&prefix) => return Ok(WalkFlow::Behind(prefix)),
+                WalkFlow::Behind(prefix) => behind = Some(prefix),
+                WalkFlow::Stop => return Ok(WalkFlow::Stop),
             }
         }
-        Ok(Flow::On)
+        Ok(WalkFlow::On)
     }
 
     /// The first name in the directory `at` that can lead behind `start_after`.
@@ -293,67 +299,67 @@ impl Walk<'_> {
     }
 
     /// Offers a directory that may be an object, and what is below it.
-    fn marked_directory(&mut self, key: &str) -> Result<Flow> {
+    fn marked_directory(&mut self, key: &str) -> Result<WalkFlow> {
         match self.marker(key)? {
-            Flow::On => self.directory(key),
+            WalkFlow::On => self.directory(key),
             other => Ok(other),
         }
     }
 
     /// Offers the directory `key`, which ends in `/`, if it is an object.
-    fn marker(&mut self, key: &str) -> Result<Flow> {
+    fn marker(&mut self, key: &str) -> Result<WalkFlow> {
         if !self.contents.has_markers || key.len() > MAX_KEY_BYTES {
-            return Ok(Flow::On);
+            return Ok(WalkFlow::On);
         }
-        if matches!(self.odd_before(key)?, Flow::Stop) {
-            return Ok(Flow::Stop);
+        if matches!(self.odd_before(key)?, WalkFlow::Stop) {
+            return Ok(WalkFlow::Stop);
         }
         if self.odd.peek().is_some_and(|odd| odd.as_str() == key) {
-            return Ok(Flow::On);
+            return Ok(WalkFlow::On);
         }
         match self.inner.volume.open_marker(self.bucket, &Key::new(key)?, self.contents)? {
             Some(marker) => {
                 let summary = summary_of(key, marker.into_info().1);
-                self.page.offer(key, || Ok(Some(summary))).map(Flow::from)
+                self.page.offer(key, || Ok(Some(summary))).map(WalkFlow::from)
             }
-            None => Ok(Flow::On),
+            None => Ok(WalkFlow::On),
         }
     }
 
     /// Offers the odd keys that come before `key`.
-    fn odd_before(&mut self, key: &str) -> Result<Flow> {
+    fn odd_before(&mut self, key: &str) -> Result<WalkFlow> {
         while self.odd.peek().is_some_and(|odd| odd.as_str() < key) {
-            if matches!(self.next_odd()?, Flow::Stop) {
-                return Ok(Flow::Stop);
+            if matches!(self.next_odd()?, WalkFlow::Stop) {
+                return Ok(WalkFlow::Stop);
             }
         }
-        Ok(Flow::On)
+        Ok(WalkFlow::On)
     }
 
-    fn file(&mut self, dir: &File, name: Name, key: &str) -> Result<Flow> {
+    fn file(&mut self, dir: &File, name: ListedName, key: &str) -> Result<WalkFlow> {
         if key.len() > MAX_KEY_BYTES {
-            return Ok(Flow::On);
+            return Ok(WalkFlow::On);
         }
-        if matches!(self.odd_before(key)?, Flow::Stop) {
-            return Ok(Flow::Stop);
+        if matches!(self.odd_before(key)?, WalkFlow::Stop) {
+            return Ok(WalkFlow::Stop);
         }
         // A plain file hides an odd one of the same key.
         self.odd.next_if(|odd| odd.as_str() == key);
         let inner = self.inner;
-        let place = || Place::of_path(join(self.bucket.as_str(), key));
+        let place = || ObjectPath::of_path(join(self.bucket.as_str(), key));
         let describe = || match name.is_link {
             false => inner.summary(self.bucket, dir, name.text, place, key),
             // A link that leads outside the root, or nowhere, is no object.
             true => Ok(inner.summary_by_open(self.bucket, &place(), key).unwrap_or_default()),
         };
-        self.page.offer(key, describe).map(Flow::from)
+        self.page.offer(key, describe).map(WalkFlow::from)
     }
 
-    fn next_odd(&mut self) -> Result<Flow> {
-        let Some(key) = self.odd.next() else { return Ok(Flow::On) };
+    fn next_odd(&mut self) -> Result<WalkFlow> {
+        let Some(key) = self.odd.next() else { return Ok(WalkFlow::On) };
         let (inner, place) = (self.inner, odd(self.bucket, &key));
         let describe = || {
-            if let Ok(Described::Found(info)) = inner.volume.describe(&place) {
+            if let Ok(NameLookup::Found(info)) = inner.volume.describe(&place) {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
             match inner.summary_by_open(self.bucket, &place, key.as_str()) {
@@ -362,12 +368,12 @@ impl Walk<'_> {
                 described => described,
             }
         };
-        self.page.offer(key.as_str(), describe).map(Flow::from)
+        self.page.offer(key.as_str(), describe).map(WalkFlow::from)
     }
 
     fn rest_of_odd(&mut self) -> Result<()> {
         while self.odd.peek().is_some() {
-            if matches!(self.next_odd()?, Flow::Stop) {
+            if matches!(self.next_odd()?, WalkFlow::Stop) {
                 break;
             }
         }
@@ -399,12 +405,12 @@ impl Walk<'_> {
     }
 }
 
-impl From<Step> for Flow {
-    fn from(step: Step) -> Self {
+impl From<WalkStep> for WalkFlow {
+    fn from(step: WalkStep) -> Self {
         match step {
-            Step::Next => Flow::On,
-            Step::SkipPrefix(prefix) => Flow::Behind(prefix),
-            Step::Full => Flow::Stop,
+            WalkStep::Next => WalkFlow::On,
+            WalkStep::SkipPrefix(prefix) => WalkFlow::Behind(prefix),
+            WalkStep::Full => WalkFlow::Stop,
         }
     }
 }

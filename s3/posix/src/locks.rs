@@ -7,31 +7,31 @@ use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
 use fordway_sys::{ByteLocks, Errno, locks_of_one_node};
 
-use crate::Inner;
+use crate::SharedStore;
 use crate::errors::from_errno;
 use crate::layout::{LOCKS, lock_byte};
-use crate::private::Contents;
+use crate::private::AreaContents;
 use crate::stage::MAX_RACES;
-use crate::volume::{Volume, unreadable};
+use crate::volume::{RootVolume, unreadable};
 
 /// The most lock tables that are kept open for later.
 const MOST_TABLES: usize = 128;
 
 /// What a lock may be done without for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Without {
+enum LockWaiver {
     Nothing,
     Room,
 }
 
 /// The lock table of every bucket that this process has overwritten or deleted in.
 #[derive(Default)]
-pub(crate) struct Locks {
+pub(crate) struct BucketLocks {
     tables: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
 }
 
-impl Locks {
-    fn of(&self, volume: &Volume, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
+impl BucketLocks {
+    fn of(&self, volume: &RootVolume, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
         if let Some(locks) = self.tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
         }
@@ -58,7 +58,7 @@ impl Locks {
     }
 }
 
-impl Inner {
+impl SharedStore {
     /// Runs `act` with the lock of `key` held: no other writer that replaces or deletes it, in any
     /// process on any node that shares the file system's locks, is at work meanwhile. `act` is told
     /// what lies in the bucket's private directory. Without locks, by choice, it just runs.
@@ -66,27 +66,27 @@ impl Inner {
         &self,
         bucket: &Bucket,
         key: &Key,
-        act: impl FnOnce(Contents) -> Result<T>,
+        act: impl FnOnce(AreaContents) -> Result<T>,
     ) -> Result<T> {
-        self.locked_unless(Without::Nothing, (bucket, key), act)
+        self.locked_unless(LockWaiver::Nothing, (bucket, key), act)
     }
 
-    /// As [`Inner::locked`]; but where the bucket has no lock table, and the file system no room for one,
+    /// As [`SharedStore::locked`]; but where the bucket has no lock table, and the file system no room for one,
     /// `act` just runs: a full disk must let itself be emptied. Who locks later finds it done.
     pub(crate) fn locked_if_room<T>(
         &self,
         bucket: &Bucket,
         key: &Key,
-        act: impl FnOnce(Contents) -> Result<T>,
+        act: impl FnOnce(AreaContents) -> Result<T>,
     ) -> Result<T> {
-        self.locked_unless(Without::Room, (bucket, key), act)
+        self.locked_unless(LockWaiver::Room, (bucket, key), act)
     }
 
     fn locked_unless<T>(
         &self,
-        without: Without,
+        without: LockWaiver,
         (bucket, key): (&Bucket, &Key),
-        act: impl FnOnce(Contents) -> Result<T>,
+        act: impl FnOnce(AreaContents) -> Result<T>,
     ) -> Result<T> {
         if !self.volume.config.if_match {
             return act(self.volume.contents(bucket)?);
@@ -94,7 +94,7 @@ impl Inner {
         for _ in 0..MAX_RACES {
             let locks = match self.locks.of(&self.volume, bucket) {
                 Ok(locks) => Some(locks),
-                Err(error) if without == Without::Room && is_no_room(&error) => None,
+                Err(error) if without == LockWaiver::Room && is_no_room(&error) => None,
                 Err(error) => return Err(error),
             };
             let Some(locks) = locks else { return act(self.volume.contents(bucket)?) };
@@ -170,7 +170,7 @@ fn require_locks_of_all_nodes(file: impl AsFd) -> Result<()> {
 }
 
 /// Whether the lock file is still the bucket's.
-fn is_current(locks: &ByteLocks, contents: Contents) -> Result<bool> {
+fn is_current(locks: &ByteLocks, contents: AreaContents) -> Result<bool> {
     let is_current = match contents.sharing.is_shared() {
         true => locks.is_current_now(),
         false => locks.is_current(),

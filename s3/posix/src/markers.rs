@@ -7,7 +7,7 @@
 
 use std::fs::File;
 
-use fordway_store::{Bucket, Conditions, ErrorKind, Key, PutResult, Result, Versioning};
+use fordway_store::{Bucket, Conditions, ErrorKind, Key, PutResult, Result, VersioningState};
 use fordway_sys::{
     Errno, FileStat, Mode, OFlags, open_in, remove_dir, remove_xattr, set_xattr, stat, sync_data,
 };
@@ -15,23 +15,23 @@ use fordway_sys::{
 use crate::delete::is_marked;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, MARKERS, marked_dir, odd, split};
-use crate::private::Contents;
-use crate::read::Opened;
-use crate::record::{Record, Seal};
-use crate::sidecar::{ATTRIBUTE_BYTES, Attribute, read_attribute};
-use crate::stage::{MAX_RACES, Staged, give_way, made_of, unique_etag};
+use crate::private::AreaContents;
+use crate::read::ObjectFile;
+use crate::record::{ContentSeal, Record};
+use crate::sidecar::{ATTRIBUTE_BYTES, RecordAttribute, read_attribute};
+use crate::stage::{MAX_RACES, StagedFile, give_way, made_of, unique_etag};
 use crate::versions::now_ns;
-use crate::volume::Volume;
-use crate::{Durability, Inner};
+use crate::volume::RootVolume;
+use crate::{Durability, SharedStore};
 
-impl Volume {
+impl RootVolume {
     /// The directory that is the object `key`, opened, if there is one.
     pub(crate) fn open_marker(
         &self,
         bucket: &Bucket,
         key: &Key,
-        contents: Contents,
-    ) -> Result<Option<Opened>> {
+        contents: AreaContents,
+    ) -> Result<Option<ObjectFile>> {
         let Some(path) = marked_dir(bucket, key).filter(|_| contents.has_markers) else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match self.root.open_beneath(&path, flags, Mode::empty()) {
@@ -42,21 +42,21 @@ impl Volume {
     }
 
     /// The directory as an object, if it has a record.
-    fn marker_in(&self, bucket: &Bucket, dir: File) -> Result<Option<Opened>> {
-        let Attribute::Found(Record { seal: Some(seal), .. }) = read_attribute(&dir)? else {
+    fn marker_in(&self, bucket: &Bucket, dir: File) -> Result<Option<ObjectFile>> {
+        let RecordAttribute::Found(Record { seal: Some(seal), .. }) = read_attribute(&dir)? else {
             return Ok(None);
         };
         let found = stat(&dir).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
         let stat = FileStat { size: 0, modified_ns: seal.modified_ns, ..found };
         let recorded = Some(Box::new(self.load_record(bucket, &dir, &stat)?));
-        Ok(Some(Opened { file: dir, stat, recorded }))
+        Ok(Some(ObjectFile { file: dir, stat, recorded }))
     }
 }
 
-impl Inner {
+impl SharedStore {
     /// Has the directory no longer be an object; removes it if it is empty and ours. Says whether it
     /// was one.
-    pub(crate) fn remove_marker(&self, bucket: &Bucket, key: &Key, contents: Contents) -> Result<bool> {
+    pub(crate) fn remove_marker(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<bool> {
         let Some(marker) = self.volume.open_marker(bucket, key, contents)? else { return Ok(false) };
         let removed = remove_xattr(&marker.file, ATTRIBUTE).map_err(|e| from_errno(e, "removing"))?;
         if let Some(path) = marked_dir(bucket, key) {
@@ -78,7 +78,7 @@ impl Inner {
         &self,
         bucket: &Bucket,
         path: &str,
-        contents: Contents,
+        contents: AreaContents,
         remove: impl FnOnce() -> bool,
     ) -> bool {
         if !contents.has_markers {
@@ -94,7 +94,7 @@ impl Inner {
         removed.unwrap_or_default()
     }
 
-    fn say_that_there_are_markers(&self, bucket: &Bucket, contents: Contents) -> Result<()> {
+    fn say_that_there_are_markers(&self, bucket: &Bucket, contents: AreaContents) -> Result<()> {
         if contents.has_markers {
             return Ok(());
         }
@@ -104,12 +104,12 @@ impl Inner {
     }
 }
 
-impl Staged {
+impl StagedFile {
     /// Whether what is staged may become a directory rather than a file.
-    pub(crate) fn may_be_marker(&self, key: &Key, record: &Record, contents: Contents) -> bool {
+    pub(crate) fn may_be_marker(&self, key: &Key, record: &Record, contents: AreaContents) -> bool {
         self.written() == 0
             && record.parts.is_empty()
-            && contents.versioning == Versioning::Unversioned
+            && contents.versioning == VersioningState::Unversioned
             && marked_dir(&self.bucket, key).is_some()
     }
 
@@ -126,7 +126,7 @@ impl Staged {
                 true => inner.volume.open_file(bucket, &odd(bucket, key))?,
                 false => None,
             };
-            if apart.is_some() || contents.versioning != Versioning::Unversioned {
+            if apart.is_some() || contents.versioning != VersioningState::Unversioned {
                 return Ok(None);
             }
             let current = inner.volume.open_marker(bucket, key, contents)?;
@@ -150,7 +150,7 @@ impl Staged {
             let dir =
                 open_in(&dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(failed)?;
             let state = FileStat { size: 0, modified_ns: now_ns() as i64, ..stat(&dir).map_err(failed)? };
-            record.seal = Some(Seal::of(&state));
+            record.seal = Some(ContentSeal::of(&state));
             let etag = record.etag.clone().unwrap_or_else(|| unique_etag(&state));
             let packed = Record { etag: Some(etag.clone()), ..record.clone() }.encode();
             if packed.len() > ATTRIBUTE_BYTES || set_xattr(&dir, ATTRIBUTE, &packed).is_err() {

@@ -15,22 +15,22 @@ use fordway_sys::{
     set_owner, stat,
 };
 
-use crate::actors::Actors;
-use crate::area::{Guard, mode_of_dir, names_of, read_small};
+use crate::actors::RoleCache;
+use crate::area::{TrustedOwner, mode_of_dir, names_of, read_small};
 use crate::errors::from_errno;
 use crate::layout::{
     LOCKS, MARKERS, ODD, VERSIONS, is_private_dir_name, is_private_name, is_upload_dir, join, meta_dir,
     private_dir,
 };
-use crate::record::{Record, Seal};
-use crate::scan::{Area, each_entry, known_kind, open_child, path_of_child};
-use crate::sidecar::{Attribute, MAX_RECORD_BYTES, inode_of, read_attribute};
-use crate::volume::Volume;
-use crate::{Inner, PosixStore, format};
+use crate::record::{ContentSeal, Record};
+use crate::scan::{BucketArea, each_entry, known_kind, open_child, path_of_child};
+use crate::sidecar::{MAX_RECORD_BYTES, RecordAttribute, inode_of, read_attribute};
+use crate::volume::RootVolume;
+use crate::{PosixStore, SharedStore, format};
 
 /// What a migration did to one file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Migrated {
+pub struct MigrationStep {
     /// Where it lies, relative to the root.
     pub path: String,
     /// What was done.
@@ -43,8 +43,12 @@ impl PosixStore {
     /// root, or the owner of root and buckets; to be run while nobody else works there, because programs
     /// that are at work made things the old way. Memory: what all records kept apart of one bucket take.
     /// Errors: `NoSuchBucket`, errors of the file system, and what `tell` returns.
-    pub fn migrate(&self, buckets: &[Bucket], tell: &mut dyn FnMut(Migrated) -> Result<()>) -> Result<()> {
-        let actors = Actors::new();
+    pub fn migrate(
+        &self,
+        buckets: &[Bucket],
+        tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
+    ) -> Result<()> {
+        let actors = RoleCache::new();
         for bucket in self.chosen_buckets(buckets)? {
             migrate_owners(&self.inner.volume, &bucket, tell)?;
             actors.in_bucket(&self.inner, &bucket, || rebind_sidecars(&self.inner, &bucket, tell))?;
@@ -52,7 +56,7 @@ impl PosixStore {
         if buckets.is_empty() && self.inner.volume.root.format(self.path())? < format::VERSION {
             self.inner.volume.root.write_format()?;
             let path = format!("{}/format", crate::PRIVATE_DIR);
-            tell(Migrated { path, done: "written" })?;
+            tell(MigrationStep { path, done: "written" })?;
         }
         Ok(())
     }
@@ -64,9 +68,9 @@ const MAX_DEPTH: usize = 64;
 /// Gives each directory of ours in the bucket's private area to the bucket's owner, and the mode that all
 /// writers need. Links are not followed, and what has no name of ours is left alone.
 fn migrate_owners(
-    volume: &Volume,
+    volume: &RootVolume,
     bucket: &Bucket,
-    tell: &mut dyn FnMut(Migrated) -> Result<()>,
+    tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
 ) -> Result<()> {
     let of =
         volume.open_dir(bucket.as_str()).and_then(stat).map_err(|e| from_errno(e, "opening the bucket"))?;
@@ -74,10 +78,10 @@ fn migrate_owners(
     match volume.open_to_scan(&path) {
         Ok(dir) => migrate_dir(&of, (&dir, &path), 0, tell),
         // In a bucket for many, the first writer could keep the others out by it.
-        Err(Errno::NOENT) if Guard::of(&of).is_some() => {
+        Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
-            tell(Migrated { path, done: "made for all who write to the bucket" })
+            tell(MigrationStep { path, done: "made for all who write to the bucket" })
         }
         // What is no directory is told of by a check.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
@@ -89,10 +93,10 @@ fn migrate_dir(
     of: &FileStat,
     (dir, path): (&File, &str),
     depth: usize,
-    tell: &mut dyn FnMut(Migrated) -> Result<()>,
+    tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
 ) -> Result<()> {
     if hand_over(of, dir, mode_of_dir(of, path), !is_upload_dir(path))? {
-        tell(Migrated { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
+        tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
     }
     if depth >= MAX_DEPTH {
         return Ok(());
@@ -118,7 +122,7 @@ fn migrate_file(
     of: &FileStat,
     dir: &File,
     (path, name): (&str, &str),
-    tell: &mut dyn FnMut(Migrated) -> Result<()>,
+    tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
 ) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
@@ -126,7 +130,7 @@ fn migrate_file(
     // One with another name, or with content, is somebody's file.
     let is_ours = state.is_file && state.links == 1 && state.size == 0;
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
-        tell(Migrated { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
+        tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
     }
     Ok(())
 }
@@ -175,15 +179,15 @@ type Records = HashMap<Identity, Record>;
 
 /// Gives each object whose record lies apart the one that is its, under the name of its file's inode.
 fn rebind_sidecars(
-    inner: &Arc<Inner>,
+    inner: &Arc<SharedStore>,
     bucket: &Bucket,
-    tell: &mut dyn FnMut(Migrated) -> Result<()>,
+    tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
 ) -> Result<()> {
     let records = records_apart(&inner.volume, bucket)?;
     if records.is_empty() {
         return Ok(());
     }
-    for area in Area::all(bucket) {
+    for area in BucketArea::all(bucket) {
         if let Ok(dir) = inner.volume.open_to_scan(&area.top) {
             rebind_in(inner, &area, (&dir, &area.top), &records, tell)?;
         }
@@ -191,7 +195,7 @@ fn rebind_sidecars(
     Ok(())
 }
 
-fn records_apart(volume: &Volume, bucket: &Bucket) -> Result<Records> {
+fn records_apart(volume: &RootVolume, bucket: &Bucket) -> Result<Records> {
     let mut records = Records::default();
     let Ok(dir) = volume.open_to_scan(&meta_dir(bucket)) else { return Ok(records) };
     let names = names_of(&dir).map_err(|errno| from_errno(errno, "reading .fordway/meta"))?;
@@ -208,11 +212,11 @@ fn records_apart(volume: &Volume, bucket: &Bucket) -> Result<Records> {
 }
 
 fn rebind_in(
-    inner: &Arc<Inner>,
-    area: &Area,
+    inner: &Arc<SharedStore>,
+    area: &BucketArea,
     (dir, path): (&File, &str),
     records: &Records,
-    tell: &mut dyn FnMut(Migrated) -> Result<()>,
+    tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
 ) -> Result<()> {
     let read = each_entry(dir, |name, kind| {
         let text = name_to_text(name);
@@ -228,7 +232,7 @@ fn rebind_in(
                 }
             }
             EntryKind::File => rebind(inner, area.bucket, (dir, &text), records)?
-                .map_or(Ok(()), |done| tell(Migrated { path: join(path, &text), done })),
+                .map_or(Ok(()), |done| tell(MigrationStep { path: join(path, &text), done })),
             _ => Ok(()),
         }
     })?;
@@ -237,7 +241,7 @@ fn rebind_in(
 
 /// Writes the record of the file `name` where it is looked for, if it is not there; says so.
 fn rebind(
-    inner: &Arc<Inner>,
+    inner: &Arc<SharedStore>,
     bucket: &Bucket,
     (dir, name): (&File, &str),
     records: &Records,
@@ -266,8 +270,8 @@ fn rebind(
 /// What the file's attribute says, if it says that the rest lies apart and the file is as it was sealed.
 fn short_record(file: &File, state: &FileStat) -> Option<Record> {
     match read_attribute(file) {
-        Ok(Attribute::Found(short)) if state.is_file && short.is_apart => {
-            Some(short).filter(|short| short.seal == Some(Seal::of(state)))
+        Ok(RecordAttribute::Found(short)) if state.is_file && short.is_apart => {
+            Some(short).filter(|short| short.seal == Some(ContentSeal::of(state)))
         }
         _ => None,
     }

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fordway_store::Key;
-use fordway_sys::{EntryKind, Errno, FileStat, Sharing, Tick, name_to_text, read_dir, stat, stat_now};
+use fordway_sys::{
+    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir, stat, stat_now,
+};
 
 use crate::private::{is_settled, times};
 
@@ -25,16 +27,16 @@ const FEWEST: usize = 500;
 
 /// Names in one block of text, in the byte order of keys: a directory's ends in `/`.
 #[derive(Default)]
-pub(crate) struct Names {
+pub(crate) struct NameBlock {
     text: String,
-    entries: Vec<Entry>,
+    entries: Vec<NameEntry>,
     /// Whether any of them had to be looked at to be told what it is, and so may change unseen.
     has_links: bool,
 }
 
 /// A name: where it lies in the text, and what it is.
 #[derive(Clone, Copy)]
-struct Entry {
+struct NameEntry {
     /// The eight bytes behind what all names share, for a fast comparison.
     head: u64,
     start: u32,
@@ -44,21 +46,21 @@ struct Entry {
 
 /// One of the names.
 #[derive(Clone, Copy)]
-pub(crate) struct Name<'n> {
+pub(crate) struct ListedName<'n> {
     /// The name, with a `/` behind it if it is a directory.
     pub(crate) text: &'n str,
     /// Whether it is a link to a file, which only an open can follow.
     pub(crate) is_link: bool,
 }
 
-impl Name<'_> {
+impl ListedName<'_> {
     /// Whether it is a directory.
     pub(crate) fn is_dir(self) -> bool {
         self.text.ends_with('/')
     }
 }
 
-impl Names {
+impl NameBlock {
     /// Reads the names in `dir` that `wanted` accepts. What the directory says is a link, or does not
     /// say, is told by `resolve`: a directory, a file, a link to a file, or nothing of interest.
     pub(crate) fn read(
@@ -66,7 +68,7 @@ impl Names {
         mut wanted: impl FnMut(&[u8]) -> bool,
         mut resolve: impl FnMut(&str) -> EntryKind,
     ) -> Result<Self, Errno> {
-        let mut names = Names::default();
+        let mut names = NameBlock::default();
         let mut unclear = Vec::new();
         read_dir(dir, |name, kind| {
             // Most are not wanted where a prefix is asked for, and told so by their first bytes.
@@ -100,11 +102,11 @@ impl Names {
             self.text.push('/');
         }
         let len = if is_dir { len } else { len - 1 };
-        self.entries.push(Entry { head: 0, start, len, is_link: kind == EntryKind::Link });
+        self.entries.push(NameEntry { head: 0, start, len, is_link: kind == EntryKind::Link });
     }
 
     fn sort(&mut self) {
-        let Names { text, entries, .. } = self;
+        let NameBlock { text, entries, .. } = self;
         let shared = shared_len(text, entries);
         for entry in entries.iter_mut() {
             let rest = &text.as_bytes()[entry.start as usize + shared..][..usize::from(entry.len) - shared];
@@ -125,9 +127,9 @@ impl Names {
     }
 
     /// The name at `at` in the order of keys.
-    pub(crate) fn get(&self, at: usize) -> Name<'_> {
+    pub(crate) fn get(&self, at: usize) -> ListedName<'_> {
         let entry = &self.entries[at];
-        Name { text: text_of(&self.text, entry), is_link: entry.is_link }
+        ListedName { text: text_of(&self.text, entry), is_link: entry.is_link }
     }
 
     /// The first name that is not below `text`.
@@ -136,16 +138,16 @@ impl Names {
     }
 
     fn bytes(&self) -> usize {
-        self.text.capacity() + self.entries.capacity() * size_of::<Entry>()
+        self.text.capacity() + self.entries.capacity() * size_of::<NameEntry>()
     }
 }
 
-fn text_of<'t>(text: &'t str, entry: &Entry) -> &'t str {
+fn text_of<'t>(text: &'t str, entry: &NameEntry) -> &'t str {
     &text[entry.start as usize..][..usize::from(entry.len)]
 }
 
 /// Bytes that all names begin with.
-fn shared_len(text: &str, entries: &[Entry]) -> usize {
+fn shared_len(text: &str, entries: &[NameEntry]) -> usize {
     let Some(first) = entries.first() else { return 0 };
     let first = text_of(text, first).as_bytes();
     entries.iter().fold(first.len(), |shared, entry| {
@@ -156,19 +158,19 @@ fn shared_len(text: &str, entries: &[Entry]) -> usize {
 
 /// The names of the directories that were listed last.
 #[derive(Default)]
-pub(crate) struct Remembered {
-    all: Mutex<Vec<Memory>>,
+pub(crate) struct NameCache {
+    all: Mutex<Vec<CachedNames>>,
     /// Directories of which a prefix was listed, the last of them last.
     asked: Mutex<Vec<State>>,
     /// The one that was used last, last.
-    trees: Mutex<Vec<Tree>>,
+    trees: Mutex<Vec<KeyTree>>,
 }
 
 /// Device, inode and times of a directory.
 type State = (u64, u64, (i64, i64));
 
 /// The keys that the names in a directory, and in those below it, stand for.
-struct Tree {
+struct KeyTree {
     top: String,
     dirs: Vec<(String, State)>,
     keys: Arc<Vec<Key>>,
@@ -177,13 +179,13 @@ struct Tree {
 
 /// The directories that a walk read.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct WalkedDirectories {
     dirs: Vec<(String, State)>,
     /// Whether one may not be read by this caller, or may change unseen.
     pub(crate) has_closed: bool,
 }
 
-impl Seen {
+impl WalkedDirectories {
     /// Before `dir` is read: what changes after that is seen as a change.
     pub(crate) fn look_at(&mut self, path: String, dir: &File) {
         match stat(dir) {
@@ -195,17 +197,17 @@ impl Seen {
     }
 }
 
-struct Memory {
+struct CachedNames {
     device: u64,
     inode: u64,
     times: (i64, i64),
     /// When these times were first seen.
-    seen: Tick,
+    seen: CoarseInstant,
     /// `None` while a change might leave these times as they are.
-    names: Option<Arc<Names>>,
+    names: Option<Arc<NameBlock>>,
 }
 
-impl Remembered {
+impl NameCache {
     /// The keys below `top`, if all directories that were read for them are as they were. Cost: an `openat2`, a `fstat`
     /// and a `close` for each.
     pub(crate) fn tree(
@@ -227,14 +229,14 @@ impl Remembered {
 
     /// Remembers the keys below `top`, unless there are few, or they lie in so many directories that checking those costs as much
     /// as reading them.
-    pub(crate) fn keep_tree(&self, top: String, seen: Seen, keys: &Arc<Vec<Key>>) {
+    pub(crate) fn keep_tree(&self, top: String, seen: WalkedDirectories, keys: &Arc<Vec<Key>>) {
         let mut trees = self.trees.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         trees.retain(|tree| tree.top != top);
         if seen.has_closed || keys.len() < FEWEST {
             return;
         }
         let bytes = keys.iter().map(|key| key.as_str().len() + size_of::<Key>()).sum();
-        trees.push(Tree { top, dirs: seen.dirs, keys: keys.clone(), bytes });
+        trees.push(KeyTree { top, dirs: seen.dirs, keys: keys.clone(), bytes });
         while trees.len() > MOST_DIRS || trees.iter().map(|tree| tree.bytes).sum::<usize>() > MOST_BYTES {
             trees.remove(0);
         }
@@ -244,9 +246,9 @@ impl Remembered {
     pub(crate) fn names(
         &self,
         dir: &File,
-        sharing: Sharing,
-        read: impl FnOnce() -> Result<Names, Errno>,
-    ) -> Result<Arc<Names>, Errno> {
+        sharing: FileSystemSharing,
+        read: impl FnOnce() -> Result<NameBlock, Errno>,
+    ) -> Result<Arc<NameBlock>, Errno> {
         // The times first: what changes after them is seen as a change.
         let before = if sharing.is_shared() { stat_now(dir)? } else { stat(dir)? };
         let (found, seen) = self.find(&before);
@@ -275,9 +277,9 @@ impl Remembered {
     pub(crate) fn names_below(
         &self,
         dir: &File,
-        sharing: Sharing,
-        read: impl FnOnce(bool) -> Result<Names, Errno>,
-    ) -> Result<Arc<Names>, Errno> {
+        sharing: FileSystemSharing,
+        read: impl FnOnce(bool) -> Result<NameBlock, Errno>,
+    ) -> Result<Arc<NameBlock>, Errno> {
         let before = if sharing.is_shared() { stat_now(dir)? } else { stat(dir)? };
         if let Some(names) = self.find(&before).0 {
             return Ok(names);
@@ -304,21 +306,21 @@ impl Remembered {
     }
 
     /// The names for these times, and since when these are known.
-    fn find(&self, stat: &FileStat) -> (Option<Arc<Names>>, Tick) {
+    fn find(&self, stat: &FileStat) -> (Option<Arc<NameBlock>>, CoarseInstant) {
         let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode));
         match found.filter(|found| found.times == times(stat)) {
             Some(found) => (found.names.clone(), found.seen),
-            None => (None, Tick::now()),
+            None => (None, CoarseInstant::now()),
         }
     }
 
-    fn keep(&self, stat: &FileStat, seen: Tick, names: Option<&Arc<Names>>) {
+    fn keep(&self, stat: &FileStat, seen: CoarseInstant, names: Option<&Arc<NameBlock>>) {
         let (device, inode) = (stat.device, stat.inode);
         let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|memory| (memory.device, memory.inode) != (device, inode));
-        all.push(Memory { device, inode, times: times(stat), seen, names: names.cloned() });
-        let too_much = |all: &Vec<Memory>| {
+        all.push(CachedNames { device, inode, times: times(stat), seen, names: names.cloned() });
+        let too_much = |all: &Vec<CachedNames>| {
             all.iter().filter_map(|memory| memory.names.as_ref()).map(|names| names.bytes()).sum::<usize>()
                 > MOST_BYTES
         };
@@ -337,7 +339,7 @@ mod tests {
     proptest! {
         #[test]
         fn names_sort_as_keys(names in proptest::collection::btree_map("[ab/!é]{0,12}", any::<bool>(), 0..40)) {
-            let mut sorted = Names::default();
+            let mut sorted = NameBlock::default();
             for (name, is_dir) in &names {
                 let name = format!("same{}", name.replace('/', "0"));
                 sorted.push(&name, if *is_dir { EntryKind::Dir } else { EntryKind::File });
@@ -360,15 +362,15 @@ mod tests {
         let make = |name: String| std::fs::write(dir.path().join(name), "").unwrap();
         (0..FEWEST).for_each(|at| make(format!("k{at}")));
         std::thread::sleep(std::time::Duration::from_millis(50));
-        let remembered = Remembered::default();
+        let remembered = NameCache::default();
         let ask = || {
             let opened = File::open(dir.path()).unwrap();
             let mut asked = None;
             let read = |all| {
                 asked = Some(all);
-                Names::read(&opened, |name| all || name.starts_with(b"k1"), |_| EntryKind::Other)
+                NameBlock::read(&opened, |name| all || name.starts_with(b"k1"), |_| EntryKind::Other)
             };
-            let names = remembered.names_below(&opened, Sharing::default(), read).unwrap();
+            let names = remembered.names_below(&opened, FileSystemSharing::default(), read).unwrap();
             (asked, names.len())
         };
         assert_eq!([ask().0, ask().0, ask().0, ask().0], [Some(false), Some(true), None, None]);

@@ -11,16 +11,17 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::HashMap;
-use fordway_store::{Bucket, Versioning};
+use fordway_store::{Bucket, VersioningState};
 use fordway_sys::{
-    ByteLocks, Errno, FileStat, Mode, OFlags, Sharing, Tick, look_again, open_in, stat, stat_in, stat_now,
+    ByteLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, look_again, open_in, stat,
+    stat_in, stat_now,
 };
 
-use crate::area::{Guard, read_small};
+use crate::area::{TrustedOwner, read_small};
 use crate::dirs::HOLD;
 use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
 use crate::shared::MAX_STALE;
-use crate::volume::Tree;
+use crate::volume::BucketTree;
 
 /// A change may leave the times as they are if it comes within a tick of the clock that file systems
 /// take them from (at most 10 ms): a time counts only once it is older than that.
@@ -37,17 +38,17 @@ pub(crate) const SUSPENDED: &str = "Suspended";
 pub(crate) const VERSIONING_BYTES: usize = 64;
 
 /// What is known of every bucket that was asked about.
-pub(crate) struct Private {
-    known: RwLock<HashMap<Bucket, Arc<Known>>>,
+pub(crate) struct PrivateAreas {
+    known: RwLock<HashMap<Bucket, Arc<KnownArea>>>,
     /// Whether other nodes may change the root's file system.
-    sharing: Sharing,
+    sharing: FileSystemSharing,
     /// The same of every device that a bucket was found on.
-    devices: RwLock<HashMap<u64, Sharing>>,
+    devices: RwLock<HashMap<u64, FileSystemSharing>>,
 }
 
 /// What lies in the private directory of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Contents {
+pub(crate) struct AreaContents {
     /// Whether there is such a directory.
     pub(crate) exists: bool,
     /// Whether any key lies apart from its plain path.
@@ -57,39 +58,39 @@ pub(crate) struct Contents {
     /// Whether any directory is an object.
     pub(crate) has_markers: bool,
     /// Whether old versions are kept.
-    pub(crate) versioning: Versioning,
+    pub(crate) versioning: VersioningState,
     /// Whether other nodes may change its file system.
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: FileSystemSharing,
     /// Who is trusted in it, if the bucket has the sticky bit. Not known where there is no such directory.
-    pub(crate) guard: Option<Guard>,
+    pub(crate) guard: Option<TrustedOwner>,
 }
 
-impl Contents {
+impl AreaContents {
     /// Whether a key has one place, and one version.
     pub(crate) fn is_simple(&self) -> bool {
-        !self.has_odd && self.versioning == Versioning::Unversioned
+        !self.has_odd && self.versioning == VersioningState::Unversioned
     }
 }
 
-struct Known {
+struct KnownArea {
     /// The directory; `None` if there was none.
     private: Option<File>,
-    opened: Tick,
+    opened: CoarseInstant,
     /// The times of `private` for which the rest holds; `None` if they were too young to trust.
     times: Option<(i64, i64)>,
-    contents: Contents,
+    contents: AreaContents,
     /// The lock table that was seen to lie in `private` since; 0 for none.
     lock_table: AtomicU64,
 }
 
 /// What one look at a bucket's private directory told.
-pub(crate) struct Glance {
-    pub(crate) contents: Contents,
+pub(crate) struct AreaLookup {
+    pub(crate) contents: AreaContents,
     /// What is remembered, where the directory was seen to be unchanged.
-    known: Option<Arc<Known>>,
+    known: Option<Arc<KnownArea>>,
 }
 
-impl Glance {
+impl AreaLookup {
     /// Whether `locks` was seen to be the bucket's lock table, which then it still is.
     pub(crate) fn vouches_for(&self, locks: &ByteLocks) -> bool {
         self.known.as_ref().is_some_and(|known| known.lock_table.load(Ordering::Relaxed) == locks.id())
@@ -104,46 +105,46 @@ impl Glance {
     }
 }
 
-impl Private {
-    pub(crate) fn new(sharing: Sharing) -> Self {
-        Private { known: RwLock::default(), sharing, devices: RwLock::default() }
+impl PrivateAreas {
+    pub(crate) fn new(sharing: FileSystemSharing) -> Self {
+        PrivateAreas { known: RwLock::default(), sharing, devices: RwLock::default() }
     }
 
     /// Cost: one `fstatfs` for each device.
-    fn sharing_of(&self, private: &File, device: u64) -> Result<Sharing, Errno> {
+    fn sharing_of(&self, private: &File, device: u64) -> Result<FileSystemSharing, Errno> {
         let known =
             self.devices.read().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&device).copied();
         if let Some(sharing) = known {
             return Ok(sharing);
         }
-        let sharing = Sharing::of(private)?;
+        let sharing = FileSystemSharing::of(private)?;
         self.devices.write().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(device, sharing);
         Ok(sharing)
     }
 
     /// Looks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule.
-    pub(crate) fn glance(&self, root: &Tree, bucket: &Bucket) -> Result<Glance, Errno> {
+    pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaLookup, Errno> {
         if let Some(known) = self.held(bucket)
             && let Some(private) = &known.private
             && let Ok(now) = stat(private)
             && now.links > 0
             && known.times == Some(times(&now))
         {
-            return Ok(Glance { contents: known.contents, known: Some(known) });
+            return Ok(AreaLookup { contents: known.contents, known: Some(known) });
         }
         for _ in 0..MAX_STALE {
             match self.look(root, bucket) {
                 Err(Errno::STALE) => look_again(root.dir(), &private_dir(bucket)),
-                contents => return Ok(Glance { contents: contents?, known: None }),
+                contents => return Ok(AreaLookup { contents: contents?, known: None }),
             }
         }
         Err(Errno::STALE)
     }
 
-    /// As [`Private::glance`], but what it tells may be 10 ms old. Cost: none as a rule. For the choice
+    /// As [`PrivateAreas::glance`], but what it tells may be 10 ms old. Cost: none as a rule. For the choice
     /// of how to create an object, which is right either way: the keys that lie apart are looked for
     /// by readers, and a write that just misses that versions are kept is one from before.
-    pub(crate) fn glance_for_write(&self, root: &Tree, bucket: &Bucket) -> Result<Contents, Errno> {
+    pub(crate) fn glance_for_write(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
         match self.held(bucket) {
             Some(known) => Ok(known.contents),
             None => Ok(self.glance(root, bucket)?.contents),
@@ -155,18 +156,18 @@ impl Private {
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
     }
 
-    fn held(&self, bucket: &Bucket) -> Option<Arc<Known>> {
+    fn held(&self, bucket: &Bucket) -> Option<Arc<KnownArea>> {
         let all = self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.get(bucket).filter(|known| known.opened.elapsed() < HOLD).cloned()
     }
 
-    fn look(&self, root: &Tree, bucket: &Bucket) -> Result<Contents, Errno> {
+    fn look(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
             // What is not there holds nothing, and what is no directory is not ours.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                let contents = Contents { sharing: self.sharing, ..Contents::default() };
+                let contents = AreaContents { sharing: self.sharing, ..AreaContents::default() };
                 self.remember(bucket, None, None, contents);
                 return Ok(contents);
             }
@@ -179,7 +180,7 @@ impl Private {
             // What other nodes have made or removed in it is seen from now on.
             stat_now(&private)?;
         }
-        let contents = Contents { sharing, ..contents_of(&private)? };
+        let contents = AreaContents { sharing, ..contents_of(&private)? };
         // Times of another node's clock, in steps of its own, are not believed.
         let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
         self.remember(bucket, Some(private), times, contents);
@@ -191,10 +192,10 @@ impl Private {
         bucket: &Bucket,
         private: Option<File>,
         times: Option<(i64, i64)>,
-        contents: Contents,
+        contents: AreaContents,
     ) {
         let lock_table = AtomicU64::new(0);
-        let known = Known { private, opened: Tick::now(), times, contents, lock_table };
+        let known = KnownArea { private, opened: CoarseInstant::now(), times, contents, lock_table };
         let mut all = self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, known| known.opened.elapsed() < HOLD);
@@ -206,40 +207,42 @@ impl Private {
     }
 }
 
-fn contents_of(private: &File) -> Result<Contents, Errno> {
+fn contents_of(private: &File) -> Result<AreaContents, Errno> {
     let has = |name, is_ours: fn(&FileStat) -> bool| match stat_in(private, name) {
         Ok(state) => Ok(is_ours(&state)),
         Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(errno),
     };
-    let guard = Guard::of(&stat_in(private, "..")?);
+    let guard = TrustedOwner::of(&stat_in(private, "..")?);
     let versioning = read_versioning(private, guard)?;
     let (has_odd, has_meta) = (has(ODD, |state| state.is_dir)?, has(META, |state| state.is_dir)?);
     let has_markers = has(MARKERS, |state| state.is_file)?;
-    let sharing = Sharing::default();
-    Ok(Contents { exists: true, has_odd, has_meta, has_markers, versioning, sharing, guard })
+    let sharing = FileSystemSharing::default();
+    Ok(AreaContents { exists: true, has_odd, has_meta, has_markers, versioning, sharing, guard })
 }
 
 /// Whether old versions are kept. A bucket whose `versioning` says it in no words of ours, or in a third
 /// user's, keeps them: what was not kept cannot be had again.
-fn read_versioning(private: &File, guard: Option<Guard>) -> Result<Versioning, Errno> {
+fn read_versioning(private: &File, guard: Option<TrustedOwner>) -> Result<VersioningState, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match open_in(private, VERSIONING, flags, Mode::empty()) {
         Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(Versioning::Unversioned),
-        Err(Errno::LOOP | Errno::NXIO) => return Ok(Versioning::Enabled),
+        Err(Errno::NOENT) => return Ok(VersioningState::Unversioned),
+        Err(Errno::LOOP | Errno::NXIO) => return Ok(VersioningState::Enabled),
         Err(errno) => return Err(errno),
     };
-    let Some((text, state)) = read_small(&file, VERSIONING_BYTES)? else { return Ok(Versioning::Enabled) };
+    let Some((text, state)) = read_small(&file, VERSIONING_BYTES)? else {
+        return Ok(VersioningState::Enabled);
+    };
     let is_believed = guard.is_none_or(|guard| guard.trusts(state.user));
-    Ok(versioning_of(&text).filter(|_| is_believed).unwrap_or(Versioning::Enabled))
+    Ok(versioning_of(&text).filter(|_| is_believed).unwrap_or(VersioningState::Enabled))
 }
 
 /// What the content of `versioning` means; `None` if nothing.
-pub(crate) fn versioning_of(text: &[u8]) -> Option<Versioning> {
+pub(crate) fn versioning_of(text: &[u8]) -> Option<VersioningState> {
     match std::str::from_utf8(text.trim_ascii()) {
-        Ok(ENABLED) => Some(Versioning::Enabled),
-        Ok(SUSPENDED) => Some(Versioning::Suspended),
+        Ok(ENABLED) => Some(VersioningState::Enabled),
+        Ok(SUSPENDED) => Some(VersioningState::Suspended),
         _ => None,
     }
 }

@@ -12,17 +12,17 @@
 //!    another writer, who could not know of it, made the plain one) the plain one is the object, and
 //!    the next writer or deleter removes the other, before the plain one goes.
 
-use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, Versioning};
+use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, link, link_unnamed, remove_file, rename, stat, stat_in};
 
 use crate::errors::from_errno;
-use crate::layout::{Place, odd, plain, tmp_dir};
-use crate::private::Contents;
+use crate::layout::{ObjectPath, odd, plain, tmp_dir};
+use crate::private::AreaContents;
 use crate::record::Record;
-use crate::stage::{Hidden, MAX_RACES, Staged, give_way, hidden_name};
+use crate::stage::{HiddenName, MAX_RACES, StagedFile, give_way, hidden_name};
 use crate::versions::{new_version, order_in};
 
-impl Staged {
+impl StagedFile {
     /// Publishes the file as the object `key`, described by `record`, if `conditions` hold.
     /// Errors: `PreconditionFailed`, `NoSuchKey` (If-Match of nothing), `NotImplemented` (If-Match or
     /// versions without locks).
@@ -35,7 +35,7 @@ impl Staged {
         self.try_publish(key, &mut record, conditions)
     }
 
-    /// As [`Staged::publish`]; after the error `LockTimeout` it may be tried again.
+    /// As [`StagedFile::publish`]; after the error `LockTimeout` it may be tried again.
     pub(crate) fn try_publish(
         &mut self,
         key: &Key,
@@ -48,7 +48,7 @@ impl Staged {
         {
             return Ok(made);
         }
-        let is_versioned = seen.versioning == Versioning::Enabled;
+        let is_versioned = seen.versioning == VersioningState::Enabled;
         record.version = if is_versioned { Some(new_version(0)?) } else { None };
         let mut made = self.seal(record)?;
         let is_simple = seen.is_simple() && self.is_plain;
@@ -67,7 +67,7 @@ impl Staged {
                 .locked(&bucket, key, |contents| self.publish_locked(key, (conditions, record), contents))?;
             made.version = record.version.clone();
         }
-        if record.version.is_none() && seen.versioning == Versioning::Suspended {
+        if record.version.is_none() && seen.versioning == VersioningState::Suspended {
             made.version = Some(VersionId::null());
         }
         self.sync_name()?;
@@ -122,10 +122,10 @@ impl Staged {
         &mut self,
         key: &Key,
         (conditions, record): (&Conditions, &mut Record),
-        contents: Contents,
+        contents: AreaContents,
     ) -> Result<()> {
         let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
-        let is_versioned = contents.versioning != Versioning::Unversioned;
+        let is_versioned = contents.versioning != VersioningState::Unversioned;
         if is_versioned {
             inner.require_locks("a write to a bucket that keeps versions")?;
         }
@@ -183,7 +183,7 @@ impl Staged {
     }
 
     /// Makes the object where it can lie; says `false` if another writer was faster.
-    fn create_anywhere(&mut self, key: &Key, contents: Contents) -> Result<bool> {
+    fn create_anywhere(&mut self, key: &Key, contents: AreaContents) -> Result<bool> {
         if self.link(Some(key))? {
             return Ok(true);
         }
@@ -228,7 +228,7 @@ impl Staged {
 
     /// Replaces what has the name, with the key's lock held; a directory that has it makes the key an
     /// odd one.
-    fn replace(&mut self, key: &Key, contents: Contents) -> Result<()> {
+    fn replace(&mut self, key: &Key, contents: AreaContents) -> Result<()> {
         for race in 0..MAX_RACES {
             give_way(race);
             let old = self.inner.volume.may_have_sidecar(contents, &self.parent, &self.place.name);
@@ -263,13 +263,13 @@ impl Staged {
         Ok(renamed)
     }
 
-    fn hide(&self) -> Result<Hidden> {
+    fn hide(&self) -> Result<HiddenName> {
         let name = hidden_name()?;
         for race in 0..MAX_RACES {
             give_way(race);
             let (dir, shelter) = self.inner.volume.staging_dir(&self.bucket)?;
             match link_unnamed(&self.file, &dir, &name) {
-                Ok(()) => return Ok(Hidden { dir, name, is_temporary: true, _shelter: shelter }),
+                Ok(()) => return Ok(HiddenName { dir, name, is_temporary: true, _shelter: shelter }),
                 // A concurrent removal of the bucket took it.
                 Err(Errno::NOENT | Errno::STALE) if dir.is_removed() => {
                     self.inner.volume.dirs.forget(&tmp_dir(&self.bucket));
@@ -306,7 +306,7 @@ impl Staged {
     }
 
     /// Goes on at `place`.
-    fn turn_to(&mut self, place: &Place) -> Result<()> {
+    fn turn_to(&mut self, place: &ObjectPath) -> Result<()> {
         if *place != self.place {
             self.parent = self.inner.volume.parent_of(&self.bucket, &place.dir)?;
             self.place = place.clone().into_owned();

@@ -5,35 +5,36 @@ use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, ByteRange, Content, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, Object, ObjectInfo,
-    ObjectPart, Result, VersionId, Versioning,
+    Bucket, ByteRange, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, ObjectContent, ObjectInfo,
+    ObjectPart, OpenObject, Result, VersionId, VersioningState,
 };
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, Sharing, get_xattr_in, look_again, read_into_spare, stat, stat_in,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_into_spare, stat,
+    stat_in,
 };
 
-use crate::Inner;
+use crate::SharedStore;
 use crate::errors::{from_errno, is_stale};
-use crate::layout::{ATTRIBUTE, Place, odd, plain};
-use crate::private::Contents;
-use crate::record::{NOTHING, Record, Seal, etag_of_file};
+use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain};
+use crate::private::AreaContents;
+use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
 use crate::shared::MAX_STALE;
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
-use crate::volume::Volume;
+use crate::volume::RootVolume;
 
 /// Content of a shared file system that is read at once.
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// An object's file, opened.
-pub(crate) struct Opened {
+pub(crate) struct ObjectFile {
     pub(crate) file: File,
     pub(crate) stat: FileStat,
     /// What is recorded of it; `None` of a bare object.
     pub(crate) recorded: Option<Box<Record>>,
 }
 
-impl Opened {
+impl ObjectFile {
     /// What is recorded of it, if only nothing.
     pub(crate) fn record(&self) -> &Record {
         self.recorded.as_deref().unwrap_or(&NOTHING)
@@ -80,7 +81,7 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
 }
 
 /// What a look at a name told, without opening it.
-pub(crate) enum Described {
+pub(crate) enum NameLookup {
     Found(ObjectInfo),
     /// There is no such name.
     Missing,
@@ -88,36 +89,36 @@ pub(crate) enum Described {
     Unclear,
 }
 
-impl Described {
+impl NameLookup {
     /// What was found.
     pub(crate) fn found(self) -> Option<ObjectInfo> {
         match self {
-            Described::Found(info) => Some(info),
-            Described::Missing | Described::Unclear => None,
+            NameLookup::Found(info) => Some(info),
+            NameLookup::Missing | NameLookup::Unclear => None,
         }
     }
 }
 
-impl Volume {
-    /// Describes the file at `place` by its name. Cost: as [`Volume::describe_in`], and one `fstat` where it is missing.
-    pub(crate) fn describe(&self, place: &Place) -> Result<Described> {
-        let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(Described::Unclear) };
+impl RootVolume {
+    /// Describes the file at `place` by its name. Cost: as [`RootVolume::describe_in`], and one `fstat` where it is missing.
+    pub(crate) fn describe(&self, place: &ObjectPath) -> Result<NameLookup> {
+        let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(NameLookup::Unclear) };
         match self.describe_in(&dir, &place.name)? {
-            Described::Missing if dir.is_gone() => Ok(Described::Unclear),
+            NameLookup::Missing if dir.is_gone() => Ok(NameLookup::Unclear),
             described => Ok(described),
         }
     }
 
-    /// As [`Volume::describe`], of `name` in `dir`. Cost: one `newfstatat`, and one
+    /// As [`RootVolume::describe`], of `name` in `dir`. Cost: one `newfstatat`, and one
     /// `getxattrat` unless the object is bare.
-    pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<Described> {
+    pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<NameLookup> {
         let stat = match stat_in(&dir, name) {
             Ok(stat) if stat.is_file => stat,
-            Err(Errno::NOENT) => return Ok(Described::Missing),
-            Ok(_) | Err(_) => return Ok(Described::Unclear),
+            Err(Errno::NOENT) => return Ok(NameLookup::Missing),
+            Ok(_) | Err(_) => return Ok(NameLookup::Unclear),
         };
         if is_bare(&stat) {
-            return Ok(Described::Found(info_of_bare(&stat)));
+            return Ok(NameLookup::Found(info_of_bare(&stat)));
         }
         let mut buffer = [0; RECORD_BYTES];
         // A record that is sealed for this very size and time belongs to this very version; without
@@ -125,10 +126,10 @@ impl Volume {
         match get_xattr_in(&dir, name, ATTRIBUTE, &mut buffer) {
             Ok(Some(bytes)) => {
                 let record = decode_record(bytes)?;
-                let is_sealed = record.seal == Some(Seal::of(&stat)) && !record.is_apart;
-                Ok(if is_sealed { Described::Found(info_of(&stat, record)) } else { Described::Unclear })
+                let is_sealed = record.seal == Some(ContentSeal::of(&stat)) && !record.is_apart;
+                Ok(if is_sealed { NameLookup::Found(info_of(&stat, record)) } else { NameLookup::Unclear })
             }
-            _ => Ok(Described::Unclear),
+            _ => Ok(NameLookup::Unclear),
         }
     }
 
@@ -140,7 +141,7 @@ impl Volume {
     }
 
     /// Opens the object under `key`. Errors: `NoSuchKey`, `NoSuchBucket`.
-    pub(crate) fn open_object(&self, bucket: &Bucket, key: &Key) -> Result<Opened> {
+    pub(crate) fn open_object(&self, bucket: &Bucket, key: &Key) -> Result<ObjectFile> {
         match self.find_object(bucket, key)? {
             Some(opened) => Ok(opened),
             None => Err(self.missing_object(bucket, key)),
@@ -148,7 +149,7 @@ impl Volume {
     }
 
     /// Opens the object under `key`, if there is one.
-    pub(crate) fn find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<Opened>> {
+    pub(crate) fn find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
         let find = || self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose();
         for race in 0..MAX_STALE {
             give_way(race);
@@ -171,12 +172,12 @@ impl Volume {
         }
     }
 
-    fn with_record(&self, bucket: &Bucket, (file, stat): (File, FileStat)) -> Result<Opened> {
+    fn with_record(&self, bucket: &Bucket, (file, stat): (File, FileStat)) -> Result<ObjectFile> {
         let recorded = match is_bare(&stat) {
             true => None,
             false => Some(Box::new(self.load_record(bucket, &file, &stat)?.unseal_for(&stat))),
         };
-        Ok(Opened { file, stat, recorded })
+        Ok(ObjectFile { file, stat, recorded })
     }
 
     /// Opens the file of `key`, if there is one: at its plain place, or else among the odd ones.
@@ -197,13 +198,13 @@ impl Volume {
     }
 
     /// Opens the object's file at `place`; `None` if there is none.
-    pub(crate) fn open_file(&self, bucket: &Bucket, place: &Place) -> Result<Option<Opened>> {
+    pub(crate) fn open_file(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
         self.open_regular(place)?.map(|found| self.with_record(bucket, found)).transpose()
     }
 
     /// Opens the regular file at `place`; `None` if there is none. A FIFO, socket or device is told
     /// from a file after a non-blocking open for reading, which neither waits nor moves data.
-    fn open_regular(&self, place: &Place) -> Result<Option<(File, FileStat)>> {
+    fn open_regular(&self, place: &ObjectPath) -> Result<Option<(File, FileStat)>> {
         for race in 0..MAX_STALE {
             give_way(race);
             let opened = self.open_to_read(place).and_then(|file| {
@@ -225,7 +226,7 @@ impl Volume {
         Ok(None)
     }
 
-    fn open_to_read(&self, place: &Place) -> Result<File, Errno> {
+    fn open_to_read(&self, place: &ObjectPath) -> Result<File, Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Some(dir) = self.dirs.open_if_busy(&self.root, &place.dir)? else {
             let opened = self.root.open_beneath(&place.path(), flags, Mode::empty());
@@ -251,12 +252,12 @@ impl Volume {
         &self,
         bucket: &Bucket,
         key: &Key,
-        contents: Contents,
-    ) -> Result<Option<(Place<'static>, Opened)>> {
+        contents: AreaContents,
+    ) -> Result<Option<(ObjectPath<'static>, ObjectFile)>> {
         self.refresh(bucket, key, contents)?;
         let odd = odd(bucket, key);
         let places =
-            plain(bucket, key).map(Place::into_owned).into_iter().chain(contents.has_odd.then_some(odd));
+            plain(bucket, key).map(ObjectPath::into_owned).into_iter().chain(contents.has_odd.then_some(odd));
         for place in places {
             if let Some(opened) = self.open_file(bucket, &place)? {
                 return Ok(Some((place, opened)));
@@ -269,8 +270,9 @@ impl Volume {
     /// Just before, the bucket's contents were looked at.
     pub(crate) fn missing_object(&self, bucket: &Bucket, key: &Key) -> Error {
         let error = self.missing(bucket, ErrorKind::NoSuchKey);
-        let is_versioned =
-            || self.contents_for_write(bucket).is_ok_and(|seen| seen.versioning != Versioning::Unversioned);
+        let is_versioned = || {
+            self.contents_for_write(bucket).is_ok_and(|seen| seen.versioning != VersioningState::Unversioned)
+        };
         let is_hidden =
             || self.newest_archived(bucket, key).is_ok_and(|newest| newest.is_some_and(|it| it.is_marker));
         match error.kind() == ErrorKind::NoSuchKey && is_versioned() && is_hidden() {
@@ -280,8 +282,8 @@ impl Volume {
     }
 }
 
-impl Inner {
-    pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+impl SharedStore {
+    pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         let mut race = 0;
         loop {
             match self.try_get(bucket, key, options) {
@@ -292,7 +294,7 @@ impl Inner {
         }
     }
 
-    fn try_get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    fn try_get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         let opened = self.volume.open_version(bucket, key, options.version.as_ref())?;
         let parts = if options.part.is_some() { opened.record().parts.clone() } else { Vec::new() };
         let (file, info) = opened.into_info();
@@ -300,26 +302,26 @@ impl Inner {
         let range = options.wanted(info.size, &parts)?;
         let content = match range.is_empty() {
             // What is empty may be a directory.
-            true => Content::Bytes(Default::default()),
+            true => ObjectContent::Bytes(Default::default()),
             false => {
                 let (offset, len) = (range.start, range.end - range.start);
                 self.content(FileRegion { file, offset, len })?
             }
         };
-        Ok(Object { info, range, content })
+        Ok(OpenObject { info, range, content })
     }
 
     /// What is read of a file later. FUSE may open a file at its server with the first read alone, when another node
     /// may have removed it: so it is read now, all of it if there is little.
-    fn content(&self, region: FileRegion) -> Result<Content> {
-        if self.volume.sharing != Sharing::Unknown {
-            return Ok(Content::File(region));
+    fn content(&self, region: FileRegion) -> Result<ObjectContent> {
+        if self.volume.sharing != FileSystemSharing::Unknown {
+            return Ok(ObjectContent::File(region));
         }
         let is_small = region.len <= SMALL_BYTES;
         let end = region.offset + if is_small { region.len } else { 1 };
         let mut bytes = Vec::new();
         read_exactly(&region.file, region.offset..end, &mut bytes)?;
-        Ok(if is_small { Content::Bytes(bytes.into()) } else { Content::File(region) })
+        Ok(if is_small { ObjectContent::Bytes(bytes.into()) } else { ObjectContent::File(region) })
     }
 
     /// Bytes alone: the record is read only where a condition asks for the tag in it.
@@ -385,11 +387,11 @@ impl Inner {
         self.volume.freshen(bucket, key)?;
         let described = match (&options.version, plain(bucket, key)) {
             (None, Some(place)) => self.volume.describe(&place)?,
-            _ => Described::Unclear,
+            _ => NameLookup::Unclear,
         };
         let info = match described {
-            Described::Found(info) => info,
-            Described::Missing if self.volume.has_plain_places_alone(bucket)? => {
+            NameLookup::Found(info) => info,
+            NameLookup::Missing if self.volume.has_plain_places_alone(bucket)? => {
                 return Err(ErrorKind::NoSuchKey.into());
             }
             _ => self.volume.open_version(bucket, key, options.version.as_ref())?.into_info().1,

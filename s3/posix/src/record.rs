@@ -35,21 +35,21 @@ const VERSION: u8 = 1;
 
 /// Size and time that a stored ETag and checksum hold for. A file that POSIX changed has others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seal {
+pub(crate) struct ContentSeal {
     pub(crate) size: u64,
     pub(crate) modified_ns: i64,
 }
 
-impl Seal {
+impl ContentSeal {
     pub(crate) fn of(stat: &FileStat) -> Self {
-        Seal { size: stat.size, modified_ns: stat.modified_ns }
+        ContentSeal { size: stat.size, modified_ns: stat.modified_ns }
     }
 }
 
 /// The content of the attribute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
-    pub(crate) seal: Option<Seal>,
+    pub(crate) seal: Option<ContentSeal>,
     pub(crate) etag: Option<ETag>,
     pub(crate) checksum: Option<Checksum>,
     pub(crate) metadata: BoxedMetadata,
@@ -88,7 +88,7 @@ const SUMS_BYTES: usize = 32 * 1024;
 impl Record {
     /// Drops what holds for the content only, where the file is no longer what was sealed.
     pub(crate) fn unseal_for(mut self, stat: &FileStat) -> Self {
-        if self.seal != Some(Seal::of(stat)) {
+        if self.seal != Some(ContentSeal::of(stat)) {
             self.etag = None;
             self.checksum = None;
             self.parts.clear();
@@ -98,7 +98,7 @@ impl Record {
 
     /// The record of a part, whose size no file tells.
     pub(crate) fn with_size(mut self, size: u64) -> Self {
-        self.seal = Some(Seal { size, modified_ns: 0 });
+        self.seal = Some(ContentSeal { size, modified_ns: 0 });
         self
     }
 
@@ -230,7 +230,7 @@ impl Record {
                 let (size, time) = value.split_first_chunk()?;
                 let (size, modified_ns) =
                     (u64::from_le_bytes(*size), i64::from_le_bytes(time.try_into().ok()?));
-                self.seal = Some(Seal { size, modified_ns });
+                self.seal = Some(ContentSeal { size, modified_ns });
             }
             2 => self.etag = Some(ETag::new(std::str::from_utf8(value).ok()?)),
             3 => self.checksum = Some(checksum(value)?),
@@ -337,7 +337,7 @@ mod tests {
             let checksum = sum.clone().map(|sum| Checksum { parts: composite.then_some(7), ..sum });
             let part = |(number, size): (u16, u64)| ObjectPart { number, size, checksum: sum.clone() };
             let record = Record {
-                seal: seal.map(|(size, modified_ns)| Seal { size, modified_ns }),
+                seal: seal.map(|(size, modified_ns)| ContentSeal { size, modified_ns }),
                 etag: seal.map(|_| ETag::opaque(7)),
                 checksum,
                 metadata: fordway_store::Metadata { content_type, expires, user, ..Default::default() }.into(),

@@ -13,7 +13,7 @@ pub(crate) const PROGRESS_ENTRIES: u64 = 1024;
 
 /// What the files of a walk are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum AreaKind {
     /// Objects at the paths that their keys spell.
     Plain,
     /// Objects whose keys are no paths.
@@ -23,20 +23,20 @@ pub(crate) enum Held {
 }
 
 /// A part of a bucket, of which one directory holds all files.
-pub(crate) struct Area<'b> {
+pub(crate) struct BucketArea<'b> {
     pub(crate) bucket: &'b Bucket,
-    pub(crate) held: Held,
+    pub(crate) held: AreaKind,
     /// The directory, relative to the root.
     pub(crate) top: String,
 }
 
-impl<'b> Area<'b> {
+impl<'b> BucketArea<'b> {
     /// All objects and versions of a bucket. The odd ones come before the plain ones that may hide them.
     pub(crate) fn all(bucket: &'b Bucket) -> [Self; 3] {
         [
-            Area { bucket, held: Held::Odd, top: odd_dir(bucket) },
-            Area { bucket, held: Held::Plain, top: bucket.as_str().to_owned() },
-            Area { bucket, held: Held::Versions, top: versions_dir(bucket) },
+            BucketArea { bucket, held: AreaKind::Odd, top: odd_dir(bucket) },
+            BucketArea { bucket, held: AreaKind::Plain, top: bucket.as_str().to_owned() },
+            BucketArea { bucket, held: AreaKind::Versions, top: versions_dir(bucket) },
         ]
     }
 
@@ -49,7 +49,7 @@ impl<'b> Area<'b> {
     /// directory of a key's versions.
     pub(crate) fn is_our_dir(&self, path: &str) -> bool {
         let (_, name) = split(path);
-        let is_key = self.held == Held::Versions && self.decode(path).is_some();
+        let is_key = self.held == AreaKind::Versions && self.decode(path).is_some();
         is_key || is_part_of_name(name)
     }
 

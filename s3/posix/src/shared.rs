@@ -16,31 +16,31 @@
 
 use std::time::Duration;
 
-use fordway_store::{Bucket, ErrorKind, Key, Result, Versioning};
-use fordway_sys::{Errno, Mode, OFlags, Sharing, inode_in, look_again, open_in, stat_now};
+use fordway_store::{Bucket, ErrorKind, Key, Result, VersioningState};
+use fordway_sys::{Errno, FileSystemSharing, Mode, OFlags, inode_in, look_again, open_in, stat_now};
 
-use crate::Consistency;
+use crate::ReadConsistency;
 use crate::errors::from_errno;
-use crate::layout::{Place, odd, plain, private_dir, versions_of};
-use crate::private::Contents;
+use crate::layout::{ObjectPath, odd, plain, private_dir, versions_of};
+use crate::private::AreaContents;
 use crate::stage::{MAX_RACES, give_way};
-use crate::volume::Volume;
+use crate::volume::RootVolume;
 
 /// How long a name that is remembered wrongly is waited for at a time.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often an operation starts again because the server no longer knows a file.
 pub(crate) const MAX_STALE: usize = 20;
 
-impl Volume {
+impl RootVolume {
     /// Has this node find `key` as the server has it now, whatever it remembers of its names. The key's lock is held,
     /// so it stays as it is found. Cost: none on a local file system; else some round trips, and in buckets that
     /// keep versions, except on NFS, a directory that is read.
-    pub(crate) fn refresh(&self, bucket: &Bucket, key: &Key, contents: Contents) -> Result<()> {
+    pub(crate) fn refresh(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.sharing.is_shared() {
             return Ok(());
         }
-        let is_versioned = contents.versioning != Versioning::Unversioned;
-        let is_checked = contents.sharing != Sharing::Nfs && (is_versioned || self.is_strong());
+        let is_versioned = contents.versioning != VersioningState::Unversioned;
+        let is_checked = contents.sharing != FileSystemSharing::Nfs && (is_versioned || self.is_strong());
         let odd = contents.has_odd.then(|| odd(bucket, key));
         for place in plain(bucket, key).into_iter().chain(odd) {
             self.refresh_place(&place, is_checked)?;
@@ -50,10 +50,10 @@ impl Volume {
 
     /// Whether reads ask the server first.
     pub(crate) fn is_strong(&self) -> bool {
-        self.config.consistency == Consistency::Strong
+        self.config.consistency == ReadConsistency::Strong
     }
 
-    /// Before a read: as [`Volume::refresh`], where reads ask the server first.
+    /// Before a read: as [`RootVolume::refresh`], where reads ask the server first.
     pub(crate) fn freshen(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         if !self.is_strong() {
             return Ok(());
@@ -64,20 +64,20 @@ impl Volume {
         }
         self.refresh_dirs(&private_dir(bucket));
         let contents = self.contents(bucket)?;
-        if contents.versioning != Versioning::Unversioned {
+        if contents.versioning != VersioningState::Unversioned {
             self.refresh_dirs(&versions_of(bucket, key));
         }
         self.refresh(bucket, key, contents)
     }
 
     /// Before a directory is listed.
-    pub(crate) fn freshen_dir(&self, path: &str, sharing: Sharing) {
+    pub(crate) fn freshen_dir(&self, path: &str, sharing: FileSystemSharing) {
         if self.is_strong() && sharing.is_shared() {
             self.refresh_dirs(path);
         }
     }
 
-    fn refresh_place(&self, place: &Place, is_checked: bool) -> Result<()> {
+    fn refresh_place(&self, place: &ObjectPath, is_checked: bool) -> Result<()> {
         for race in 0..MAX_RACES {
             give_way(race);
             match self.try_refresh(place, is_checked) {
@@ -97,7 +97,7 @@ impl Volume {
     }
 
     /// Says whether what is remembered of the name agrees with the directory, where that is to be checked.
-    fn try_refresh(&self, place: &Place, is_checked: bool) -> Result<bool, Errno> {
+    fn try_refresh(&self, place: &ObjectPath, is_checked: bool) -> Result<bool, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let dir = self.root.open_beneath(&place.dir, flags, Mode::empty())?;
         if stat_now(&dir)?.links == 0 {

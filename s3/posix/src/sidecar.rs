@@ -12,14 +12,14 @@ use fordway_sys::{
     Errno, FileStat, Mode, OFlags, free_bytes, get_xattr, links_in, open_in, remove_file, stat,
 };
 
-use crate::area::{Guard, read_small};
+use crate::area::{TrustedOwner, read_small};
 use crate::errors::from_errno;
 use crate::layout;
-use crate::layout::{ATTRIBUTE, Place, meta_dir};
-use crate::private::Contents;
-use crate::record::{Record, Seal, etag_of_file};
+use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
+use crate::private::AreaContents;
+use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
-use crate::volume::Volume;
+use crate::volume::RootVolume;
 
 /// Room on the stack for most records; a longer one costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
@@ -31,7 +31,7 @@ pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
 /// An open file's attribute.
-pub(crate) enum Attribute {
+pub(crate) enum RecordAttribute {
     Absent,
     Found(Record),
     /// The file system has none.
@@ -40,12 +40,12 @@ pub(crate) enum Attribute {
 
 /// A file that is about to lose its last name. It is held until its sidecar file is gone: a new object
 /// may have its inode from the moment it is let go, and then that file's name too.
-pub(crate) struct Leaving {
+pub(crate) struct LeavingFile {
     stat: FileStat,
     _held: OwnedFd,
 }
 
-impl Volume {
+impl RootVolume {
     /// What is known of the object in the open `file`, whose state is `stat`; nothing where POSIX made
     /// it. A record that is still said to be apart lacks the sidecar file that has the rest.
     /// Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
@@ -54,13 +54,13 @@ impl Volume {
             return Ok(Record::default());
         }
         match read_attribute(file)? {
-            Attribute::Absent => Ok(Record::default()),
-            Attribute::Found(record) if !record.is_apart => Ok(record),
-            Attribute::Found(short) => Ok(self.read_sidecar(bucket, stat)?.unwrap_or(short)),
-            Attribute::Unsupported if self.contents(bucket)?.has_meta => {
+            RecordAttribute::Absent => Ok(Record::default()),
+            RecordAttribute::Found(record) if !record.is_apart => Ok(record),
+            RecordAttribute::Found(short) => Ok(self.read_sidecar(bucket, stat)?.unwrap_or(short)),
+            RecordAttribute::Unsupported if self.contents(bucket)?.has_meta => {
                 Ok(self.read_sidecar(bucket, stat)?.unwrap_or_default())
             }
-            Attribute::Unsupported => Ok(Record::default()),
+            RecordAttribute::Unsupported => Ok(Record::default()),
         }
     }
 
@@ -77,28 +77,33 @@ impl Volume {
         let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} is not what this version writes"));
         let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
         // A third user's would say of the object what that user likes.
-        let is_believed = |guard: Guard| state.user == stat.user || guard.trusts(state.user);
+        let is_believed = |guard: TrustedOwner| state.user == stat.user || guard.trusts(state.user);
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);
         }
         let record = Record::decode(&bytes).ok_or_else(corrupt)?;
-        Ok((record.seal == Some(Seal::of(stat))).then_some(record))
+        Ok((record.seal == Some(ContentSeal::of(stat))).then_some(record))
     }
 
     /// The file `name` in `dir` where removing it may leave a sidecar file behind.
-    pub(crate) fn may_have_sidecar(&self, contents: Contents, dir: impl AsFd, name: &str) -> Option<Leaving> {
+    pub(crate) fn may_have_sidecar(
+        &self,
+        contents: AreaContents,
+        dir: impl AsFd,
+        name: &str,
+    ) -> Option<LeavingFile> {
         if !contents.has_meta {
             return None;
         }
         let held = open_in(&dir, name, OFlags::PATH, Mode::empty()).ok()?;
         let stat = stat(&held).ok()?;
         let is_last_name = || links_in(&dir, name).is_ok_and(|links| links <= 1);
-        (stat.is_file && is_last_name()).then_some(Leaving { stat, _held: held })
+        (stat.is_file && is_last_name()).then_some(LeavingFile { stat, _held: held })
     }
 
     /// Removes the sidecar file of a file that is gone. What cannot be removed is left to `gc`.
-    pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<Leaving>) {
-        if let Some(Leaving { stat, _held }) = gone {
+    pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<LeavingFile>) {
+        if let Some(LeavingFile { stat, _held }) = gone {
             self.remove_sidecar_of(bucket, &stat);
         }
     }
@@ -130,8 +135,8 @@ impl Record {
 }
 
 /// Where the sidecar file of a file with that state lies.
-pub(crate) fn place_of(bucket: &Bucket, stat: &FileStat) -> Place<'static> {
-    Place { dir: meta_dir(bucket).into(), name: sidecar_name(stat.inode).into() }
+pub(crate) fn place_of(bucket: &Bucket, stat: &FileStat) -> ObjectPath<'static> {
+    ObjectPath { dir: meta_dir(bucket).into(), name: sidecar_name(stat.inode).into() }
 }
 
 /// The name of the sidecar file of an inode.
@@ -144,14 +149,14 @@ pub(crate) fn inode_of(name: &str) -> Option<u64> {
     u64::from_str_radix(name, 16).ok().filter(|inode| sidecar_name(*inode) == name)
 }
 
-pub(crate) fn read_attribute(file: &File) -> Result<Attribute> {
+pub(crate) fn read_attribute(file: &File) -> Result<RecordAttribute> {
     let found = |bytes: Option<&[u8]>| match bytes {
-        None => Ok(Attribute::Absent),
-        Some(bytes) => decode_record(bytes).map(Attribute::Found),
+        None => Ok(RecordAttribute::Absent),
+        Some(bytes) => decode_record(bytes).map(RecordAttribute::Found),
     };
     match get_xattr(file, ATTRIBUTE, &mut [0; RECORD_BYTES]) {
         Ok(bytes) => found(bytes),
-        Err(Errno::OPNOTSUPP) => Ok(Attribute::Unsupported),
+        Err(Errno::OPNOTSUPP) => Ok(RecordAttribute::Unsupported),
         Err(Errno::RANGE) => {
             let mut long = vec![0; 64 * 1024];
             found(get_xattr(file, ATTRIBUTE, &mut long).map_err(|e| from_errno(e, "reading the metadata"))?)

@@ -14,18 +14,18 @@ use std::time::Duration;
 
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, Sharing, create_unnamed, free_bytes, open_in, remove_file, set_mode,
-    set_modified, stat, sync_data, write_all_at,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes, open_in, remove_file,
+    set_mode, set_modified, stat, sync_data, write_all_at,
 };
 
-use crate::area::Shelter;
-use crate::dirs::Dir;
+use crate::area::StagingDirectory;
+use crate::dirs::WorkDirectory;
 use crate::errors::{from_errno, is_stale};
-use crate::layout::{Place, tmp_dir};
+use crate::layout::{ObjectPath, tmp_dir};
 use crate::read::system_time;
-use crate::record::{Record, Seal, etag_of_file};
+use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::versions::now_ns;
-use crate::{Durability, Inner};
+use crate::{Durability, SharedStore};
 
 /// Modes of what we make, before the process's umask.
 pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
@@ -36,41 +36,41 @@ pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 pub(crate) const MAX_RACES: usize = 1000;
 
 /// A file being written. Dropping it unpublished leaves nothing behind.
-pub(crate) struct Staged {
-    pub(crate) inner: Arc<Inner>,
+pub(crate) struct StagedFile {
+    pub(crate) inner: Arc<SharedStore>,
     pub(crate) bucket: Bucket,
     /// Where it is to be published.
-    pub(crate) place: Place<'static>,
+    pub(crate) place: ObjectPath<'static>,
     /// Whether that is the path that an object's key spells.
     pub(crate) is_plain: bool,
     /// The directory of `place`.
-    pub(crate) parent: Dir,
+    pub(crate) parent: WorkDirectory,
     pub(crate) file: OwnedFd,
     /// Whether the file's mode says that it has no record.
     pub(crate) may_be_bare: bool,
     /// The hidden name it has, where the file system knows no unnamed files.
-    pub(crate) hidden: Option<Hidden>,
+    pub(crate) hidden: Option<HiddenName>,
     written: u64,
 }
 
 /// A name that is no object's.
-pub(crate) struct Hidden {
-    pub(crate) dir: Dir,
+pub(crate) struct HiddenName {
+    pub(crate) dir: WorkDirectory,
     pub(crate) name: String,
     /// Whether the file goes if it is not published.
     pub(crate) is_temporary: bool,
     /// The directory that was made for it alone; dropped, and so removed, behind the file.
-    pub(crate) _shelter: Option<Shelter>,
+    pub(crate) _shelter: Option<StagingDirectory>,
 }
 
-impl Hidden {
+impl HiddenName {
     /// Leaves the name alone: it was renamed away.
     pub(crate) fn forget(mut self) {
         self.is_temporary = false;
     }
 }
 
-impl Drop for Hidden {
+impl Drop for HiddenName {
     fn drop(&mut self) {
         if self.is_temporary {
             // What cannot be removed is left to `gc`.
@@ -79,22 +79,27 @@ impl Drop for Hidden {
     }
 }
 
-impl Staged {
+impl StagedFile {
     /// Starts a file that will be published at `place` in `bucket`.
     /// Errors: `NoSuchBucket`, and `NoSuchKey` if a parent of `place` is a file.
-    pub(crate) fn at(inner: &Arc<Inner>, bucket: &Bucket, place: Place) -> Result<Self> {
-        Staged::with_mode(inner, bucket, place, FILE_MODE)
+    pub(crate) fn at(inner: &Arc<SharedStore>, bucket: &Bucket, place: ObjectPath) -> Result<Self> {
+        StagedFile::with_mode(inner, bucket, place, FILE_MODE)
     }
 
-    /// As [`Staged::at`], of a file with this mode before the process's umask.
-    pub(crate) fn with_mode(inner: &Arc<Inner>, bucket: &Bucket, place: Place, mode: Mode) -> Result<Self> {
+    /// As [`StagedFile::at`], of a file with this mode before the process's umask.
+    pub(crate) fn with_mode(
+        inner: &Arc<SharedStore>,
+        bucket: &Bucket,
+        place: ObjectPath,
+        mode: Mode,
+    ) -> Result<Self> {
         for race in 0..MAX_RACES {
             give_way(race);
             let parent = inner.volume.parent_of(bucket, &place.dir)?;
             // Few shared file systems have unnamed files, and some that say so lose them.
             let unnamed = match inner.volume.sharing {
-                Sharing::Local => create_unnamed(&parent, mode),
-                Sharing::Nfs | Sharing::Unknown => Err(Errno::OPNOTSUPP),
+                FileSystemSharing::Local => create_unnamed(&parent, mode),
+                FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Errno::OPNOTSUPP),
             };
             let (file, hidden) = match unnamed {
                 Ok(file) => (file, None),
@@ -117,7 +122,7 @@ impl Staged {
             };
             let (place, inner, bucket) = (place.into_owned(), inner.clone(), bucket.clone());
             let may_be_bare = mode != FILE_MODE;
-            return Ok(Staged {
+            return Ok(StagedFile {
                 inner,
                 bucket,
                 place,
@@ -134,10 +139,10 @@ impl Staged {
 
     /// Takes `file`, which lies at `name` in `dir` and stays there if it is not published, in the place of the one that
     /// was started.
-    pub(crate) fn with_existing(self, file: OwnedFd, dir: Dir, name: &str) -> Self {
-        let hidden = Some(Hidden { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
-        let Staged { inner, bucket, place, is_plain, parent, written, .. } = self;
-        Staged { inner, bucket, place, is_plain, parent, file, may_be_bare: false, hidden, written }
+    pub(crate) fn with_existing(self, file: OwnedFd, dir: WorkDirectory, name: &str) -> Self {
+        let hidden = Some(HiddenName { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
+        let StagedFile { inner, bucket, place, is_plain, parent, written, .. } = self;
+        StagedFile { inner, bucket, place, is_plain, parent, file, may_be_bare: false, hidden, written }
     }
 
     /// The name it will have.
@@ -150,7 +155,7 @@ impl Staged {
         &self.file
     }
 
-    /// Bytes written by [`Staged::write`], and where the next one goes.
+    /// Bytes written by [`StagedFile::write`], and where the next one goes.
     pub(crate) fn written(&self) -> u64 {
         self.written
     }
@@ -166,7 +171,7 @@ impl Staged {
         }
     }
 
-    /// Takes the `bytes` that somebody else wrote to the file in the place of [`Staged::write`].
+    /// Takes the `bytes` that somebody else wrote to the file in the place of [`StagedFile::write`].
     /// Errors: `IncompleteBody` if the file has another size. Cost: one `fstat`.
     pub(crate) fn filled(&mut self, bytes: u64) -> Result<()> {
         let size = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?.size;
@@ -180,7 +185,7 @@ impl Staged {
 
     /// Turns to `place`, the path of another object, if that is in the directory that the file was made
     /// in: its group, its access list and its quota are that directory's. Cost: two `fstat`.
-    pub(crate) fn retarget(&mut self, place: Place<'_>) -> bool {
+    pub(crate) fn retarget(&mut self, place: ObjectPath<'_>) -> bool {
         if !self.is_plain || place.dir != self.place.dir {
             return false;
         }
@@ -194,7 +199,7 @@ impl Staged {
         }
     }
 
-    /// Counts bytes that came by another way than [`Staged::write`].
+    /// Counts bytes that came by another way than [`StagedFile::write`].
     pub(crate) fn advance(&mut self, bytes: u64) {
         self.written += bytes;
     }
@@ -241,7 +246,7 @@ impl Staged {
     /// Stores `record` beside the content; answers the file's state.
     fn attach(&self, record: &mut Record) -> Result<FileStat> {
         let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
-        record.seal = Some(Seal::of(&stat));
+        record.seal = Some(ContentSeal::of(&stat));
         let policy = if record.etag.is_none() { ETagPolicy::Fast } else { ETagPolicy::Md5 };
         record.etag.get_or_insert_with(|| unique_etag(&stat));
         self.inner.store_record(&self.bucket, &self.file, &stat, (record, policy))?;
@@ -340,7 +345,7 @@ pub(crate) fn be_bare_no_more(file: impl AsFd, stat: &FileStat) -> Result<()> {
     }
 }
 
-impl Staged {
+impl StagedFile {
     /// Makes the file one whose own state tells it from every other version, and answers that state;
     /// `None` where the file system keeps no times as fine as that.
     pub(crate) fn stamp(&self) -> Result<Option<FileStat>> {

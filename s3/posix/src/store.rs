@@ -10,15 +10,15 @@ use std::sync::{Arc, OnceLock};
 
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, Deleted, DocumentKind, Error, GetOptions, Key, ListQuery, Listing, MultipartUploads,
-    Object, ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing,
-    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
+    DeleteOptions, DeleteResult, DocumentKind, Error, GetOptions, Key, ListQuery, MultipartUploads,
+    ObjectBatches, ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions, Objects, OpenObject,
+    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId,
+    UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
-use fordway_sys::Process;
+use fordway_sys::ProcessIdentity;
 use rayon::prelude::*;
 
-use crate::multipart::Uploads;
+use crate::multipart::StoreUploads;
 use crate::{LinkRule, PosixConfig, PosixStore};
 
 /// The lane's name in messages and tables.
@@ -29,8 +29,8 @@ fn at<'e>(operation: &'static str, bucket: &'e Bucket, key: &'e str) -> impl FnO
 }
 
 impl PosixStore {
-    fn uploads(&self) -> Uploads<'_> {
-        Uploads::of(&self.inner)
+    fn uploads(&self) -> StoreUploads<'_> {
+        StoreUploads::of(&self.inner)
     }
 }
 
@@ -65,7 +65,7 @@ impl Objects for PosixStore {
         self.inner.put(bucket, key, body, options).map_err(at("put", bucket, key.as_str()))
     }
 
-    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         self.inner.get(bucket, key, options).map_err(at("get", bucket, key.as_str()))
     }
 
@@ -87,7 +87,7 @@ impl Objects for PosixStore {
         self.inner.read_ranges(bucket, key, ranges, options).map_err(at("get", bucket, key.as_str()))
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         self.inner.delete(bucket, key, options).map_err(at("delete", bucket, key.as_str()))
     }
 
@@ -101,7 +101,7 @@ impl Objects for PosixStore {
         self.inner.copy(from, bucket, key, options).map_err(at("copy", bucket, key.as_str()))
     }
 
-    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         self.inner.list(bucket, query).map_err(at("list", bucket, ""))
     }
 }
@@ -128,11 +128,11 @@ impl ObjectTags for PosixStore {
 }
 
 impl ObjectVersions for PosixStore {
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+    fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.inner.volume.versioning(bucket).map_err(at("get versioning", bucket, ""))
     }
 
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+    fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
         self.inner.set_versioning(bucket, versioning).map_err(at("set versioning", bucket, ""))
     }
 
@@ -243,7 +243,7 @@ pub(crate) fn each<T: Sync, R: Send>(
 
 /// Whether there are threads to share with. A child process has none of those that its parent started.
 fn has_threads() -> bool {
-    static STARTED_BY: OnceLock<Process> = OnceLock::new();
-    let is_ours = STARTED_BY.get_or_init(Process::current).is_current();
+    static STARTED_BY: OnceLock<ProcessIdentity> = OnceLock::new();
+    let is_ours = STARTED_BY.get_or_init(ProcessIdentity::current).is_current();
     is_ours && rayon::current_num_threads() > 1
 }

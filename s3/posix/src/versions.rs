@@ -21,36 +21,36 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, Checksum, DeleteOptions, Deleted, Error, ErrorKind, Key, ListQuery, ObjectInfo, Result, Step,
-    VersionCollector, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
+    Bucket, Checksum, DeleteOptions, DeleteResult, Error, ErrorKind, Key, ListQuery, ObjectInfo, Result,
+    VersionCollector, VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery, WalkStep,
 };
 use fordway_sys::{
     EntryKind, Errno, OFlags, link, link_unnamed, open_in, read_dir, remove_dir, remove_file, rename, stat_in,
 };
 
-use crate::Inner;
-use crate::dirs::Dir;
+use crate::SharedStore;
+use crate::dirs::WorkDirectory;
 use crate::errors::from_errno;
-use crate::layout::{Place, VERSIONING, odd, plain, private_dir, split, versions_dir, versions_of};
-use crate::list::{Encoded, KeysFrom};
-use crate::private::{Contents, ENABLED, SUSPENDED};
-use crate::read::{Described, Opened, system_time};
-use crate::stage::{FILE_MODE, MAX_RACES, Staged, give_way, hidden_name};
-use crate::volume::Volume;
+use crate::layout::{ObjectPath, VERSIONING, odd, plain, private_dir, split, versions_dir, versions_of};
+use crate::list::{EncodedName, KeysFrom};
+use crate::private::{AreaContents, ENABLED, SUSPENDED};
+use crate::read::{NameLookup, ObjectFile, system_time};
+use crate::stage::{FILE_MODE, MAX_RACES, StagedFile, give_way, hidden_name};
+use crate::volume::RootVolume;
 
 /// What ends the name of a delete marker.
 const MARKER: &str = "-marker";
 
 /// A name in the directory of a key's versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Archived {
+pub(crate) struct ArchivedVersion {
     /// Nanoseconds since 1970 at which it was made, or a little later: no two of a key are alike.
     order: u64,
     pub(crate) version: VersionId,
     pub(crate) is_marker: bool,
 }
 
-impl Archived {
+impl ArchivedVersion {
     fn name(&self) -> String {
         let marker = if self.is_marker { MARKER } else { "" };
         format!("{:016x}-{}{marker}", self.order, self.version)
@@ -58,14 +58,14 @@ impl Archived {
 
     /// The name under which the version called `version` is kept; `None` where that does not say it.
     fn of(version: &VersionId, is_marker: bool) -> Option<Self> {
-        Some(Archived { order: order_in(version)?, version: version.clone(), is_marker })
+        Some(ArchivedVersion { order: order_in(version)?, version: version.clone(), is_marker })
     }
 
     /// Reads a name; `None` for what is not ours.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (order, rest) = name.split_once('-')?;
         let (version, is_marker) = rest.strip_suffix(MARKER).map_or((rest, false), |version| (version, true));
-        let found = Archived {
+        let found = ArchivedVersion {
             order: u64::from_str_radix(order, 16).ok()?,
             version: VersionId::new(version).ok()?,
             is_marker,
@@ -93,8 +93,8 @@ pub(crate) fn now_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Volume {
-    pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+impl RootVolume {
+    pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.require_bucket(bucket)?;
         Ok(self.contents(bucket)?.versioning)
     }
@@ -106,7 +106,7 @@ impl Volume {
         bucket: &Bucket,
         key: &Key,
         version: Option<&VersionId>,
-    ) -> Result<Opened> {
+    ) -> Result<ObjectFile> {
         self.freshen(bucket, key)?;
         let Some(version) = version else { return self.open_object(bucket, key) };
         let mut seen = None;
@@ -139,13 +139,13 @@ impl Volume {
 
     /// The old version whose name says where it is kept; `None` where it is not there.
     /// Errors: `MethodNotAllowed` for a delete marker.
-    fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<Opened>> {
-        let Some(kept) = Archived::of(version, false) else { return Ok(None) };
+    fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<ObjectFile>> {
+        let Some(kept) = ArchivedVersion::of(version, false) else { return Ok(None) };
         if let Some(opened) = self.open_archived(bucket, key, &kept)? {
             // Anybody who writes to the bucket may have put another file there.
             return Ok(Some(opened).filter(|opened| opened.version() == *version));
         }
-        let marker = archived_place(bucket, key, &Archived { is_marker: true, ..kept });
+        let marker = archived_place(bucket, key, &ArchivedVersion { is_marker: true, ..kept });
         match self.open_file(bucket, &marker)? {
             Some(_) => Err(is_delete_marker()),
             None => Ok(None),
@@ -153,7 +153,12 @@ impl Volume {
     }
 
     /// `None` if it is no old version any more. Errors: `MethodNotAllowed` for a delete marker.
-    fn open_archived(&self, bucket: &Bucket, key: &Key, found: &Archived) -> Result<Option<Opened>> {
+    fn open_archived(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        found: &ArchivedVersion,
+    ) -> Result<Option<ObjectFile>> {
         if found.is_marker {
             return Err(is_delete_marker());
         }
@@ -161,25 +166,25 @@ impl Volume {
     }
 
     /// What the directory of the key's versions holds, from the newest to the oldest.
-    pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<Archived>> {
+    pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<ArchivedVersion>> {
         Ok(self.archived_in(bucket, key)?.1)
     }
 
-    /// As [`Volume::archived`], with the directory, if there is one.
-    fn archived_in(&self, bucket: &Bucket, key: &Key) -> Result<(Option<File>, Vec<Archived>)> {
+    /// As [`RootVolume::archived`], with the directory, if there is one.
+    fn archived_in(&self, bucket: &Bucket, key: &Key) -> Result<(Option<File>, Vec<ArchivedVersion>)> {
         let mut found = Vec::new();
-        if self.contents(bucket)?.versioning == Versioning::Unversioned {
+        if self.contents(bucket)?.versioning == VersioningState::Unversioned {
             return Ok((None, found));
         }
-        let dir = self.each_archived(bucket, key, |name| found.extend(Archived::parse(name)))?;
+        let dir = self.each_archived(bucket, key, |name| found.extend(ArchivedVersion::parse(name)))?;
         found.sort_unstable_by_key(|archived| std::cmp::Reverse(archived.order));
         Ok((dir, found))
     }
 
     /// The newest of the key's old versions and delete markers. Memory: none for the others.
-    pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<Archived>> {
-        let mut newest = None::<Archived>;
-        if self.contents(bucket)?.versioning == Versioning::Unversioned {
+    pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<ArchivedVersion>> {
+        let mut newest = None::<ArchivedVersion>;
+        if self.contents(bucket)?.versioning == VersioningState::Unversioned {
             return Ok(None);
         }
         self.each_archived(bucket, key, |name| {
@@ -187,7 +192,7 @@ impl Volume {
             let least = newest.as_ref().map_or(0, |newest| newest.order);
             let order = name.get(..16).and_then(|order| u64::from_str_radix(order, 16).ok());
             if order.is_some_and(|order| order >= least) {
-                newest = Archived::parse(name).or(newest.take());
+                newest = ArchivedVersion::parse(name).or(newest.take());
             }
         })?;
         Ok(newest)
@@ -212,7 +217,7 @@ impl Volume {
         &self,
         bucket: &Bucket,
         key: &Key,
-        make: impl Fn(&Dir) -> Result<(), Errno>,
+        make: impl Fn(&WorkDirectory) -> Result<(), Errno>,
     ) -> Result<()> {
         let path = versions_of(bucket, key);
         for race in 0..MAX_RACES {
@@ -226,13 +231,19 @@ impl Volume {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    fn make_marker(&self, bucket: &Bucket, key: &Key, marker: &Archived) -> Result<()> {
+    fn make_marker(&self, bucket: &Bucket, key: &Key, marker: &ArchivedVersion) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         self.among_versions(bucket, key, |dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
     }
 
     /// Makes `newest` the latest version in place of that at `place`, which goes.
-    fn promote_over(&self, bucket: &Bucket, key: &Key, newest: &Archived, place: &Place) -> Result<()> {
+    fn promote_over(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        newest: &ArchivedVersion,
+        place: &ObjectPath,
+    ) -> Result<()> {
         let from = self.versions_opened(bucket, key)?;
         let to = self.parent_of(bucket, &place.dir)?;
         rename(&from, &newest.name(), &to, &place.name)
@@ -240,7 +251,7 @@ impl Volume {
     }
 
     /// Makes `newest` the latest version of a key that has none; it keeps its name among the old ones.
-    fn promote(&self, bucket: &Bucket, key: &Key, newest: &Archived) -> Result<()> {
+    fn promote(&self, bucket: &Bucket, key: &Key, newest: &ArchivedVersion) -> Result<()> {
         let from = self.versions_opened(bucket, key)?;
         let name = newest.name();
         for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
@@ -282,16 +293,20 @@ impl Volume {
     }
 }
 
-impl Inner {
-    pub(crate) fn set_versioning(self: &Arc<Self>, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+impl SharedStore {
+    pub(crate) fn set_versioning(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        versioning: VersioningState,
+    ) -> Result<()> {
         versioning.check_settable()?;
         self.volume.require_bucket(bucket)?;
         self.require_locks("keeping versions")?;
         self.volume.check_decides(bucket, "keeps old versions")?;
         let private = private_dir(bucket);
-        let place = Place { dir: private.into(), name: VERSIONING.into() };
-        let mut staged = Staged::at(self, bucket, place)?;
-        let text = if versioning == Versioning::Enabled { ENABLED } else { SUSPENDED };
+        let place = ObjectPath { dir: private.into(), name: VERSIONING.into() };
+        let mut staged = StagedFile::at(self, bucket, place)?;
+        let text = if versioning == VersioningState::Enabled { ENABLED } else { SUSPENDED };
         staged.write(format!("{text}\n").as_bytes())?;
         staged.publish_private()?;
         self.volume.private.forget(bucket);
@@ -305,14 +320,14 @@ impl Inner {
         &self,
         bucket: &Bucket,
         key: &Key,
-        current: &Opened,
+        current: &ObjectFile,
         by_null: bool,
     ) -> Result<u64> {
         let version = current.version();
         if by_null && version.is_null() {
             return Ok(0);
         }
-        let kept = match Archived::of(&version, false) {
+        let kept = match ArchivedVersion::of(&version, false) {
             Some(kept) => kept,
             None => {
                 let archived = self.volume.archived(bucket, key)?;
@@ -321,10 +336,10 @@ impl Inner {
                 }
                 let made = u64::try_from(current.stat.modified_ns).unwrap_or_default().min(now_ns());
                 let order = archived.first().map_or(0, |newest| newest.order + 1).max(made);
-                Archived { order, version, is_marker: false }
+                ArchivedVersion { order, version, is_marker: false }
             }
         };
-        let keep = |kept: &Archived| {
+        let keep = |kept: &ArchivedVersion| {
             self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &kept.name()))
         };
         match keep(&kept) {
@@ -332,7 +347,7 @@ impl Inner {
             // Somebody has taken the name with a file that this caller may not remove.
             Err(error) if error.kind() == ErrorKind::AccessDenied => {
                 let order = self.highest_order(bucket, key)?.saturating_add(1).max(now_ns());
-                keep(&Archived { order, ..kept }).map(|()| order)
+                keep(&ArchivedVersion { order, ..kept }).map(|()| order)
             }
             Err(error) => Err(error),
         }
@@ -354,7 +369,7 @@ impl Inner {
         &self,
         bucket: &Bucket,
         key: &Key,
-        archived: &[Archived],
+        archived: &[ArchivedVersion],
         version: &VersionId,
     ) -> Result<bool> {
         let contents = self.volume.contents(bucket)?;
@@ -367,9 +382,14 @@ impl Inner {
     }
 
     /// Hides the object behind a delete marker, which becomes the latest version.
-    pub(crate) fn delete_latest(&self, bucket: &Bucket, key: &Key, contents: Contents) -> Result<Deleted> {
+    pub(crate) fn delete_latest(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: AreaContents,
+    ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
-        let by_null = contents.versioning != Versioning::Enabled;
+        let by_null = contents.versioning != VersioningState::Enabled;
         let current = self.volume.locate(bucket, key, contents)?;
         if current.is_none() {
             self.volume.require_bucket(bucket)?;
@@ -384,7 +404,7 @@ impl Inner {
         let version = if by_null { VersionId::null() } else { new_version(floor)? };
         let archived = if by_null { self.volume.archived(bucket, key)? } else { Vec::new() };
         let order = order_in(&version).unwrap_or_else(|| now_ns().max(floor.saturating_add(1)));
-        let marker = Archived { order, version: version.clone(), is_marker: true };
+        let marker = ArchivedVersion { order, version: version.clone(), is_marker: true };
         self.volume.make_marker(bucket, key, &marker)?;
         if by_null {
             self.remove_archived(bucket, key, &archived, &version)?;
@@ -395,7 +415,7 @@ impl Inner {
             self.remove_at(bucket, place, contents)?;
         }
         self.remove_marker(bucket, key, contents)?;
-        Ok(Deleted { version: Some(version), is_marker: true })
+        Ok(DeleteResult { version: Some(version), is_marker: true })
     }
 
     /// Removes one version for good; the newest that is left becomes the latest.
@@ -404,8 +424,8 @@ impl Inner {
         bucket: &Bucket,
         key: &Key,
         version: &VersionId,
-        contents: Contents,
-    ) -> Result<Deleted> {
+        contents: AreaContents,
+    ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
         let current = self.volume.locate(bucket, key, contents)?;
         let current = current.map(|(place, opened)| (place, opened.version()));
@@ -436,7 +456,7 @@ impl Inner {
             _ => {}
         }
         self.volume.remove_empty(bucket, &versions_of(bucket, key));
-        Ok(Deleted { version: Some(version.clone()), is_marker })
+        Ok(DeleteResult { version: Some(version.clone()), is_marker })
     }
 
     /// Deletes as `options` say, with the key's lock held.
@@ -444,8 +464,8 @@ impl Inner {
         &self,
         (bucket, key): (&Bucket, &Key),
         options: &DeleteOptions,
-        contents: Contents,
-    ) -> Result<Deleted> {
+        contents: AreaContents,
+    ) -> Result<DeleteResult> {
         match &options.version {
             Some(version) => self.delete_version(bucket, key, version, contents),
             None => self.delete_latest(bucket, key, contents),
@@ -454,7 +474,7 @@ impl Inner {
 }
 
 /// Gives `current` its name among the old versions.
-fn keep_in(dir: &Dir, current: &Opened, name: &str) -> Result<(), Errno> {
+fn keep_in(dir: &WorkDirectory, current: &ObjectFile, name: &str) -> Result<(), Errno> {
     match link_unnamed(&current.file, dir, name) {
         Err(Errno::EXIST) => {}
         done => return done,
@@ -472,17 +492,17 @@ fn is_delete_marker() -> Error {
     Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker").at_delete_marker()
 }
 
-fn archived_place(bucket: &Bucket, key: &Key, archived: &Archived) -> Place<'static> {
-    Place { dir: versions_of(bucket, key).into(), name: archived.name().into() }
+fn archived_place(bucket: &Bucket, key: &Key, archived: &ArchivedVersion) -> ObjectPath<'static> {
+    ObjectPath { dir: versions_of(bucket, key).into(), name: archived.name().into() }
 }
 
-impl Inner {
+impl SharedStore {
     pub(crate) fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.volume.require_bucket(bucket)?;
         let mut page = VersionCollector::new(query);
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
             // The rest of the versions of the key that the page before ended in.
-            if self.offer_key(&mut page, bucket, key)? == Step::Full {
+            if self.offer_key(&mut page, bucket, key)? == WalkStep::Full {
                 return Ok(page.finish());
             }
         }
@@ -494,12 +514,12 @@ impl Inner {
             let current = self.list(bucket, &keys)?;
             for entry in &current.entries {
                 while let Some(key) = archived.next_if(|key| key.as_str() < entry.name()) {
-                    if self.offer_key(&mut page, bucket, key.as_str())? == Step::Full {
+                    if self.offer_key(&mut page, bucket, key.as_str())? == WalkStep::Full {
                         return Ok(page.finish());
                     }
                 }
                 archived.next_if(|key| key.as_str() == entry.name());
-                if self.offer_key(&mut page, bucket, entry.name())? == Step::Full {
+                if self.offer_key(&mut page, bucket, entry.name())? == WalkStep::Full {
                     return Ok(page.finish());
                 }
             }
@@ -509,24 +529,24 @@ impl Inner {
             }
         }
         for key in archived {
-            if self.offer_key(&mut page, bucket, key.as_str())? == Step::Full {
+            if self.offer_key(&mut page, bucket, key.as_str())? == WalkStep::Full {
                 break;
             }
         }
         Ok(page.finish())
     }
 
-    fn offer_key(&self, page: &mut VersionCollector, bucket: &Bucket, key: &str) -> Result<Step> {
+    fn offer_key(&self, page: &mut VersionCollector, bucket: &Bucket, key: &str) -> Result<WalkStep> {
         let dir = OnceCell::new();
         let list = || match self.versions_to_show(bucket, key, &dir) {
             // Of a key that is closed to the caller nothing is shown, and the others are.
             Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(Vec::new()),
             versions => versions,
         };
-        let describe = |(is_latest, shown): (bool, Shown)| {
+        let describe = |(is_latest, shown): (bool, ShownVersion)| {
             let described = match shown {
-                Shown::Latest(info) => Some(summary(key, info)),
-                Shown::Archived(found) => self.describe_old(bucket, key, (dir.get(), &found))?,
+                ShownVersion::Latest(info) => Some(summary(key, info)),
+                ShownVersion::Archived(found) => self.describe_old(bucket, key, (dir.get(), &found))?,
             };
             Ok(described.map(|summary| VersionSummary { is_latest, ..summary }))
         };
@@ -540,7 +560,7 @@ impl Inner {
         bucket: &Bucket,
         key: &str,
         dir: &OnceCell<File>,
-    ) -> Result<Vec<(VersionId, (bool, Shown))>> {
+    ) -> Result<Vec<(VersionId, (bool, ShownVersion))>> {
         let key = Key::new(key)?;
         self.volume.freshen(bucket, &key)?;
         let (mut latest, mut found) = (self.latest(bucket, &key)?, Vec::new());
@@ -560,9 +580,9 @@ impl Inner {
             }
         }
         let mut seen = foldhash::HashSet::default();
-        let latest =
-            latest.map(|info| (info.version.clone().unwrap_or_else(VersionId::null), Shown::Latest(info)));
-        let found = found.into_iter().map(|found| (found.version.clone(), Shown::Archived(found)));
+        let latest = latest
+            .map(|info| (info.version.clone().unwrap_or_else(VersionId::null), ShownVersion::Latest(info)));
+        let found = found.into_iter().map(|found| (found.version.clone(), ShownVersion::Archived(found)));
         let once = latest.into_iter().chain(found).filter(|(version, _)| seen.insert(version.clone()));
         Ok(once.enumerate().map(|(at, (version, shown))| (version, (at == 0, shown))).collect())
     }
@@ -577,12 +597,12 @@ impl Inner {
         Ok(self.volume.find_object(bucket, key)?.map(|opened| opened.into_info().1))
     }
 
-    /// As [`Inner::describe_archived`], of a version that may have become the latest since it was listed.
+    /// As [`SharedStore::describe_archived`], of a version that may have become the latest since it was listed.
     fn describe_old(
         &self,
         bucket: &Bucket,
         key: &str,
-        (dir, found): (Option<&File>, &Archived),
+        (dir, found): (Option<&File>, &ArchivedVersion),
     ) -> Result<Option<VersionSummary>> {
         let mut seen = None;
         for race in 0..MAX_RACES {
@@ -609,7 +629,7 @@ impl Inner {
         &self,
         bucket: &Bucket,
         key: &str,
-        (dir, found): (Option<&File>, &Archived),
+        (dir, found): (Option<&File>, &ArchivedVersion),
     ) -> Result<Option<VersionSummary>> {
         if found.is_marker {
             return Ok(Some(VersionSummary {
@@ -623,7 +643,7 @@ impl Inner {
         }
         let as_found = |info| ObjectInfo { version: Some(found.version.clone()), ..info };
         if let Some(dir) = dir
-            && let Ok(Described::Found(info)) = self.volume.describe_in(dir, &found.name())
+            && let Ok(NameLookup::Found(info)) = self.volume.describe_in(dir, &found.name())
         {
             return Ok(Some(summary(key, as_found(info))));
         }
@@ -638,9 +658,9 @@ impl Inner {
     /// Keys that have old versions or delete markers.
     fn versioned_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
         self.encoded_keys(versions_dir(bucket), |name, kind| match name.ends_with('%') {
-            true => Encoded::Part,
-            false if kind == EntryKind::File => Encoded::Nothing,
-            false => Encoded::Key,
+            true => EncodedName::Part,
+            false if kind == EntryKind::File => EncodedName::Nothing,
+            false => EncodedName::Key,
         })
     }
 
@@ -656,9 +676,9 @@ impl Inner {
 }
 
 /// A version that may be shown.
-enum Shown {
+enum ShownVersion {
     Latest(ObjectInfo),
-    Archived(Archived),
+    Archived(ArchivedVersion),
 }
 
 fn version_of(info: &Option<ObjectInfo>) -> Option<&Option<VersionId>> {
@@ -698,7 +718,7 @@ mod tests {
             let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
             let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
             store.create_bucket(&bucket).unwrap();
-            store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+            store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
             Root { dir, store, bucket, key }
         }
 
@@ -722,7 +742,7 @@ mod tests {
             let volume = &self.store.inner.volume;
             let opened = volume.find_object(&self.bucket, &self.key).unwrap().unwrap();
             let version = VersionId::new(format!("{time:016x}{}", hidden_name().unwrap())).unwrap();
-            let seal = Some(crate::record::Seal::of(&opened.stat));
+            let seal = Some(crate::record::ContentSeal::of(&opened.stat));
             let record =
                 crate::record::Record { version: Some(version.clone()), seal, ..opened.record().clone() };
             set_xattr(&opened.file, ATTRIBUTE, &record.encode()).unwrap();
@@ -750,7 +770,7 @@ mod tests {
         let root = Root::new();
         let first = root.put("0");
         let versions = root.dir.path().join("bucket/.fordway/versions/k");
-        let name = Archived::of(&first, false).unwrap().name();
+        let name = ArchivedVersion::of(&first, false).unwrap().name();
         std::fs::create_dir_all(&versions).unwrap();
         std::fs::write(versions.join(&name), "another").unwrap();
         let second = root.put("1");

@@ -8,43 +8,46 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
-use fordway_sys::{Errno, Links, Mode, OFlags, Root, Sharing, make_dir, open_in, read_dir, set_xattr, stat};
+use fordway_sys::{
+    Errno, FileSystemSharing, Mode, OFlags, RootDirectory, SymlinkPolicy, make_dir, open_in, read_dir,
+    set_xattr, stat,
+};
 
 use crate::area::not_ours;
-use crate::dirs::{Dir, Dirs};
+use crate::dirs::{DirectoryCache, WorkDirectory};
 use crate::errors::{from_errno, on_root};
 use crate::layout::{OUR_DIR, is_private, join};
-use crate::private::{Contents, Private};
+use crate::private::{AreaContents, PrivateAreas};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixConfig, format};
 
 /// The root as this process sees it: its directories, held open, and what is known of the private area of each bucket.
 /// What finds, opens and describes files, and makes directories, is its business; what takes a lock or gives a file its
 /// name is the store's.
-pub(crate) struct Volume {
+pub(crate) struct RootVolume {
     pub(crate) path: PathBuf,
-    pub(crate) root: Tree,
+    pub(crate) root: BucketTree,
     pub(crate) config: PosixConfig,
     /// Whether other nodes may change the root's file system. A bucket may lie on another.
-    pub(crate) sharing: Sharing,
-    pub(crate) dirs: Dirs,
-    pub(crate) private: Private,
+    pub(crate) sharing: FileSystemSharing,
+    pub(crate) dirs: DirectoryCache,
+    pub(crate) private: PrivateAreas,
 }
 
-impl Volume {
+impl RootVolume {
     /// Errors: `InvalidArgument` if `root` is missing or no directory, `AccessDenied`, `NotImplemented` if it was written
     /// by a later version of the format.
     pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
-        let opened = Root::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
+        let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
         format::check(&opened, root)?;
-        let sharing = Sharing::of(opened.dir()).map_err(|errno| on_root(errno, root))?;
-        Ok(Volume {
+        let sharing = FileSystemSharing::of(opened.dir()).map_err(|errno| on_root(errno, root))?;
+        Ok(RootVolume {
             path: root.to_owned(),
-            root: Tree::new(opened, config.links),
+            root: BucketTree::new(opened, config.links),
             config,
             sharing,
-            dirs: Dirs::default(),
-            private: Private::new(sharing),
+            dirs: DirectoryCache::default(),
+            private: PrivateAreas::new(sharing),
         })
     }
 
@@ -84,18 +87,18 @@ impl Volume {
     }
 
     /// What lies in the bucket's private directory. Cost: one `fstat` as a rule.
-    pub(crate) fn contents(&self, bucket: &Bucket) -> Result<Contents> {
+    pub(crate) fn contents(&self, bucket: &Bucket) -> Result<AreaContents> {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
-    /// As [`Volume::contents`], but it may be 10 ms old. Cost: none as a rule.
-    pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<Contents> {
+    /// As [`RootVolume::contents`], but it may be 10 ms old. Cost: none as a rule.
+    pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<AreaContents> {
         self.private.glance_for_write(&self.root, bucket).map_err(unreadable)
     }
 
     /// The directory at `dir` in `bucket`, made with all its parents where it is missing.
     /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent is a file.
-    pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<Dir> {
+    pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<WorkDirectory> {
         let missing = |errno| match errno {
             Errno::NOENT | Errno::NOTDIR if dir == bucket.as_str() => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the directory"),
@@ -192,14 +195,14 @@ pub enum LinkRule {
 }
 
 /// The directory whose directories are the buckets.
-pub(crate) struct Tree {
-    root: Root,
+pub(crate) struct BucketTree {
+    root: RootDirectory,
     rule: LinkRule,
 }
 
-impl Tree {
-    pub(crate) fn new(root: Root, rule: LinkRule) -> Self {
-        Tree { root, rule }
+impl BucketTree {
+    pub(crate) fn new(root: RootDirectory, rule: LinkRule) -> Self {
+        BucketTree { root, rule }
     }
 
     /// The root itself.
@@ -214,7 +217,7 @@ impl Tree {
         if self.rule == LinkRule::BeneathRoot && !is_private(path) {
             return self.root.open_beneath(path, flags, mode);
         }
-        match self.root.open_from(self.dir(), path, Links::None, flags, mode) {
+        match self.root.open_from(self.dir(), path, SymlinkPolicy::None, flags, mode) {
             Err(Errno::LOOP) => self.open_through_links(path, flags, mode),
             done => done,
         }
@@ -224,10 +227,10 @@ impl Tree {
     fn open_through_links(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Err(Errno::LOOP) };
         let to_bucket = match self.rule {
-            LinkRule::BeneathRoot => Links::Beneath,
-            LinkRule::BeneathBucket => Links::None,
+            LinkRule::BeneathRoot => SymlinkPolicy::Beneath,
+            LinkRule::BeneathBucket => SymlinkPolicy::None,
         };
-        let in_bucket = if is_private(path) { Links::None } else { Links::Beneath };
+        let in_bucket = if is_private(path) { SymlinkPolicy::None } else { SymlinkPolicy::Beneath };
         let step = OFlags::PATH | OFlags::DIRECTORY;
         let bucket = self.root.open_from(self.dir(), bucket, to_bucket, step, Mode::empty())?;
         self.root.open_from(&bucket, below, in_bucket, flags, mode)

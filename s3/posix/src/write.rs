@@ -6,18 +6,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, Conditions, CopyOptions, ETagPolicy, Error,
-    ErrorKind, Expected, Hasher, Key, PutOptions, PutResult, Result, Tags, Uncommitted, VersionId, Writer,
-    check_tags,
+    BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, CommitFailure, Conditions, ContentHasher,
+    CopyOptions, ETagPolicy, Error, ErrorKind, ExpectedContent, Key, PutOptions, PutResult, Result, Tags,
+    VersionId, Writer, check_tags,
 };
 use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr};
 
-use crate::Inner;
+use crate::SharedStore;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, odd, plain};
-use crate::record::{Record, Seal, etag_of_file};
+use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::sidecar::{ATTRIBUTE_BYTES, is_no_room, place_of};
-use crate::stage::{FILE_MODE, Staged, bare_mode, be_bare_no_more};
+use crate::stage::{FILE_MODE, StagedFile, bare_mode, be_bare_no_more};
 
 /// The most bytes of metadata an object may carry; S3 allows 2 KiB of user metadata.
 const MAX_METADATA_BYTES: usize = 8 * 1024;
@@ -26,8 +26,8 @@ const MAX_METADATA_BYTES: usize = 8 * 1024;
 pub(crate) struct ObjectWriter {
     pub(crate) bucket: Bucket,
     pub(crate) key: Key,
-    pub(crate) staged: Staged,
-    pub(crate) hasher: Hasher,
+    pub(crate) staged: StagedFile,
+    pub(crate) hasher: ContentHasher,
     pub(crate) metadata: BoxedMetadata,
     pub(crate) tags: Tags,
     pub(crate) conditions: Conditions,
@@ -35,7 +35,7 @@ pub(crate) struct ObjectWriter {
     pub(crate) record: Option<Record>,
 }
 
-impl Inner {
+impl SharedStore {
     pub(crate) fn object_writer(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -69,7 +69,7 @@ impl Inner {
         if self.etag_policy(options) == ETagPolicy::Md5 || options.checksum.is_some() {
             let mut hasher = self.hasher(options);
             hasher.update(body);
-            let found = hasher.finish(&Expected::default())?;
+            let found = hasher.finish(&ExpectedContent::default())?;
             (record.etag, record.checksum) = (found.etag, found.checksum);
         }
         if !says_nothing(options) {
@@ -82,13 +82,18 @@ impl Inner {
         options.etag_policy.unwrap_or(self.volume.config.etag_policy)
     }
 
-    fn hasher(&self, options: &PutOptions) -> Hasher {
-        Hasher::new(self.etag_policy(options), options.check_md5, options.checksum)
+    fn hasher(&self, options: &PutOptions) -> ContentHasher {
+        ContentHasher::new(self.etag_policy(options), options.check_md5, options.checksum)
     }
 
     /// Stages a file for what `options` say of an object.
-    /// Errors: `InvalidArgument` for too much metadata, `InvalidTag`, and errors of [`Staged::at`].
-    fn stage_object(self: &Arc<Self>, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Staged> {
+    /// Errors: `InvalidArgument` for too much metadata, `InvalidTag`, and errors of [`StagedFile::at`].
+    fn stage_object(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        options: &PutOptions,
+    ) -> Result<StagedFile> {
         check_metadata(&options.metadata)?;
         check_tags(&options.tags)?;
         let is_bare = self.etag_policy(options) == ETagPolicy::Fast
@@ -99,9 +104,9 @@ impl Inner {
 
     /// Stages a file for `key`: beside its plain path, or, where a parent of that is a file or the
     /// key is no path, beside its odd one.
-    pub(crate) fn stage(self: &Arc<Self>, bucket: &Bucket, key: &Key, mode: Mode) -> Result<Staged> {
+    pub(crate) fn stage(self: &Arc<Self>, bucket: &Bucket, key: &Key, mode: Mode) -> Result<StagedFile> {
         if let Some(place) = plain(bucket, key) {
-            match Staged::with_mode(self, bucket, place, mode) {
+            match StagedFile::with_mode(self, bucket, place, mode) {
                 Ok(mut staged) => {
                     staged.is_plain = true;
                     return Ok(staged);
@@ -110,7 +115,7 @@ impl Inner {
                 Err(error) => return Err(error),
             }
         }
-        Staged::with_mode(self, bucket, odd(bucket, key), mode)
+        StagedFile::with_mode(self, bucket, odd(bucket, key), mode)
     }
 
     /// Stores what is known of an object beside the open `file`, whose state is `stat`. Where there
@@ -164,9 +169,9 @@ impl Inner {
         stat: &FileStat,
         record: &Record,
     ) -> Result<()> {
-        let mut staged = Staged::at(self, bucket, place_of(bucket, stat))?;
+        let mut staged = StagedFile::at(self, bucket, place_of(bucket, stat))?;
         // Also where nothing in it depends on the content: a later file may have this inode.
-        let sealed = Record { seal: Some(Seal::of(stat)), ..record.clone() };
+        let sealed = Record { seal: Some(ContentSeal::of(stat)), ..record.clone() };
         staged.write(&sealed.encode())?;
         staged.publish_private()
     }
@@ -246,15 +251,15 @@ impl ObjectWriter {
     }
 
     /// What is known of the object now that all of it has arrived. Errors: `BadDigest`, `IncompleteBody`.
-    fn digest(&mut self, expected: &Expected) -> Result<Record> {
-        let idle = Hasher::new(ETagPolicy::Fast, false, None);
+    fn digest(&mut self, expected: &ExpectedContent) -> Result<Record> {
+        let idle = ContentHasher::new(ETagPolicy::Fast, false, None);
         let found = std::mem::replace(&mut self.hasher, idle).finish(expected)?;
         let (metadata, tags) = (std::mem::take(&mut self.metadata), std::mem::take(&mut self.tags));
         Ok(Record { etag: found.etag, checksum: found.checksum, metadata, tags, ..Default::default() })
     }
 
     /// May be tried again after the error `LockTimeout`.
-    fn finish(&mut self, expected: &Expected) -> Result<PutResult> {
+    fn finish(&mut self, expected: &ExpectedContent) -> Result<PutResult> {
         let mut record = match self.record.take() {
             Some(record) => record,
             None => self.digest(expected)?,
@@ -289,14 +294,14 @@ impl Writer for ObjectWriter {
         is_fit
     }
 
-    fn commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+    fn commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
         self.finish(expected)
     }
 
-    fn try_commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult, Uncommitted> {
+    fn try_commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
         self.finish(expected).map_err(|error| match error.kind() {
-            ErrorKind::LockTimeout => Uncommitted::Locked(self, error),
-            _ => Uncommitted::Failed(error),
+            ErrorKind::LockTimeout => CommitFailure::Locked(self, error),
+            _ => CommitFailure::Failed(error),
         })
     }
 }
@@ -325,22 +330,22 @@ const BOUNCE_BYTES: usize = 256 * 1024;
 /// Appends `size` bytes of `file`, and computes the checksum of just these.
 /// Errors: as [`append_range`].
 fn append_with_checksum(
-    staged: &mut Staged,
+    staged: &mut StagedFile,
     file: &File,
     size: u64,
     algorithm: ChecksumAlgorithm,
 ) -> Result<Option<Checksum>> {
-    let mut hasher = Hasher::new(ETagPolicy::Fast, false, Some(algorithm));
+    let mut hasher = ContentHasher::new(ETagPolicy::Fast, false, Some(algorithm));
     for_each_piece(file, 0, size, |piece| {
         hasher.update(piece);
         staged.write(piece)
     })?;
-    Ok(hasher.finish(&Expected::default())?.checksum)
+    Ok(hasher.finish(&ExpectedContent::default())?.checksum)
 }
 
 /// Appends `len` bytes of `file` from `offset` to `staged`.
 /// Errors: `IncompleteBody` if the file is shorter by then, and errors of a write.
-pub(crate) fn append_range(staged: &mut Staged, file: &File, offset: u64, len: u64) -> Result<()> {
+pub(crate) fn append_range(staged: &mut StagedFile, file: &File, offset: u64, len: u64) -> Result<()> {
     let copied = match copy_range(file, offset, staged.file(), staged.written(), len) {
         Ok(copied) => copied,
         Err(errno) if needs_plain_copy(errno) => 0,

@@ -8,7 +8,7 @@ use std::thread;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, MultipartUploads, ObjectVersions, Objects,
-    PutOptions, UploadsQuery, Versioning,
+    PutOptions, UploadsQuery, VersioningState,
 };
 use tempfile::TempDir;
 
@@ -32,12 +32,12 @@ fn a_bucket_that_stays_stays_what_it_is() {
     let (dir, store) = open();
     let bucket = bucket("bucket");
     store.create_bucket(&bucket).unwrap();
-    store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
     store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
     fs::create_dir(dir.path().join("bucket/empty")).unwrap();
     let error = store.delete_bucket(&bucket).expect_err("there is a directory in it");
     assert_eq!(error.kind(), ErrorKind::BucketNotEmpty);
-    assert_eq!(store.versioning(&bucket).unwrap(), Versioning::Enabled);
+    assert_eq!(store.versioning(&bucket).unwrap(), VersioningState::Enabled);
     assert_eq!(store.list_uploads(&bucket, &UploadsQuery::default()).unwrap().uploads.len(), 1);
     fs::remove_dir(dir.path().join("bucket/empty")).unwrap();
     store.delete_bucket(&bucket).unwrap();
@@ -50,11 +50,11 @@ fn a_link_is_not_removed_and_a_file_in_the_way_is() {
     let (dir, store) = open();
     let (real, link) = (bucket("real"), bucket("link"));
     store.create_bucket(&real).unwrap();
-    store.set_versioning(&real, Versioning::Enabled).unwrap();
+    store.set_versioning(&real, VersioningState::Enabled).unwrap();
     symlink("real", dir.path().join("link")).unwrap();
     let error = store.delete_bucket(&link).expect_err("it is a link");
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
-    assert_eq!(store.versioning(&real).unwrap(), Versioning::Enabled);
+    assert_eq!(store.versioning(&real).unwrap(), VersioningState::Enabled);
     store.delete_bucket(&real).unwrap();
     store.create_bucket(&real).unwrap();
     fs::write(dir.path().join("real/.fordway"), "").unwrap();

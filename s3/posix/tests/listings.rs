@@ -5,8 +5,8 @@ use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, Expected, Key, ListQuery, MultipartUploads, Objects, PartOptions, PartsQuery,
-    PutOptions, UploadId,
+    Bucket, DeleteOptions, ExpectedContent, Key, ListQuery, MultipartUploads, Objects, PartOptions,
+    PartsQuery, PutOptions, UploadId,
 };
 
 /// Says that it is over when it goes out of scope, also by a panic.
@@ -62,7 +62,7 @@ fn one_upload() -> (tempfile::TempDir, PosixStore, (Bucket, Key, UploadId)) {
 fn put_part(store: &PosixStore, (bucket, key, upload): &(Bucket, Key, UploadId), number: u16) {
     let mut part = store.part_writer(bucket, key, upload, number, &PartOptions::default()).unwrap();
     part.write(b"x").unwrap();
-    part.commit(&Expected::default()).unwrap();
+    part.commit(&ExpectedContent::default()).unwrap();
 }
 
 /// Numbers near each other and far apart, whatever the page.

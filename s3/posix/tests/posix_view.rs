@@ -10,9 +10,9 @@ use std::process::Command;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected,
-    GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, MultipartUploads, ObjectTags, Objects, PartOptions,
-    PutOptions, Tags, UploadsQuery,
+    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind,
+    ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, MultipartUploads, ObjectTags,
+    Objects, PartOptions, PutOptions, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -173,7 +173,7 @@ fn a_part_that_comes_too_late_is_not_in_the_object() {
     let send = |number, value: u8| {
         let mut writer = writer(number);
         writer.write(&vec![value; size]).unwrap();
-        CompletedPart::new(number, writer.commit(&Expected::default()).unwrap().etag)
+        CompletedPart::new(number, writer.commit(&ExpectedContent::default()).unwrap().etag)
     };
     let first = send(1, 1);
     let mut late = writer(2);
@@ -181,7 +181,7 @@ fn a_part_that_comes_too_late_is_not_in_the_object() {
     let parts = [first, send(2, 2)];
     store.complete_upload(&bucket, &key("k"), &upload, &parts, &CompleteOptions::default()).unwrap();
     late.write(&vec![9; size / 2]).unwrap();
-    assert_eq!(late.commit(&Expected::default()).unwrap_err().kind(), ErrorKind::NoSuchUpload);
+    assert_eq!(late.commit(&ExpectedContent::default()).unwrap_err().kind(), ErrorKind::NoSuchUpload);
     assert_eq!(get(&store, &bucket, "k"), Ok([vec![1; size], vec![2; size]].concat()));
 }
 
@@ -193,7 +193,7 @@ fn an_upload_left_closed_is_not_lost() {
         let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
         let mut writer = store.part_writer(&bucket, &key("k"), &upload, 1, &PartOptions::default()).unwrap();
         writer.write(b"content").unwrap();
-        let etag = writer.commit(&Expected::default()).unwrap().etag;
+        let etag = writer.commit(&ExpectedContent::default()).unwrap().etag;
         let at = dir.path().join("root/bucket/.fordway/mpu").join(upload.as_str());
         fs::rename(at.join("upload"), at.join("closed")).unwrap();
         (upload, [CompletedPart::new(1, etag)])

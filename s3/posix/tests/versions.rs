@@ -8,7 +8,7 @@ use std::thread;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, GetOptions, Key, ObjectVersions, Objects, PutOptions, Result,
-    VersionId, Versioning, VersionsQuery,
+    VersionId, VersioningState, VersionsQuery,
 };
 use rustix::process::geteuid;
 use rustix::thread::set_thread_res_uid;
@@ -20,7 +20,7 @@ const NOBODY: u32 = 65_534;
 fn open() -> (TempDir, Bucket) {
     let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
     store(&dir).create_bucket(&bucket).unwrap();
-    store(&dir).set_versioning(&bucket, Versioning::Enabled).unwrap();
+    store(&dir).set_versioning(&bucket, VersioningState::Enabled).unwrap();
     (dir, bucket)
 }
 
@@ -119,7 +119,7 @@ fn a_delete_brings_nothing_back_that_was_hidden() {
     put("a", "old");
     fs::remove_dir_all(dir.path().join("bucket/a")).unwrap();
     fs::write(dir.path().join("bucket/a"), "new").unwrap();
-    store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
     let read = || store.get(&bucket, &key("a"), &GetOptions::default());
     assert_eq!(read().unwrap().content.into_vec().unwrap(), b"new");
     let deleted = store.delete(&bucket, &key("a"), &DeleteOptions::default()).unwrap();

@@ -6,7 +6,7 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::MemoryStore;
 use tracing_subscriber::EnvFilter;
 
@@ -18,8 +18,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let listen = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:0".to_owned()).parse()?;
     let identity = match (std::env::var("AWS_ACCESS_KEY_ID"), std::env::var("AWS_SECRET_ACCESS_KEY")) {
-        (Ok(access_key), Ok(secret_key)) => Identity { access_key, secret_key },
-        _ => Identity::generate()?,
+        (Ok(access_key), Ok(secret_key)) => AccessKeyPair { access_key, secret_key },
+        _ => AccessKeyPair::generate()?,
     };
     let gateway = Gateway::bind(
         Users::one(identity.clone(), Arc::new(MemoryStore::default())),

@@ -5,26 +5,26 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_store::{Content, Error, Store};
+use fordway_store::{Error, ObjectContent, Store};
 use fordway_wire::s3_xml::escaped;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::{Body as _, SizeHint};
 use s3s::service::S3Service;
 
-use crate::content::{Parts, Payload};
-use crate::domains::Domains;
+use crate::content::{BodyExtension, MultipartContent};
+use crate::domains::BucketDomains;
 use crate::http1::FastLane;
-use crate::monitor::{Monitor, RequestId, Trace};
+use crate::monitor::{RequestId, RequestMonitor, RequestTrace};
 use crate::multiplexed::HeldBytes;
 use crate::s3::documents::cors;
 use crate::signature::ending_whole;
-use crate::tls::Tls;
-use crate::unsigned::{Caller, unsigned};
+use crate::tls::TlsCertificate;
+use crate::unsigned::{ConnectionPeer, unsigned};
 use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature};
 
 /// Limits of a connection.
-pub(crate) struct Limits {
+pub(crate) struct ConnectionLimits {
     /// For a request's head.
     pub(crate) header_timeout: Duration,
     /// Between two pieces of a body, in either direction.
@@ -35,9 +35,9 @@ pub(crate) struct Limits {
     pub(crate) body_bytes_max: u64,
 }
 
-impl From<&GatewayConfig> for Limits {
+impl From<&GatewayConfig> for ConnectionLimits {
     fn from(config: &GatewayConfig) -> Self {
-        Limits {
+        ConnectionLimits {
             header_timeout: config.header_timeout,
             stall_timeout: config.stall_timeout,
             head_bytes_max: config.head_bytes_max,
@@ -47,63 +47,71 @@ impl From<&GatewayConfig> for Limits {
 }
 
 /// What all connections of a gateway share.
-pub(crate) struct Shared {
+pub(crate) struct GatewayState {
     pub(crate) service: S3Service,
     pub(crate) region: String,
     /// Whether signatures of version 2 are taken.
     pub(crate) allows_version_2: bool,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ConnectionLimits,
     pub(crate) fast_lane: FastLane,
-    pub(crate) domains: Domains,
+    pub(crate) domains: BucketDomains,
     pub(crate) users: Arc<Users>,
-    pub(crate) monitor: Arc<Monitor>,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) monitor: Arc<RequestMonitor>,
+    pub(crate) tls: Option<TlsCertificate>,
     /// Where HTTP/3 is spoken too, in the words of `Alt-Svc` (RFC 7838).
     pub(crate) http3: Option<HeaderValue>,
 }
 
 /// The body of an answer.
-pub(crate) enum Reply {
+pub(crate) enum PreparedBody {
     Nothing,
     /// An object's.
-    Content(Content),
+    Content(ObjectContent),
     /// Pieces of an object's.
-    Parts(Parts),
+    Parts(MultipartContent),
     /// Of the S3 layer.
     Document(s3s::Body),
 }
 
-impl Reply {
+impl PreparedBody {
     /// Its bytes; `None` while they are not known.
     pub(crate) fn len(&self) -> Option<u64> {
         match self {
-            Reply::Nothing => Some(0),
-            Reply::Content(content) => Some(content.len()),
-            Reply::Parts(parts) => Some(parts.len()),
-            Reply::Document(document) => document.size_hint().exact(),
+            PreparedBody::Nothing => Some(0),
+            PreparedBody::Content(content) => Some(content.len()),
+            PreparedBody::Parts(parts) => Some(parts.len()),
+            PreparedBody::Document(document) => document.size_hint().exact(),
         }
     }
 }
 
 /// Answers a request, of which `trace` takes note; what goes wrong is part of the answer.
 pub(crate) async fn answer(
-    shared: &Shared,
-    caller: &Caller,
+    shared: &GatewayState,
+    caller: &ConnectionPeer,
     request: Request<s3s::Body>,
-    trace: Arc<Trace>,
-) -> Response<Reply> {
+    trace: Arc<RequestTrace>,
+) -> Response<PreparedBody> {
     let id = trace.id;
     with_ids(shared, id, answered(shared, caller, request, trace).await)
 }
 
 /// The answer to an upload that failed on the fast lane.
-pub(crate) fn of_failed_upload(shared: &Shared, id: RequestId, failure: s3::Failure) -> Response<Reply> {
-    let response = unless_root_is_gone(shared, s3::failed(failure).map(Reply::Document));
+pub(crate) fn of_failed_upload(
+    shared: &GatewayState,
+    id: RequestId,
+    failure: s3::S3Failure,
+) -> Response<PreparedBody> {
+    let response = unless_root_is_gone(shared, s3::failed(failure).map(PreparedBody::Document));
     with_ids(shared, id, response)
 }
 
 /// An answer that names its request where it is an error.
-fn with_ids(shared: &Shared, id: RequestId, response: Response<Reply>) -> Response<Reply> {
+fn with_ids(
+    shared: &GatewayState,
+    id: RequestId,
+    response: Response<PreparedBody>,
+) -> Response<PreparedBody> {
     match response.status().is_client_error() || response.status().is_server_error() {
         true => response.map(|reply| reply_with_ids(reply, id, shared.monitor.ids.host_text())),
         false => response,
@@ -111,35 +119,35 @@ fn with_ids(shared: &Shared, id: RequestId, response: Response<Reply>) -> Respon
 }
 
 /// Has an error document say what AWS says, and which request it answers.
-fn reply_with_ids(reply: Reply, id: RequestId, host: &str) -> Reply {
+fn reply_with_ids(reply: PreparedBody, id: RequestId, host: &str) -> PreparedBody {
     const END: &str = "</Error>";
-    let Reply::Document(document) = reply else { return reply };
+    let PreparedBody::Document(document) = reply else { return reply };
     let text = document.bytes().and_then(|bytes| String::from_utf8(bytes.into()).ok());
-    let Some(text) = text.filter(|text| text.ends_with(END)) else { return Reply::Document(document) };
+    let Some(text) = text.filter(|text| text.ends_with(END)) else { return PreparedBody::Document(document) };
     let mut said = message::taken_apart(&text);
     said.truncate(said.len() - END.len());
     said.push_str(&format!("<RequestId>{}</RequestId><HostId>{host}</HostId>{END}", id.as_str()));
-    Reply::Document(said.into())
+    PreparedBody::Document(said.into())
 }
 
 async fn answered(
-    shared: &Shared,
-    caller: &Caller,
+    shared: &GatewayState,
+    caller: &ConnectionPeer,
     mut request: Request<s3s::Body>,
-    trace: Arc<Trace>,
-) -> Response<Reply> {
+    trace: Arc<RequestTrace>,
+) -> Response<PreparedBody> {
     if !shared.users.is_available() {
         return unavailable();
     }
     match caller {
-        Caller::Peer(user) => {
+        ConnectionPeer::Peer(user) => {
             request = unsigned(request);
             request.extensions_mut().insert(user.clone());
         }
-        Caller::Remote(_) => request = ending_whole(request),
+        ConnectionPeer::Remote(_) => request = ending_whole(request),
     }
     request.extensions_mut().insert(trace);
-    let page = Page::of(shared, caller, &request);
+    let page = CorsRequest::of(shared, caller, &request);
     if request.method() == Method::OPTIONS
         && let Some(page) = page
     {
@@ -163,7 +171,7 @@ async fn answered(
 }
 
 /// A directory that is gone looks empty from within.
-fn unless_root_is_gone(shared: &Shared, response: Response<Reply>) -> Response<Reply> {
+fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) -> Response<PreparedBody> {
     match response.status() == StatusCode::NOT_FOUND && !shared.users.look_at_root() {
         true => unavailable(),
         false => response,
@@ -171,7 +179,7 @@ fn unless_root_is_gone(shared: &Shared, response: Response<Reply>) -> Response<R
 }
 
 /// A web page behind a request: what it may do, the bucket's CORS rules say.
-struct Page {
+struct CorsRequest {
     store: Option<Arc<dyn Store>>,
     users: Arc<Users>,
     bucket: String,
@@ -179,19 +187,19 @@ struct Page {
     headers: HeaderMap,
 }
 
-impl Page {
+impl CorsRequest {
     /// `None` for a request that no browser has sent for a page.
-    fn of(shared: &Shared, caller: &Caller, request: &Request<s3s::Body>) -> Option<Self> {
+    fn of(shared: &GatewayState, caller: &ConnectionPeer, request: &Request<s3s::Body>) -> Option<Self> {
         if !cors::is_of_page(request.headers()) && request.method() != Method::OPTIONS {
             return None;
         }
         let store = match caller {
-            Caller::Peer(user) => Some(user.store.clone()),
-            Caller::Remote(_) => None,
+            ConnectionPeer::Peer(user) => Some(user.store.clone()),
+            ConnectionPeer::Remote(_) => None,
         };
         let (bucket, _) = shared.domains.names(request.headers(), request.uri());
         let (method, headers) = (request.method().clone(), request.headers().clone());
-        Some(Page { store, users: shared.users.clone(), bucket, method, headers })
+        Some(CorsRequest { store, users: shared.users.clone(), bucket, method, headers })
     }
 
     fn store(&self) -> Result<Arc<dyn Store>, Error> {
@@ -208,12 +216,12 @@ impl Page {
     }
 
     /// The answer to the question that a browser asks ahead of a request.
-    async fn preflight(self) -> Response<Reply> {
+    async fn preflight(self) -> Response<PreparedBody> {
         let asked =
             tokio::task::spawn_blocking(move || cors::preflight(self.store(), &self.bucket, &self.headers));
         match asked.await {
             Ok(Ok(headers)) => {
-                let mut response = Response::new(Reply::Nothing);
+                let mut response = Response::new(PreparedBody::Nothing);
                 *response.headers_mut() = headers;
                 response
             }
@@ -224,17 +232,17 @@ impl Page {
 }
 
 /// The answer while the directory served is not there; clients try again by themselves.
-fn unavailable() -> Response<Reply> {
+fn unavailable() -> Response<PreparedBody> {
     let message = "the directory behind this gateway is not there; try again later";
     error_document(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
 }
 
 /// Answers a request that passed the gate.
 async fn of_operation(
-    shared: &Shared,
-    operation: &'static gate::Operation,
+    shared: &GatewayState,
+    operation: &'static gate::OperationRule,
     request: Request<s3s::Body>,
-) -> Response<Reply> {
+) -> Response<PreparedBody> {
     let (request, complaint) = match gate::take_document(operation, request) {
         Ok(taken) => taken,
         Err(refusal) => return refused(&refusal),
@@ -244,11 +252,11 @@ async fn of_operation(
     complaint.as_ref().and_then(|complaint| complaint.get()).map_or(response, refused)
 }
 
-fn refused(refusal: &gate::Refusal) -> Response<Reply> {
+fn refused(refusal: &gate::GateRefusal) -> Response<PreparedBody> {
     error_document(refusal.status, refusal.code, &refusal.message)
 }
 
-async fn of_s3_layer(shared: &Shared, mut request: Request<s3s::Body>) -> Response<Reply> {
+async fn of_s3_layer(shared: &GatewayState, mut request: Request<s3s::Body>) -> Response<PreparedBody> {
     let uri = request.uri().clone();
     if let Err(refusal) =
         signature::check_form(request.headers_mut(), &uri, &shared.region, shared.allows_version_2)
@@ -259,7 +267,7 @@ async fn of_s3_layer(shared: &Shared, mut request: Request<s3s::Body>) -> Respon
         Ok(response) => with_payload(response),
         Err(error) => {
             tracing::error!(?error, "an answer could not be written as S3 has it");
-            let mut response = Response::new(Reply::Nothing);
+            let mut response = Response::new(PreparedBody::Nothing);
             *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
             response
         }
@@ -267,15 +275,15 @@ async fn of_s3_layer(shared: &Shared, mut request: Request<s3s::Body>) -> Respon
 }
 
 /// Puts an object's content in place of the empty body that goes with it through the S3 layer.
-fn with_payload(response: Response<s3s::Body>) -> Response<Reply> {
+fn with_payload(response: Response<s3s::Body>) -> Response<PreparedBody> {
     let (mut parts, body) = response.into_parts();
     if parts.status == StatusCode::OK && parts.headers.contains_key(CONTENT_RANGE) {
         // The S3 layer sees to that for GET, but not for HEAD.
         parts.status = StatusCode::PARTIAL_CONTENT;
     }
-    let reply = match parts.extensions.remove::<Payload>() {
-        Some(payload) => payload.take().unwrap_or(Reply::Nothing),
-        None => Reply::Document(body),
+    let reply = match parts.extensions.remove::<BodyExtension>() {
+        Some(payload) => payload.take().unwrap_or(PreparedBody::Nothing),
+        None => PreparedBody::Document(body),
     };
     Response::from_parts(parts, reply)
 }
@@ -284,18 +292,18 @@ fn with_payload(response: Response<s3s::Body>) -> Response<Reply> {
 pub(crate) const TOO_LARGE: &str = "the request's body is larger than this gateway takes";
 
 /// The answer to such a request.
-pub(crate) fn too_large() -> Response<Reply> {
+pub(crate) fn too_large() -> Response<PreparedBody> {
     refusal(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE)
 }
 
 /// The answer to what could not even be read as a request.
-pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<Reply> {
+pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<PreparedBody> {
     let code = status.canonical_reason().unwrap_or_default().replace(' ', "");
     error_document(status, &code, why)
 }
 
 /// An error as S3 writes it.
-fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Reply> {
+fn error_document(status: StatusCode, code: &str, message: &str) -> Response<PreparedBody> {
     // Its lines are told apart later.
     let message: Vec<_> = message.split('\n').map(escaped).collect();
     let message = message.join("\n");
@@ -303,7 +311,7 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Rep
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code>\
          <Message>{message}</Message></Error>"
     );
-    let mut response = Response::new(Reply::Document(document.into()));
+    let mut response = Response::new(PreparedBody::Document(document.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response
@@ -311,8 +319,8 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Rep
 
 /// Answers requests without content as a gateway does that was asked over HTTP/2 or HTTP/3, from the head on.
 pub struct S3Layer {
-    shared: Shared,
-    caller: Caller,
+    shared: GatewayState,
+    caller: ConnectionPeer,
     held: HeldBytes,
 }
 
@@ -322,20 +330,20 @@ impl S3Layer {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = GatewayConfig::new(nowhere);
         let users = Arc::new(users);
-        let publishing = Arc::new(s3::Pace::default());
-        let shared = Shared {
-            service: s3::service(users.clone(), &config, Domains::none(), publishing.clone()),
-            fast_lane: FastLane::new(users.clone(), Domains::none(), publishing),
-            domains: Domains::none(),
+        let publishing = Arc::new(s3::PublishPace::default());
+        let shared = GatewayState {
+            service: s3::service(users.clone(), &config, BucketDomains::none(), publishing.clone()),
+            fast_lane: FastLane::new(users.clone(), BucketDomains::none(), publishing),
+            domains: BucketDomains::none(),
             users,
-            monitor: Arc::new(Monitor::new(None)),
+            monitor: Arc::new(RequestMonitor::new(None)),
             http3: None,
             tls: None,
-            limits: Limits::from(&config),
+            limits: ConnectionLimits::from(&config),
             region: config.region,
             allows_version_2: false,
         };
-        S3Layer { shared, caller: Caller::Remote(nowhere), held: HeldBytes::default() }
+        S3Layer { shared, caller: ConnectionPeer::Remote(nowhere), held: HeldBytes::default() }
     }
 
     /// The answer, with its content as the store gave it, unread; what goes wrong is part of the answer.

@@ -36,18 +36,18 @@ pub(crate) fn give_buffer(mut buffer: Vec<u8>) {
 
 /// The content of a small buffer, which goes back to the stock when nobody needs it any more.
 pub(crate) fn lend_buffer(buffer: Vec<u8>) -> Bytes {
-    Bytes::from_owner(Lent(buffer))
+    Bytes::from_owner(LentBuffer(buffer))
 }
 
-struct Lent(Vec<u8>);
+struct LentBuffer(Vec<u8>);
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for LentBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentBuffer {
     fn drop(&mut self) {
         give_buffer(std::mem::take(&mut self.0));
     }
@@ -64,12 +64,12 @@ fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: 
 }
 
 /// [`CHUNK_BYTES`] of memory that go back to the stock of whichever thread drops them.
-pub(crate) struct Chunk(PageBuffer);
+pub(crate) struct BufferChunk(PageBuffer);
 
-impl Chunk {
+impl BufferChunk {
     pub(crate) fn new() -> Self {
         let spare = SPARE_CHUNKS.with_borrow_mut(Vec::pop);
-        Chunk(spare.unwrap_or_else(|| PageBuffer::new(CHUNK_BYTES)))
+        BufferChunk(spare.unwrap_or_else(|| PageBuffer::new(CHUNK_BYTES)))
     }
 
     /// All of it; what is in there is left from its last use.
@@ -79,20 +79,20 @@ impl Chunk {
 
     /// The first `len` bytes, as they are handed on.
     pub(crate) fn into_bytes(self, len: usize) -> Bytes {
-        Bytes::from_owner(Filled(self, len))
+        Bytes::from_owner(FilledChunk(self, len))
     }
 }
 
-impl Drop for Chunk {
+impl Drop for BufferChunk {
     fn drop(&mut self) {
         keep(&SPARE_CHUNKS, SPARE_CHUNKS_MAX, std::mem::take(&mut self.0));
     }
 }
 
 /// The filled part of a chunk.
-struct Filled(Chunk, usize);
+struct FilledChunk(BufferChunk, usize);
 
-impl AsRef<[u8]> for Filled {
+impl AsRef<[u8]> for FilledChunk {
     fn as_ref(&self) -> &[u8] {
         &self.0.0[..self.1]
     }
@@ -104,15 +104,15 @@ mod tests {
 
     #[test]
     fn chunks_are_used_again_but_not_while_they_are_held() {
-        let mut first = Chunk::new();
+        let mut first = BufferChunk::new();
         let memory = first.memory().as_ptr();
         first.memory()[..3].copy_from_slice(b"abc");
         let held = first.into_bytes(3);
-        let second = Chunk::new();
+        let second = BufferChunk::new();
         assert_ne!(second.0.as_ptr(), memory);
         assert_eq!(held, "abc");
         drop(held);
-        assert_eq!(Chunk::new().0.as_ptr(), memory);
+        assert_eq!(BufferChunk::new().0.as_ptr(), memory);
     }
 
     #[test]

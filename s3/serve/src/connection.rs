@@ -13,13 +13,13 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep};
 use tokio_rustls::server::TlsStream;
 
-use crate::answer::Shared;
-use crate::gateway::Stopped;
-use crate::unsigned::Caller;
+use crate::answer::GatewayState;
+use crate::gateway::StopReceiver;
+use crate::unsigned::ConnectionPeer;
 use crate::{http1, http2};
 
 /// Serves one connection until it ends, or until `stopped` and its requests in progress are answered.
-pub(crate) async fn serve(socket: std::net::TcpStream, shared: &Arc<Shared>, stopped: Stopped) {
+pub(crate) async fn serve(socket: std::net::TcpStream, shared: &Arc<GatewayState>, stopped: StopReceiver) {
     match speak(socket, shared, stopped).await {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -29,11 +29,15 @@ pub(crate) async fn serve(socket: std::net::TcpStream, shared: &Arc<Shared>, sto
     }
 }
 
-async fn speak(socket: std::net::TcpStream, shared: &Arc<Shared>, stopped: Stopped) -> io::Result<()> {
-    let caller = Caller::Remote(socket.peer_addr()?);
+async fn speak(
+    socket: std::net::TcpStream,
+    shared: &Arc<GatewayState>,
+    stopped: StopReceiver,
+) -> io::Result<()> {
+    let caller = ConnectionPeer::Remote(socket.peer_addr()?);
     let plain = TcpStream::from_std(socket)?;
     let socket = match &shared.tls {
-        None => Socket::Plain(plain),
+        None => ClientSocket::Plain(plain),
         Some(tls) => tls.accept(plain, shared.limits.header_timeout).await?,
     };
     match socket.chose_http2() {
@@ -44,11 +48,11 @@ async fn speak(socket: std::net::TcpStream, shared: &Arc<Shared>, stopped: Stopp
 
 /// Serves a connection in the clear, of which `ahead` was read already, in the HTTP that it begins with.
 pub(crate) async fn exchange(
-    socket: Socket,
+    socket: ClientSocket,
     ahead: Vec<u8>,
-    caller: Caller,
-    shared: &Arc<Shared>,
-    stopped: Stopped,
+    caller: ConnectionPeer,
+    shared: &Arc<GatewayState>,
+    stopped: StopReceiver,
 ) -> io::Result<()> {
     match http1::serve(socket, ahead, &caller, shared, stopped.clone()).await? {
         Some((socket, ahead)) => http2::serve(socket, ahead, caller, shared, stopped).await,
@@ -57,33 +61,33 @@ pub(crate) async fn exchange(
 }
 
 /// What bytes of a client come and go through.
-pub(crate) enum Socket {
+pub(crate) enum ClientSocket {
     Plain(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Socket {
+impl ClientSocket {
     /// Whether the client chose HTTP/2 in its handshake (ALPN, RFC 7301).
     pub(crate) fn chose_http2(&self) -> bool {
         match self {
-            Socket::Plain(_) | Socket::Unix(_) => false,
-            Socket::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
+            ClientSocket::Plain(_) | ClientSocket::Unix(_) => false,
+            ClientSocket::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
         }
     }
 
     /// Whether what is sent must pass through this process.
     pub(crate) fn is_encrypted(&self) -> bool {
-        matches!(self, Socket::Tls(_))
+        matches!(self, ClientSocket::Tls(_))
     }
 
     /// Has the runtime of the calling thread tell what happens on the socket, in place of the one that
     /// did so until now. What TLS keeps for it is kept. Errors: from the system.
     pub(crate) fn register_anew(&mut self) -> io::Result<()> {
         match self {
-            Socket::Plain(stream) => anew(stream),
-            Socket::Tls(stream) => anew(stream.get_mut().0),
-            Socket::Unix(stream) => {
+            ClientSocket::Plain(stream) => anew(stream),
+            ClientSocket::Tls(stream) => anew(stream.get_mut().0),
+            ClientSocket::Unix(stream) => {
                 let again = std::os::unix::net::UnixStream::from(stream.as_fd().try_clone_to_owned()?);
                 *stream = UnixStream::from_std(again)?;
                 Ok(())
@@ -111,15 +115,15 @@ impl Socket {
                 Ok(sent)
             };
             let sent = match self {
-                Socket::Plain(stream) => {
+                ClientSocket::Plain(stream) => {
                     ready!(stream.poll_write_ready(context))?;
                     stream.try_io(Interest::WRITABLE, || attempt(stream.as_fd()))
                 }
-                Socket::Unix(stream) => {
+                ClientSocket::Unix(stream) => {
                     ready!(stream.poll_write_ready(context))?;
                     stream.try_io(Interest::WRITABLE, || attempt(stream.as_fd()))
                 }
-                Socket::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+                ClientSocket::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
             };
             match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && last == 0 => {}
@@ -141,14 +145,14 @@ fn anew(stream: &mut TcpStream) -> io::Result<()> {
 macro_rules! on_any {
     ($socket:expr, $stream:ident => $call:expr) => {
         match $socket.get_mut() {
-            Socket::Plain($stream) => $call,
-            Socket::Unix($stream) => $call,
-            Socket::Tls($stream) => $call,
+            ClientSocket::Plain($stream) => $call,
+            ClientSocket::Unix($stream) => $call,
+            ClientSocket::Tls($stream) => $call,
         }
     };
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for ClientSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -163,7 +167,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for ClientSocket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         on_any!(self, stream => Pin::new(stream).poll_write(context, data))
     }
@@ -193,12 +197,12 @@ impl AsyncWrite for Socket {
 /// left running in between and looked at only when it fires: setting one for every wait would cost
 /// more than most waits take.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct WaitDeadline {
     deadline: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patience {
+impl WaitDeadline {
     /// The wait is over.
     pub(crate) fn end(&mut self) {
         self.deadline = None;
@@ -231,7 +235,7 @@ mod tests {
     fn a_wait_lasts_as_long_as_it_may_and_the_next_one_too() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let mut patience = Patience::default();
+            let mut patience = WaitDeadline::default();
             for timeout_ms in [50, 20, 80] {
                 let (start, timeout) = (Instant::now(), Duration::from_millis(timeout_ms));
                 poll_fn(|context| patience.poll_over(context, timeout)).await;

@@ -10,11 +10,11 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use fordway_store::{Content, FileRegion};
+use fordway_store::{FileRegion, ObjectContent};
 use fordway_sys::{Errno, read_cached};
 
-use crate::answer::Reply;
-use crate::buffers::{CHUNK_BYTES, Chunk, lend_buffer, take_buffer};
+use crate::answer::PreparedBody;
+use crate::buffers::{BufferChunk, CHUNK_BYTES, lend_buffer, take_buffer};
 
 /// What is read of a file, or handed on, at a time.
 pub(crate) const PIECE_BYTES: u64 = 64 * 1024;
@@ -23,33 +23,33 @@ pub(crate) const PIECE_BYTES: u64 = 64 * 1024;
 const SMALL_BYTES: u64 = 16 * 1024;
 
 /// Content that is read piece by piece.
-pub(crate) enum Pieces {
+pub(crate) enum ContentPieces {
     File(FileRegion),
     /// With the bytes that are left.
     Reader(Box<dyn Read + Send>, u64),
     Bytes(Bytes),
-    Parts(Parts),
+    Parts(MultipartContent),
 }
 
 /// Content that can be read at several places.
-pub(crate) enum Source {
+pub(crate) enum RangeSource {
     File(FileRegion),
     Bytes(Bytes),
 }
 
 /// Pieces of one object, each with what stands before it, and what stands behind the last.
-pub(crate) struct Parts {
-    pub(crate) source: Source,
+pub(crate) struct MultipartContent {
+    pub(crate) source: RangeSource,
     pub(crate) parts: VecDeque<(String, Range<u64>)>,
     pub(crate) end: String,
     left: u64,
 }
 
-impl Parts {
-    pub(crate) fn new(source: Source, parts: VecDeque<(String, Range<u64>)>, end: String) -> Self {
+impl MultipartContent {
+    pub(crate) fn new(source: RangeSource, parts: VecDeque<(String, Range<u64>)>, end: String) -> Self {
         let of_part = |(before, range): &(String, Range<u64>)| before.len() as u64 + range.end - range.start;
         let left = parts.iter().map(of_part).sum::<u64>() + end.len() as u64;
-        Parts { source, parts, end, left }
+        MultipartContent { source, parts, end, left }
     }
 
     /// Bytes that are left, with all that stands between the pieces.
@@ -80,34 +80,38 @@ impl Parts {
 
 /// Reads a small part of content behind what is in `buffer`.
 /// Errors: `UnexpectedEof` for a file that is shorter.
-pub(crate) async fn append_part(source: &Source, range: Range<u64>, buffer: &mut Vec<u8>) -> io::Result<()> {
+pub(crate) async fn append_part(
+    source: &RangeSource,
+    range: Range<u64>,
+    buffer: &mut Vec<u8>,
+) -> io::Result<()> {
     match source {
-        Source::Bytes(bytes) => {
+        RangeSource::Bytes(bytes) => {
             buffer.extend_from_slice(&bytes[range.start as usize..range.end as usize]);
             Ok(())
         }
-        Source::File(FileRegion { file, offset, .. }) => {
+        RangeSource::File(FileRegion { file, offset, .. }) => {
             append(file, offset + range.start..offset + range.end, buffer).await
         }
     }
 }
 
-impl Pieces {
-    pub(crate) fn new(content: Content) -> Self {
+impl ContentPieces {
+    pub(crate) fn new(content: ObjectContent) -> Self {
         match content {
-            Content::Bytes(bytes) => Pieces::Bytes(bytes),
-            Content::File(region) => Pieces::File(region),
-            Content::Stream(reader, len) => Pieces::Reader(reader, len),
+            ObjectContent::Bytes(bytes) => ContentPieces::Bytes(bytes),
+            ObjectContent::File(region) => ContentPieces::File(region),
+            ObjectContent::Stream(reader, len) => ContentPieces::Reader(reader, len),
         }
     }
 
     /// Bytes that are left.
     pub(crate) fn len(&self) -> u64 {
         match self {
-            Pieces::File(region) => region.len,
-            Pieces::Reader(_, left) => *left,
-            Pieces::Bytes(bytes) => bytes.len() as u64,
-            Pieces::Parts(parts) => parts.len(),
+            ContentPieces::File(region) => region.len,
+            ContentPieces::Reader(_, left) => *left,
+            ContentPieces::Bytes(bytes) => bytes.len() as u64,
+            ContentPieces::Parts(parts) => parts.len(),
         }
     }
 
@@ -115,26 +119,26 @@ impl Pieces {
     /// Errors: `UnexpectedEof` for content that is shorter than it was said to be.
     pub(crate) async fn next(self, most: u64) -> io::Result<(Bytes, Self)> {
         match self {
-            Pieces::Bytes(mut bytes) => {
+            ContentPieces::Bytes(mut bytes) => {
                 let piece = bytes.split_to(bytes.len().min(most as usize));
-                Ok((piece, Pieces::Bytes(bytes)))
+                Ok((piece, ContentPieces::Bytes(bytes)))
             }
-            Pieces::Parts(parts) => {
+            ContentPieces::Parts(parts) => {
                 let (piece, rest) = parts.next(most).await?;
-                Ok((piece, Pieces::Parts(rest)))
+                Ok((piece, ContentPieces::Parts(rest)))
             }
-            Pieces::File(FileRegion { file, offset, len }) => {
+            ContentPieces::File(FileRegion { file, offset, len }) => {
                 let count = len.min(most);
                 let piece = read_piece(&file, offset..offset + count).await?;
                 let rest = FileRegion { file, offset: offset + count, len: len - count };
-                Ok((piece, Pieces::File(rest)))
+                Ok((piece, ContentPieces::File(rest)))
             }
-            Pieces::Reader(reader, left) => {
+            ContentPieces::Reader(reader, left) => {
                 // Of what may be waited for, more is taken at once, unless memory is short.
                 let wanted = if most < PIECE_BYTES { left.min(most) } else { left };
                 let (reader, piece) = read_some(reader, wanted).await?;
                 let left = left - piece.len() as u64;
-                Ok((piece, Pieces::Reader(reader, left)))
+                Ok((piece, ContentPieces::Reader(reader, left)))
             }
         }
     }
@@ -171,7 +175,7 @@ async fn read_some(mut reader: Box<dyn Read + Send>, left: u64) -> io::Result<(B
                 Ok((reader, small.into()))
             };
         }
-        let mut chunk = Chunk::new();
+        let mut chunk = BufferChunk::new();
         let count = reader.read(&mut chunk.memory()[..wanted])?;
         match count {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -205,7 +209,7 @@ pub(crate) async fn append(file: &File, mut range: Range<u64>, buffer: &mut Vec<
 pub(crate) async fn read_elsewhere(file: &File, offset: u64, len: usize) -> io::Result<Bytes> {
     let file = file.try_clone()?;
     elsewhere(move || {
-        let mut chunk = Chunk::new();
+        let mut chunk = BufferChunk::new();
         file.read_exact_at(&mut chunk.memory()[..len], offset)?;
         Ok(chunk.into_bytes(len))
     })
@@ -221,15 +225,15 @@ async fn elsewhere<T: Send + 'static>(
 
 /// A body as an extension of the response: the transport sees an open file for what it is.
 #[derive(Clone)]
-pub(crate) struct Payload(Arc<Mutex<Option<Reply>>>);
+pub(crate) struct BodyExtension(Arc<Mutex<Option<PreparedBody>>>);
 
-impl Payload {
-    pub(crate) fn new(reply: Reply) -> Self {
-        Payload(Arc::new(Mutex::new(Some(reply))))
+impl BodyExtension {
+    pub(crate) fn new(reply: PreparedBody) -> Self {
+        BodyExtension(Arc::new(Mutex::new(Some(reply))))
     }
 
     /// The body, for the first who asks.
-    pub(crate) fn take(self) -> Option<Reply> {
+    pub(crate) fn take(self) -> Option<PreparedBody> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -264,13 +268,13 @@ mod tests {
         file.write_all(&content).unwrap();
         let len = content.len() as u64 - 5;
         let kinds = [
-            Content::Bytes(Bytes::copy_from_slice(&content[5..])),
-            Content::File(FileRegion { file, offset: 5, len }),
-            Content::Stream(Box::new(io::Cursor::new(content.clone().split_off(5))), len),
+            ObjectContent::Bytes(Bytes::copy_from_slice(&content[5..])),
+            ObjectContent::File(FileRegion { file, offset: 5, len }),
+            ObjectContent::Stream(Box::new(io::Cursor::new(content.clone().split_off(5))), len),
         ];
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for kind in kinds {
-            let (mut pieces, mut taken) = (Pieces::new(kind), Vec::new());
+            let (mut pieces, mut taken) = (ContentPieces::new(kind), Vec::new());
             while pieces.len() > 0 {
                 let piece;
                 (piece, pieces) = runtime.block_on(pieces.next(PIECE_BYTES)).unwrap();
@@ -282,8 +286,10 @@ mod tests {
         file.write_all(&content).unwrap();
         let region = FileRegion { file, offset: 5, len };
         let parts = [("a".to_owned(), 10..200_000), ("b".to_owned(), 300_000..300_001)].into();
-        let (mut pieces, mut taken) =
-            (Pieces::Parts(Parts::new(Source::File(region), parts, "end".to_owned())), Vec::new());
+        let (mut pieces, mut taken) = (
+            ContentPieces::Parts(MultipartContent::new(RangeSource::File(region), parts, "end".to_owned())),
+            Vec::new(),
+        );
         assert_eq!(pieces.len(), 1 + 199_990 + 1 + 1 + 3);
         while pieces.len() > 0 {
             let piece;
@@ -291,7 +297,7 @@ mod tests {
             taken.extend_from_slice(&piece);
         }
         assert!(taken == [b"a", &content[15..200_005], b"b", &content[300_005..300_006], b"end"].concat());
-        let short = Pieces::Reader(Box::new(io::empty()), 1);
+        let short = ContentPieces::Reader(Box::new(io::empty()), 1);
         let error = runtime.block_on(short.next(PIECE_BYTES)).err().expect("it is shorter");
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }

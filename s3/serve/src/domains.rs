@@ -8,9 +8,9 @@ use s3s::host::{S3Host, VirtualHost};
 
 /// The names that buckets may stand before, in lower case.
 #[derive(Clone, Debug)]
-pub(crate) struct Domains(Vec<String>);
+pub(crate) struct BucketDomains(Vec<String>);
 
-impl Domains {
+impl BucketDomains {
     /// Errors: `InvalidArgument` for what is no host name.
     pub(crate) fn new(names: &[String]) -> Result<Self> {
         let names = names.iter().map(|name| match is_host_name(name) {
@@ -20,12 +20,12 @@ impl Domains {
                 format!("{name:?} is not a domain; give a host name without a port, as s3.example.org"),
             )),
         });
-        Ok(Domains(names.collect::<Result<_>>()?))
+        Ok(BucketDomains(names.collect::<Result<_>>()?))
     }
 
     /// None, so that only paths name buckets.
     pub(crate) fn none() -> Self {
-        Domains(Vec::new())
+        BucketDomains(Vec::new())
     }
 
     /// The bucket that stands before one of the domains in a `Host` header, if any does.
@@ -40,7 +40,7 @@ impl Domains {
     }
 }
 
-impl Domains {
+impl BucketDomains {
     /// Bucket and key that host and path name, decoded; empty where they name none.
     pub(crate) fn names(&self, headers: &HeaderMap, uri: &Uri) -> (String, String) {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -55,7 +55,7 @@ impl Domains {
     }
 }
 
-impl S3Host for Domains {
+impl S3Host for BucketDomains {
     fn parse_host_header<'a>(&'a self, host: &'a str) -> S3Result<VirtualHost<'a>> {
         let named = VirtualHost::new(host);
         Ok(match self.bucket_of(host) {
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn the_bucket_stands_before_the_domain() {
         let names = ["S3.example.org", "localhost"].map(str::to_owned);
-        let domains = Domains::new(&names).unwrap();
+        let domains = BucketDomains::new(&names).unwrap();
         for (host, bucket) in [
             ("data.s3.example.org", Some("data")),
             ("my.data.s3.Example.org:9000", Some("my.data")),
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn what_is_no_domain_is_refused() {
         for name in ["", "s3.example.org:9000", "http://s3", "*.s3", "s3..org", ".s3"] {
-            let error = Domains::new(&[name.to_owned()]).expect_err(name);
+            let error = BucketDomains::new(&[name.to_owned()]).expect_err(name);
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         }
     }

@@ -11,16 +11,16 @@ use std::time::Duration;
 use fordway_store::{Error, ErrorKind, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::answer::{Limits, Shared};
-use crate::domains::Domains;
+use crate::answer::{ConnectionLimits, GatewayState};
+use crate::domains::BucketDomains;
 use crate::http1::FastLane;
 #[cfg(feature = "http3")]
 use crate::http3;
 use crate::identity::is_region;
-use crate::monitor::{self, AccessLog, Health, Monitor};
-use crate::watch::{IdleHeap, Reload, Watch, Words, words};
-use crate::workers::{Workers, new_runtime, no_thread};
-use crate::{Tls, Users, connection, s3};
+use crate::monitor::{self, AccessLog, HealthProbe, RequestMonitor};
+use crate::watch::{IdleHeap, ReloadSignal, WatchReceiver, WatchThread, words};
+use crate::workers::{WorkerPool, new_runtime, no_thread};
+use crate::{TlsCertificate, Users, connection, s3};
 
 /// How long the accept loop rests when the process has no file descriptor left.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -31,7 +31,7 @@ pub struct GatewayConfig {
     /// The address to listen on; port 0 takes any free one.
     pub listen: SocketAddr,
     /// What clients are shown; without it they are spoken to in the clear.
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsCertificate>,
     /// Whether HTTP/3 is spoken too, at the same address by UDP; needs `tls`.
     #[cfg(feature = "http3")]
     pub http3: bool,
@@ -90,11 +90,11 @@ impl GatewayConfig {
 
 /// Tells a gateway to stop; clones tell the same one. Usable from any thread.
 #[derive(Clone, Debug)]
-pub struct Stop(Arc<watch::Sender<bool>>);
+pub struct GatewayStop(Arc<watch::Sender<bool>>);
 
-impl Stop {
+impl GatewayStop {
     pub(crate) fn new() -> Self {
-        Stop(Arc::new(watch::Sender::new(false)))
+        GatewayStop(Arc::new(watch::Sender::new(false)))
     }
 
     /// Stops accepting; requests in progress are finished. Further calls change nothing.
@@ -103,17 +103,17 @@ impl Stop {
     }
 }
 
-/// The other end of [`Stop`].
+/// The other end of [`GatewayStop`].
 #[derive(Clone)]
-pub(crate) struct Stopped(watch::Receiver<bool>);
+pub(crate) struct StopReceiver(watch::Receiver<bool>);
 
-impl From<&Stop> for Stopped {
-    fn from(stop: &Stop) -> Self {
-        Stopped(stop.0.subscribe())
+impl From<&GatewayStop> for StopReceiver {
+    fn from(stop: &GatewayStop) -> Self {
+        StopReceiver(stop.0.subscribe())
     }
 }
 
-impl Stopped {
+impl StopReceiver {
     /// Whether the gateway was told to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         *self.0.borrow()
@@ -121,7 +121,7 @@ impl Stopped {
 
     /// Ends when the gateway was told to stop.
     pub(crate) async fn over(mut self) {
-        // An error means that every `Stop` is gone, and with them the gateway.
+        // An error means that every `GatewayStop` is gone, and with them the gateway.
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }
 }
@@ -134,14 +134,14 @@ pub struct Gateway {
     users: Arc<Users>,
     service: s3s::service::S3Service,
     fast_lane: FastLane,
-    domains: Domains,
-    monitor: Arc<Monitor>,
+    domains: BucketDomains,
+    monitor: Arc<RequestMonitor>,
     metrics: Option<TcpListener>,
     #[cfg(feature = "http3")]
-    http3: Option<(std::net::UdpSocket, Tls)>,
-    reload: Reload,
-    words: Option<Words>,
-    stop: Stop,
+    http3: Option<(std::net::UdpSocket, TlsCertificate)>,
+    reload: ReloadSignal,
+    words: Option<WatchReceiver>,
+    stop: GatewayStop,
 }
 
 impl Gateway {
@@ -154,18 +154,18 @@ impl Gateway {
             let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
-        let domains = Domains::new(&config.domains)?;
+        let domains = BucketDomains::new(&config.domains)?;
         let (listener, address) = listen(config.listen)?;
         #[cfg(feature = "http3")]
         let http3 = listen_http3(address, &config)?;
         let metrics = config.metrics.map(listen).transpose()?.map(|(listener, _)| listener);
         let log = config.access_log.as_deref().map(AccessLog::open).transpose()?;
-        let monitor = Arc::new(Monitor::new(log));
+        let monitor = Arc::new(RequestMonitor::new(log));
         let users = Arc::new(users);
-        let publishing = Arc::new(s3::Pace::default());
+        let publishing = Arc::new(s3::PublishPace::default());
         let service = s3::service(users.clone(), &config, domains.clone(), publishing.clone());
         let fast_lane = FastLane::new(users.clone(), domains.clone(), publishing);
-        let ((reload, words), stop) = (words(), Stop::new());
+        let ((reload, words), stop) = (words(), GatewayStop::new());
         Ok(Gateway {
             listener,
             address,
@@ -195,16 +195,16 @@ impl Gateway {
     }
 
     /// What tells this gateway to stop.
-    pub fn stop_handle(&self) -> Stop {
+    pub fn stop_handle(&self) -> GatewayStop {
         self.stop.clone()
     }
 
     /// What has this gateway read its files anew.
-    pub fn reload_handle(&self) -> Reload {
+    pub fn reload_handle(&self) -> ReloadSignal {
         self.reload.clone()
     }
 
-    /// Serves until [`Stop::trigger`], then for at most `drain_timeout` more.
+    /// Serves until [`GatewayStop::trigger`], then for at most `drain_timeout` more.
     /// Errors: `Io` when threads cannot be started.
     pub fn run(self) -> Result<()> {
         let runtime = new_runtime()?;
@@ -224,12 +224,12 @@ impl Gateway {
         Ok(RunningGateway { address, metrics, reload, stop, thread: Some(thread) })
     }
 
-    fn start_workers(&self) -> Result<Workers> {
+    fn start_workers(&self) -> Result<WorkerPool> {
         let cores = || thread::available_parallelism().map_or(1, usize::from);
-        Workers::start(if self.config.threads == 0 { cores() } else { self.config.threads })
+        WorkerPool::start(if self.config.threads == 0 { cores() } else { self.config.threads })
     }
 
-    async fn serve(mut self, workers: &Workers) -> Result<()> {
+    async fn serve(mut self, workers: &WorkerPool) -> Result<()> {
         let connections_max = self.config.connections_max.max(1);
         let slots = Arc::new(Semaphore::new(connections_max as usize));
         self.serve_metrics(&slots)?;
@@ -238,11 +238,12 @@ impl Gateway {
             .map_err(|error| cannot_listen(self.address, error))?;
         let drain_timeout = self.config.drain_timeout;
         #[cfg(feature = "http3")]
-        let http3 =
-            self.http3.map(|(socket, tls)| http3::Listener::start(socket, tls, self.config.header_timeout));
+        let http3 = self
+            .http3
+            .map(|(socket, tls)| http3::QuicListener::start(socket, tls, self.config.header_timeout));
         #[cfg(feature = "http3")]
         let http3 = http3.transpose()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(GatewayState {
             service: self.service,
             fast_lane: self.fast_lane,
             domains: self.domains,
@@ -252,12 +253,13 @@ impl Gateway {
             http3: http3.as_ref().and_then(|_| elsewhere(self.address)),
             #[cfg(not(feature = "http3"))]
             http3: None,
-            limits: Limits::from(&self.config),
+            limits: ConnectionLimits::from(&self.config),
             tls: self.config.tls,
             region: self.config.region,
             allows_version_2: self.config.signature_v2,
         });
-        let clients = Clients { workers, slots: &slots, shared, stopped: Stopped::from(&self.stop) };
+        let clients =
+            ClientIntake { workers, slots: &slots, shared, stopped: StopReceiver::from(&self.stop) };
         let accept = async {
             #[cfg(feature = "http3")]
             tokio::join!(clients.accept(&listener), clients.accept_http3(http3.as_ref()));
@@ -285,12 +287,12 @@ impl Gateway {
     /// Answers who asks for metrics and health, where they are to be had.
     fn serve_metrics(&mut self, slots: &Arc<Semaphore>) -> Result<()> {
         let Some(metrics) = self.metrics.take() else { return Ok(()) };
-        let vitals = Vitals {
+        let vitals = GatewayHealth {
             monitor: self.monitor.clone(),
             users: self.users.clone(),
             slots: slots.clone(),
             connections_max: self.config.connections_max.max(1) as usize,
-            stopped: Stopped::from(&self.stop),
+            stopped: StopReceiver::from(&self.stop),
         };
         let failed = |error| Error::new(ErrorKind::Io, "listening for metrics").caused_by(error);
         let listener = tokio::net::TcpListener::from_std(metrics).map_err(failed)?;
@@ -299,12 +301,12 @@ impl Gateway {
     }
 
     /// Looks after the directory and the files of the gateway.
-    fn watch(&mut self) -> Result<Option<Watch>> {
+    fn watch(&mut self) -> Result<Option<WatchThread>> {
         let Some(words) = self.words.take() else { return Ok(None) };
         // Its thread may outlive the gateway for a moment, and the log is written when its last owner goes.
         let (users, monitor) = (self.users.clone(), Arc::downgrade(&self.monitor));
         let mut heap = IdleHeap::default();
-        let watch = Watch::start(self.reload.clone(), words, move |is_asked| {
+        let watch = WatchThread::start(self.reload.clone(), words, move |is_asked| {
             heap.look();
             users.look(is_asked);
             if is_asked
@@ -319,14 +321,14 @@ impl Gateway {
 }
 
 /// Takes clients in.
-struct Clients<'w> {
-    workers: &'w Workers,
+struct ClientIntake<'w> {
+    workers: &'w WorkerPool,
     slots: &'w Arc<Semaphore>,
-    shared: Arc<Shared>,
-    stopped: Stopped,
+    shared: Arc<GatewayState>,
+    stopped: StopReceiver,
 }
 
-impl Clients<'_> {
+impl ClientIntake<'_> {
     /// Takes connections in until the gateway is stopped.
     async fn accept(&self, listener: &tokio::net::TcpListener) {
         let mut over = pin!(self.stopped.clone().over());
@@ -345,7 +347,7 @@ impl Clients<'_> {
 
     /// The same for those that come by UDP. The thread that reads the socket deals datagrams out.
     #[cfg(feature = "http3")]
-    async fn accept_http3(&self, listener: Option<&http3::Listener>) {
+    async fn accept_http3(&self, listener: Option<&http3::QuicListener>) {
         let Some(listener) = listener else { return };
         let mut over = pin!(self.stopped.clone().over());
         loop {
@@ -378,7 +380,10 @@ fn elsewhere(address: SocketAddr) -> Option<http::HeaderValue> {
 
 /// The socket of HTTP/3. Errors: as [`Gateway::bind`]; `InvalidArgument` without a certificate.
 #[cfg(feature = "http3")]
-fn listen_http3(address: SocketAddr, config: &GatewayConfig) -> Result<Option<(std::net::UdpSocket, Tls)>> {
+fn listen_http3(
+    address: SocketAddr,
+    config: &GatewayConfig,
+) -> Result<Option<(std::net::UdpSocket, TlsCertificate)>> {
     if !config.http3 {
         return Ok(None);
     }
@@ -386,19 +391,19 @@ fn listen_http3(address: SocketAddr, config: &GatewayConfig) -> Result<Option<(s
         let why = "HTTP/3 is always encrypted; give a certificate and its key";
         Error::new(ErrorKind::InvalidArgument, why)
     })?;
-    Ok(Some((http3::Listener::bind(address)?, tls)))
+    Ok(Some((http3::QuicListener::bind(address)?, tls)))
 }
 
 /// What a gateway answers to requests for metrics and health.
-struct Vitals {
-    monitor: Arc<Monitor>,
+struct GatewayHealth {
+    monitor: Arc<RequestMonitor>,
     users: Arc<Users>,
     slots: Arc<Semaphore>,
     connections_max: usize,
-    stopped: Stopped,
+    stopped: StopReceiver,
 }
 
-impl Health for Vitals {
+impl HealthProbe for GatewayHealth {
     fn is_ready(&self) -> bool {
         !self.stopped.is_stopped() && self.users.look_at_root()
     }
@@ -438,8 +443,8 @@ async fn next_connection(
 pub struct RunningGateway {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
-    reload: Reload,
-    stop: Stop,
+    reload: ReloadSignal,
+    stop: GatewayStop,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
@@ -455,12 +460,12 @@ impl RunningGateway {
     }
 
     /// What has it read its files anew.
-    pub fn reload_handle(&self) -> Reload {
+    pub fn reload_handle(&self) -> ReloadSignal {
         self.reload.clone()
     }
 
     /// What tells it to stop.
-    pub fn stop_handle(&self) -> Stop {
+    pub fn stop_handle(&self) -> GatewayStop {
         self.stop.clone()
     }
 

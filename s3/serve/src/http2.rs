@@ -20,11 +20,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::answer::Shared;
-use crate::connection::{Patience, Socket};
-use crate::gateway::Stopped;
+use crate::answer::GatewayState;
+use crate::connection::{ClientSocket, WaitDeadline};
+use crate::gateway::StopReceiver;
 use crate::multiplexed::{HeldBytes, ReplyBody, gathered};
-use crate::unsigned::Caller;
+use crate::unsigned::ConnectionPeer;
 use crate::{multiplexed, workers};
 
 /// Requests in progress on one connection.
@@ -44,22 +44,22 @@ const RESETS_MAX: usize = 64;
 /// Serves one connection, of which `ahead` was read already, until it ends, or until `stopped` and its
 /// requests in progress are answered. Errors: from the socket and of the protocol.
 pub(crate) async fn serve(
-    socket: Socket,
+    socket: ClientSocket,
     ahead: Vec<u8>,
-    caller: Caller,
-    shared: &Arc<Shared>,
-    stopped: Stopped,
+    caller: ConnectionPeer,
+    shared: &Arc<GatewayState>,
+    stopped: StopReceiver,
 ) -> io::Result<()> {
     workers::stay();
-    let (streams, held) = (Streams::new(shared.limits.stall_timeout), HeldBytes::default());
+    let (streams, held) = (StreamExecutor::new(shared.limits.stall_timeout), HeldBytes::default());
     let service = service_fn(|request| exchange((shared.clone(), held.clone()), caller.clone(), request));
-    let io = TokioIo::new(Rewound::new(socket, ahead));
+    let io = TokioIo::new(RewoundSocket::new(socket, ahead));
     let connection = pin!(builder(&streams, shared.limits.head_bytes_max).serve_connection(io, service));
     run(connection, &streams, shared.limits.header_timeout, stopped).await
 }
 
 /// `head_bytes_max` counts as RFC 9113 has it (section 6.5.2).
-fn builder(streams: &Streams, head_bytes_max: usize) -> Builder<Streams> {
+fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExecutor> {
     let mut builder = Builder::new(streams.clone());
     builder
         .timer(TokioTimer::new())
@@ -81,17 +81,17 @@ const LEAVE_TAKING: Duration = Duration::from_secs(1);
 /// Drives a connection. One without a request for `idle_timeout`, be it that no head arrives or that
 /// none is ever finished, is told to go, and is cut after as long again.
 async fn run<S>(
-    mut connection: Pin<&mut Connection<TokioIo<Rewound>, S, Streams>>,
-    streams: &Streams,
+    mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,
+    streams: &StreamExecutor,
     idle_timeout: Duration,
-    stopped: Stopped,
+    stopped: StopReceiver,
 ) -> io::Result<()>
 where
     S: HttpService<Incoming, ResBody = ReplyBody, Error = Infallible>,
     S::Future: Send + 'static,
 {
     let mut stop = pin!(stopped.over());
-    let mut idle = Idle { patience: Patience::default(), timeout: idle_timeout };
+    let mut idle = IdleTimeout { patience: WaitDeadline::default(), timeout: idle_timeout };
     let mut is_ending = false;
     poll_fn(|context| {
         if let Poll::Ready(ended) = connection.as_mut().poll(context) {
@@ -116,12 +116,12 @@ where
     .await
 }
 
-struct Idle {
-    patience: Patience,
+struct IdleTimeout {
+    patience: WaitDeadline,
     timeout: Duration,
 }
 
-impl Idle {
+impl IdleTimeout {
     /// From now on so long is enough.
     fn shorten(&mut self, timeout: Duration) {
         self.patience.end();
@@ -129,7 +129,7 @@ impl Idle {
     }
 
     /// Ready once for every time that no request was in progress for the whole of `timeout`.
-    fn poll(&mut self, context: &mut Context<'_>, streams: &Streams) -> Poll<()> {
+    fn poll(&mut self, context: &mut Context<'_>, streams: &StreamExecutor) -> Poll<()> {
         if streams.are_open() {
             self.patience.end();
         }
@@ -142,8 +142,8 @@ impl Idle {
 }
 
 async fn exchange(
-    (shared, held): (Arc<Shared>, HeldBytes),
-    caller: Caller,
+    (shared, held): (Arc<GatewayState>, HeldBytes),
+    caller: ConnectionPeer,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let length = request.body().size_hint();
@@ -161,23 +161,27 @@ const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// Starts what serves a request, on the thread of its connection, and ends it where it does not move.
 #[derive(Clone)]
-pub(super) struct Streams {
-    all: Arc<All>,
+pub(super) struct StreamExecutor {
+    all: Arc<ConnectionActivity>,
     stall_timeout: Duration,
 }
 
 /// What the requests of a connection have in common.
-struct All {
+struct ConnectionActivity {
     open: AtomicUsize,
     started: Instant,
     /// When one of them last moved, in ms after `started`.
     moved_ms: AtomicU64,
 }
 
-impl Streams {
+impl StreamExecutor {
     pub(super) fn new(stall_timeout: Duration) -> Self {
-        let all = All { open: AtomicUsize::new(0), started: Instant::now(), moved_ms: AtomicU64::new(0) };
-        Streams { all: Arc::new(all), stall_timeout }
+        let all = ConnectionActivity {
+            open: AtomicUsize::new(0),
+            started: Instant::now(),
+            moved_ms: AtomicU64::new(0),
+        };
+        StreamExecutor { all: Arc::new(all), stall_timeout }
     }
 
     /// Whether there are any.
@@ -186,19 +190,19 @@ impl Streams {
     }
 }
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, request: F) {
         self.all.open.fetch_add(1, Ordering::Relaxed);
-        let open = Open(self.all.clone());
+        let open = OpenStream(self.all.clone());
         let (request, stall_timeout) = (Box::pin(request), self.stall_timeout);
-        tokio::spawn(Moving { request, timer: None, moved: self.all.started, stall_timeout, open });
+        tokio::spawn(TimedRequest { request, timer: None, moved: self.all.started, stall_timeout, open });
     }
 }
 
 /// Counted as long as it is there.
-struct Open(Arc<All>);
+struct OpenStream(Arc<ConnectionActivity>);
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
@@ -206,21 +210,21 @@ impl Drop for Open {
 
 /// A request that ends, and with it its stream, when nothing was sent or taken for too long: neither
 /// of its body nor of the answer's.
-struct Moving<F> {
+struct TimedRequest<F> {
     request: Pin<Box<F>>,
     timer: Option<Pin<Box<Sleep>>>,
     moved: Instant,
     stall_timeout: Duration,
-    open: Open,
+    open: OpenStream,
 }
 
-enum Timer {
+enum TimerState {
     Over,
     /// Others on the connection have moved since.
     Extended,
 }
 
-impl<F> Moving<F> {
+impl<F> TimedRequest<F> {
     /// Notes that it moved, and sets the timer anew.
     fn note(&mut self) -> &mut Pin<Box<Sleep>> {
         self.moved = Instant::now();
@@ -234,7 +238,7 @@ impl<F> Moving<F> {
     }
 
     /// Ready when the timer fired: whether it has not moved for too long, or is waited for on.
-    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<Timer> {
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<TimerState> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));
         loop {
@@ -243,22 +247,22 @@ impl<F> Moving<F> {
             let patience = self.moved + PATIENCE_AMONG_OTHERS * self.stall_timeout;
             let deadline = patience.min(last + self.stall_timeout);
             if deadline <= Instant::now() {
-                return Poll::Ready(Timer::Over);
+                return Poll::Ready(TimerState::Over);
             }
             timer.as_mut().reset(deadline);
             if timer.as_mut().poll(context).is_pending() {
-                return Poll::Ready(Timer::Extended);
+                return Poll::Ready(TimerState::Extended);
             }
         }
     }
 }
 
-impl<F: Future<Output = ()>> Future for Moving<F> {
+impl<F: Future<Output = ()>> Future for TimedRequest<F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let timer = self.poll_timer(context);
-        if let Poll::Ready(Timer::Over) = timer {
+        if let Poll::Ready(TimerState::Over) = timer {
             tracing::debug!("a request on an HTTP/2 connection did not move for {:?}", self.stall_timeout);
             return Poll::Ready(());
         }
@@ -274,18 +278,18 @@ impl<F: Future<Output = ()>> Future for Moving<F> {
 }
 
 /// Gives back first what was read before.
-pub(super) struct Rewound {
-    socket: Socket,
+pub(super) struct RewoundSocket {
+    socket: ClientSocket,
     ahead: Vec<u8>,
 }
 
-impl Rewound {
-    pub(super) fn new(socket: Socket, ahead: Vec<u8>) -> Self {
-        Rewound { socket, ahead }
+impl RewoundSocket {
+    pub(super) fn new(socket: ClientSocket, ahead: Vec<u8>) -> Self {
+        RewoundSocket { socket, ahead }
     }
 }
 
-impl AsyncRead for Rewound {
+impl AsyncRead for RewoundSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -301,7 +305,7 @@ impl AsyncRead for Rewound {
     }
 }
 
-impl AsyncWrite for Rewound {
+impl AsyncWrite for RewoundSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

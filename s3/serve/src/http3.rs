@@ -27,13 +27,13 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::answer::{Limits, Shared};
-use crate::connection::Patience;
-use crate::gateway::{Stopped, cannot_listen};
+use crate::answer::{ConnectionLimits, GatewayState};
+use crate::connection::WaitDeadline;
+use crate::gateway::{StopReceiver, cannot_listen};
 use crate::http1::STALLED;
 use crate::multiplexed::{HeldBytes, ReplyBody, gathered};
-use crate::unsigned::Caller;
-use crate::{Tls, multiplexed};
+use crate::unsigned::ConnectionPeer;
+use crate::{TlsCertificate, multiplexed};
 
 /// How long a client that was told to go may take to have read its last answer.
 const LINGER: Duration = Duration::from_millis(500);
@@ -42,14 +42,18 @@ type Connection = h3::server::Connection<h3_quinn::Connection, Bytes>;
 type Resolver = RequestResolver<h3_quinn::Connection, Bytes>;
 
 /// Serves one connection until it ends, or until `stopped` and its requests in progress are answered.
-pub(crate) async fn serve(connection: Accepted, shared: &Arc<Shared>, stopped: Stopped) {
+pub(crate) async fn serve(connection: AcceptedClient, shared: &Arc<GatewayState>, stopped: StopReceiver) {
     if let Err(error) = speak(connection, shared, stopped).await {
         tracing::debug!(%error, "an HTTP/3 connection ended early");
     }
 }
 
-async fn speak(accepted: Accepted, shared: &Arc<Shared>, stopped: Stopped) -> io::Result<()> {
-    let (caller, header_timeout) = (Caller::Remote(accepted.remote()), shared.limits.header_timeout);
+async fn speak(
+    accepted: AcceptedClient,
+    shared: &Arc<GatewayState>,
+    stopped: StopReceiver,
+) -> io::Result<()> {
+    let (caller, header_timeout) = (ConnectionPeer::Remote(accepted.remote()), shared.limits.header_timeout);
     let quic = timeout(header_timeout, accepted.handshake()).await??;
     let mut connection: Connection = h3::server::builder()
         .max_field_section_size(shared.limits.head_bytes_max as u64)
@@ -78,11 +82,11 @@ async fn speak(accepted: Accepted, shared: &Arc<Shared>, stopped: Stopped) -> io
 async fn take_requests(
     connection: &mut Connection,
     requests: &mut JoinSet<()>,
-    (shared, caller): (&Arc<Shared>, &Caller),
+    (shared, caller): (&Arc<GatewayState>, &ConnectionPeer),
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let mut stop = pin!(stop);
-    let (turns, held) = (Arc::new(Turns::new(shared.limits.stall_timeout)), HeldBytes::default());
+    let (turns, held) = (Arc::new(ResponseTurns::new(shared.limits.stall_timeout)), HeldBytes::default());
     loop {
         let next = tokio::select! {
             next = timeout(shared.limits.header_timeout, connection.accept()) => next,
@@ -105,9 +109,9 @@ async fn take_requests(
 
 async fn answer(
     request: Resolver,
-    (shared, held): (Arc<Shared>, HeldBytes),
-    caller: Caller,
-    turns: Arc<Turns>,
+    (shared, held): (Arc<GatewayState>, HeldBytes),
+    caller: ConnectionPeer,
+    turns: Arc<ResponseTurns>,
 ) {
     if let Err(error) = exchange(request, (&shared, &held), &caller, &turns).await {
         tracing::debug!(%error, "a request over HTTP/3 ended early");
@@ -116,9 +120,9 @@ async fn answer(
 
 async fn exchange(
     resolver: Resolver,
-    (shared, held): (&Shared, &HeldBytes),
-    caller: &Caller,
-    turns: &Turns,
+    (shared, held): (&GatewayState, &HeldBytes),
+    caller: &ConnectionPeer,
+    turns: &ResponseTurns,
 ) -> io::Result<()> {
     let limits = &shared.limits;
     let head = timeout(limits.header_timeout, resolver.resolve_request()).await?;
@@ -138,7 +142,7 @@ async fn exchange(
 async fn send_answer(
     send: &mut RequestStream<SendStream<Bytes>, Bytes>,
     response: Response<ReplyBody>,
-    turns: &Turns,
+    turns: &ResponseTurns,
 ) -> io::Result<()> {
     let (mut parts, mut body) = response.into_parts();
     // There is no connection that these could be of (RFC 9114 section 4.2).
@@ -169,26 +173,26 @@ const WAITING_BYTES_MAX: u64 = 16 << 20;
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
 /// A UDP socket that waits for clients.
-pub(crate) struct Listener {
+pub(crate) struct QuicListener {
     endpoint: Endpoint,
-    tls: Tls,
+    tls: TlsCertificate,
     idle_timeout: Duration,
-    made: Mutex<Option<Made>>,
+    made: Mutex<Option<QuicConfig>>,
 }
 
 /// What clients are shown, and what it was made of.
-struct Made {
+struct QuicConfig {
     of: Arc<ServerConfig>,
     config: Arc<quinn::ServerConfig>,
 }
 
 /// A client whose handshake is still to come.
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedClient {
     incoming: Incoming,
     config: Arc<quinn::ServerConfig>,
 }
 
-impl Accepted {
+impl AcceptedClient {
     pub(super) fn remote(&self) -> SocketAddr {
         self.incoming.remote_address()
     }
@@ -199,7 +203,7 @@ impl Accepted {
     }
 }
 
-impl Listener {
+impl QuicListener {
     /// Binds the address. Errors: `InvalidArgument`, `AccessDenied`, `Io`.
     pub(crate) fn bind(address: SocketAddr) -> Result<UdpSocket> {
         let failed = |error| cannot_listen(address, error);
@@ -212,19 +216,19 @@ impl Listener {
     }
 
     /// Listens, in the runtime that this is called in. Errors: `InvalidArgument`, `Io`.
-    pub(crate) fn start(socket: UdpSocket, tls: Tls, idle_timeout: Duration) -> Result<Self> {
+    pub(crate) fn start(socket: UdpSocket, tls: TlsCertificate, idle_timeout: Duration) -> Result<Self> {
         let first = config(&tls.current(), idle_timeout)?;
         let endpoint = Endpoint::new(EndpointConfig::default(), Some(first), socket, Arc::new(TokioRuntime))
             .map_err(|error| Error::new(ErrorKind::Io, "listening for HTTP/3").caused_by(error))?;
-        Ok(Listener { endpoint, tls, idle_timeout, made: Mutex::default() })
+        Ok(QuicListener { endpoint, tls, idle_timeout, made: Mutex::default() })
     }
 
     /// The next client; `None` when the socket is closed.
-    pub(crate) async fn accept(&self) -> Option<Accepted> {
+    pub(crate) async fn accept(&self) -> Option<AcceptedClient> {
         loop {
             let incoming = self.endpoint.accept().await?;
             match self.config() {
-                Ok(config) => return Some(Accepted { incoming, config }),
+                Ok(config) => return Some(AcceptedClient { incoming, config }),
                 Err(error) => {
                     tracing::error!(%error, "a client of HTTP/3 is refused");
                     incoming.refuse();
@@ -241,7 +245,7 @@ impl Listener {
             return Ok(made.config.clone());
         }
         let config = Arc::new(config(&current, self.idle_timeout)?);
-        *made = Some(Made { of: current, config: config.clone() });
+        *made = Some(QuicConfig { of: current, config: config.clone() });
         Ok(config)
     }
 
@@ -286,7 +290,7 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
 pub(super) fn body_of(
     request: &Request<()>,
     stream: RequestStream<RecvStream, Bytes>,
-    limits: &Limits,
+    limits: &ConnectionLimits,
 ) -> (s3s::Body, SizeHint) {
     let stated = request.headers().get(header::CONTENT_LENGTH);
     let length: Option<u64> = stated.and_then(|length| length.to_str().ok()?.parse().ok());
@@ -294,21 +298,25 @@ pub(super) fn body_of(
     if length == Some(0) || (length.is_none() && has_none) {
         return (s3s::Body::empty(), SizeHint::with_exact(0));
     }
-    let received =
-        Received { stream, left: length, patience: Patience::default(), stall_timeout: limits.stall_timeout };
+    let received = ReceivedBody {
+        stream,
+        left: length,
+        patience: WaitDeadline::default(),
+        stall_timeout: limits.stall_timeout,
+    };
     let length = received.size_hint();
     (gathered(received, limits.body_bytes_max), length)
 }
 
-struct Received {
+struct ReceivedBody {
     stream: RequestStream<RecvStream, Bytes>,
     /// Bytes to come, where that is known.
     left: Option<u64>,
-    patience: Patience,
+    patience: WaitDeadline,
     stall_timeout: Duration,
 }
 
-impl Received {
+impl ReceivedBody {
     fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         let received = self.stream.poll_recv_data(context);
         let received = received.map_ok(|data| data.map(|mut data| data.copy_to_bytes(data.remaining())));
@@ -331,7 +339,7 @@ impl Received {
     }
 }
 
-impl Body for Received {
+impl Body for ReceivedBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -360,7 +368,7 @@ const TURN: Duration = Duration::from_millis(250);
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// What the answers of a connection have in common.
-pub(super) struct Turns {
+pub(super) struct ResponseTurns {
     turns: Semaphore,
     stall_timeout: Duration,
     started: Instant,
@@ -368,9 +376,9 @@ pub(super) struct Turns {
     moved_ms: AtomicU64,
 }
 
-impl Turns {
+impl ResponseTurns {
     pub(super) fn new(stall_timeout: Duration) -> Self {
-        Turns {
+        ResponseTurns {
             turns: Semaphore::new(TURNS),
             stall_timeout,
             started: Instant::now(),

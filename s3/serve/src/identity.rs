@@ -18,19 +18,19 @@ use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, s3_error};
 
 use crate::Users;
 use crate::message::composed;
-use crate::monitor::{Operation, Signed, Trace};
+use crate::monitor::{OperationCode, RequestTrace, SignedOperation};
 use crate::users::User;
 
 /// An access key and its secret.
 #[derive(Clone)]
-pub struct Identity {
+pub struct AccessKeyPair {
     /// The public half, which requests name.
     pub access_key: String,
     /// The secret half, which requests are signed with.
     pub secret_key: String,
 }
 
-impl Identity {
+impl AccessKeyPair {
     /// A pair from the system's random source: 20 characters, and 40 with 240 random bits.
     /// Errors: `Io`.
     pub fn generate() -> Result<Self> {
@@ -41,12 +41,12 @@ impl Identity {
         let (name, secret) = random.split_at(18);
         let letters = name.iter().map(|byte| char::from(LETTERS[usize::from(byte & 31)]));
         let access_key = ['F', 'W'].into_iter().chain(letters).collect();
-        Ok(Identity { access_key, secret_key: URL_SAFE_NO_PAD.encode(secret) })
+        Ok(AccessKeyPair { access_key, secret_key: URL_SAFE_NO_PAD.encode(secret) })
     }
 }
 
 /// The secret is left out, so that no log ever shows it.
-impl fmt::Debug for Identity {
+impl fmt::Debug for AccessKeyPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity").field("access_key", &self.access_key).finish_non_exhaustive()
     }
@@ -78,7 +78,7 @@ pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// Says whose a request is, by an extension of it, and lets no other pass.
 #[derive(Clone)]
-pub(crate) enum Admission {
+pub(crate) enum RequestAdmission {
     /// Those pass that are signed in a way that cannot be replayed for ever.
     Signed(Arc<Users>),
     /// All pass: whose they are was known before they came.
@@ -86,19 +86,19 @@ pub(crate) enum Admission {
 }
 
 #[async_trait::async_trait]
-impl S3Access for Admission {
+impl S3Access for RequestAdmission {
     async fn check(&self, request: &mut S3AccessContext<'_>) -> S3Result<()> {
         let known = request.extensions_mut().get::<Arc<User>>().cloned();
         let access_key = request.credentials().map(|credentials| credentials.access_key.as_str());
         let user = self.admit(known, access_key, request.headers(), request.uri())?;
-        let (operation, names) = (Operation::named(request.s3_op().name()), names(request.s3_path()));
+        let (operation, names) = (OperationCode::named(request.s3_op().name()), names(request.s3_path()));
         Self::take_note(request.extensions_mut(), &user, operation, || Some(names));
         request.extensions_mut().insert(user);
         Ok(())
     }
 }
 
-impl Admission {
+impl RequestAdmission {
     /// Whose a request is that goes past the operations. Errors: as for all others.
     pub(crate) fn admit_request<T>(&self, request: &S3Request<T>) -> S3Result<Arc<User>> {
         let known = request.extensions.get::<Arc<User>>().cloned();
@@ -113,7 +113,7 @@ impl Admission {
         headers: &HeaderMap,
         uri: &Uri,
     ) -> S3Result<Arc<User>> {
-        let Admission::Signed(users) = self else {
+        let RequestAdmission::Signed(users) = self else {
             let user = known.ok_or_else(|| s3_error!(AccessDenied, "nobody is known to have sent this"))?;
             return check_owner(&user, headers).map(|()| user);
         };
@@ -142,12 +142,12 @@ impl Admission {
     pub(crate) fn take_note(
         extensions: &mut Extensions,
         user: &Arc<User>,
-        operation: Operation,
+        operation: OperationCode,
         names: impl FnOnce() -> Option<(String, String)>,
     ) {
-        let Some(trace) = extensions.remove::<Arc<Trace>>() else { return };
+        let Some(trace) = extensions.remove::<Arc<RequestTrace>>() else { return };
         let names = trace.asked.is_some().then(names).flatten();
-        trace.signed(Signed { user: user.clone(), operation, names, at: Instant::now() });
+        trace.signed(SignedOperation { user: user.clone(), operation, names, at: Instant::now() });
     }
 }
 
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn generated_pairs_differ_and_keep_their_secret() {
-        let (one, other) = (Identity::generate().unwrap(), Identity::generate().unwrap());
+        let (one, other) = (AccessKeyPair::generate().unwrap(), AccessKeyPair::generate().unwrap());
         assert_eq!((one.access_key.len(), one.secret_key.len()), (20, 40));
         assert_ne!(one.access_key, other.access_key);
         assert_ne!(one.secret_key, other.secret_key);

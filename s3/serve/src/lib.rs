@@ -47,8 +47,8 @@ mod watch;
 mod workers;
 
 pub use crate::answer::S3Layer;
-pub use gateway::{Gateway, GatewayConfig, RunningGateway, Stop};
-pub use identity::Identity;
-pub use tls::Tls;
+pub use gateway::{Gateway, GatewayConfig, GatewayStop, RunningGateway};
+pub use identity::AccessKeyPair;
+pub use tls::TlsCertificate;
 pub use users::{OpenStore, Users};
-pub use watch::Reload;
+pub use watch::ReloadSignal;

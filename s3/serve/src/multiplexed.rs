@@ -18,24 +18,24 @@ use bytes::{Buf as _, Bytes};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::answer::{Reply, Shared};
-use crate::buffers::{CHUNK_BYTES, Chunk};
-use crate::content::{PIECE_BYTES, Pieces};
+use crate::answer::{GatewayState, PreparedBody};
+use crate::buffers::{BufferChunk, CHUNK_BYTES};
+use crate::content::{ContentPieces, PIECE_BYTES};
 use crate::http1::BROKEN;
-use crate::monitor::{Ending, Monitor, Trace};
-use crate::unsigned::Caller;
+use crate::monitor::{RequestMonitor, RequestTrace, ResponseEnding};
+use crate::unsigned::ConnectionPeer;
 use crate::{answer, monitor};
 
 /// Answers a request, of whose body `length` is known.
 pub(crate) async fn exchange(
-    (shared, held): (&Shared, &HeldBytes),
-    caller: &Caller,
+    (shared, held): (&GatewayState, &HeldBytes),
+    caller: &ConnectionPeer,
     request: Request<s3s::Body>,
     length: SizeHint,
 ) -> Response<ReplyBody> {
     let (method, path) = (request.method().as_str(), request.uri().path());
     let trace = Arc::new(shared.monitor.start(method, path, caller, Instant::now()));
-    let mut counted = Counted { monitor: &shared.monitor, trace: &trace, is_over: false };
+    let mut counted = CountedRequest { monitor: &shared.monitor, trace: &trace, is_over: false };
     trace.parsed(length.exact().unwrap_or(0));
     let is_head = request.method() == Method::HEAD;
     let wants_timing = request.headers().contains_key(monitor::TIMING_WANTED);
@@ -54,23 +54,24 @@ pub(crate) async fn exchange(
     // What becomes of the body is known to nobody here: frames of many answers share the socket.
     let (status, body_bytes) = (response.status(), response.body().len());
     counted.is_over = true;
-    shared.monitor.finish(&trace, &Ending { status, body_bytes, ready, is_complete: true });
+    shared.monitor.finish(&trace, &ResponseEnding { status, body_bytes, ready, is_complete: true });
     response_of(response, is_head, held)
 }
 
 /// A request that has begun, and is over also where it is dropped: its client took it back, or did not go
 /// on with it.
-struct Counted<'r> {
-    monitor: &'r Monitor,
-    trace: &'r Trace,
+struct CountedRequest<'r> {
+    monitor: &'r RequestMonitor,
+    trace: &'r RequestTrace,
     is_over: bool,
 }
 
-impl Drop for Counted<'_> {
+impl Drop for CountedRequest<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             let status = StatusCode::from_u16(CLIENT_IS_GONE).unwrap_or(StatusCode::REQUEST_TIMEOUT);
-            let ending = Ending { status, body_bytes: Some(0), ready: Instant::now(), is_complete: false };
+            let ending =
+                ResponseEnding { status, body_bytes: Some(0), ready: Instant::now(), is_complete: false };
             self.monitor.finish(self.trace, &ending);
         }
     }
@@ -91,25 +92,25 @@ where
         true => s3s::Body::empty(),
         false => {
             let (over, room_bytes) = (Bytes::new(), bytes_max);
-            s3s::Body::http_body_unsync(Gathered { incoming, over, chunk: None, filled: 0, room_bytes })
+            s3s::Body::http_body_unsync(GatheredFrames { incoming, over, chunk: None, filled: 0, room_bytes })
         }
     }
 }
 
 /// Frames are copied together: a write of 256 KiB costs less than sixteen of 16 KiB and the copies.
-struct Gathered<B> {
+struct GatheredFrames<B> {
     incoming: B,
     /// What of a frame had no room in the piece before.
     over: Bytes,
-    chunk: Option<Chunk>,
+    chunk: Option<BufferChunk>,
     filled: usize,
     /// Bytes that may still come.
     room_bytes: u64,
 }
 
-impl<B> Gathered<B> {
+impl<B> GatheredFrames<B> {
     fn gather(&mut self) {
-        let chunk = self.chunk.get_or_insert_with(Chunk::new);
+        let chunk = self.chunk.get_or_insert_with(BufferChunk::new);
         let count = self.over.len().min(CHUNK_BYTES - self.filled);
         chunk.memory()[self.filled..self.filled + count].copy_from_slice(&self.over[..count]);
         self.over.advance(count);
@@ -131,7 +132,7 @@ impl<B> Gathered<B> {
     }
 }
 
-impl<B> Body for Gathered<B>
+impl<B> Body for GatheredFrames<B>
 where
     B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Unpin,
 {
@@ -174,7 +175,11 @@ where
 }
 
 /// The answer as it is sent; to HEAD only what it says of itself.
-pub(super) fn response_of(response: Response<Reply>, is_head: bool, held: &HeldBytes) -> Response<ReplyBody> {
+pub(super) fn response_of(
+    response: Response<PreparedBody>,
+    is_head: bool,
+    held: &HeldBytes,
+) -> Response<ReplyBody> {
     let (mut parts, reply) = response.into_parts();
     let is_without_body = matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     if !is_without_body
@@ -183,33 +188,33 @@ pub(super) fn response_of(response: Response<Reply>, is_head: bool, held: &HeldB
     {
         parts.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
-    let reply = if is_without_body || is_head { Reply::Nothing } else { reply };
-    Response::from_parts(parts, ReplyBody { left: Left::of(reply), held: held.answer() })
+    let reply = if is_without_body || is_head { PreparedBody::Nothing } else { reply };
+    Response::from_parts(parts, ReplyBody { left: RemainingBody::of(reply), held: held.answer() })
 }
 
 /// A piece, and what comes after it, on their way from a file.
-type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, Pieces)>> + Send>>;
+type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, ContentPieces)>> + Send>>;
 
 /// What a client has not taken yet.
 pub(crate) struct ReplyBody {
-    left: Left,
+    left: RemainingBody,
     held: HeldAnswer,
 }
 
-enum Left {
-    Content(Pieces),
+enum RemainingBody {
+    Content(ContentPieces),
     Reading(Reading),
     Document(s3s::Body),
     Nothing,
 }
 
-impl Left {
-    fn of(reply: Reply) -> Self {
+impl RemainingBody {
+    fn of(reply: PreparedBody) -> Self {
         match reply {
-            Reply::Nothing => Left::Nothing,
-            Reply::Content(content) => Left::Content(Pieces::new(content)),
-            Reply::Parts(parts) => Left::Content(Pieces::Parts(parts)),
-            Reply::Document(document) => Left::Document(document),
+            PreparedBody::Nothing => RemainingBody::Nothing,
+            PreparedBody::Content(content) => RemainingBody::Content(ContentPieces::new(content)),
+            PreparedBody::Parts(parts) => RemainingBody::Content(ContentPieces::Parts(parts)),
+            PreparedBody::Document(document) => RemainingBody::Document(document),
         }
     }
 }
@@ -217,21 +222,21 @@ impl Left {
 impl ReplyBody {
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         loop {
-            match std::mem::replace(&mut self.left, Left::Nothing) {
-                Left::Content(pieces) if pieces.len() > 0 => {
+            match std::mem::replace(&mut self.left, RemainingBody::Nothing) {
+                RemainingBody::Content(pieces) if pieces.len() > 0 => {
                     let Poll::Ready(room) = self.held.poll_room(context) else {
-                        self.left = Left::Content(pieces);
+                        self.left = RemainingBody::Content(pieces);
                         return Poll::Pending;
                     };
-                    self.left = Left::Reading(Box::pin(pieces.next(room)));
+                    self.left = RemainingBody::Reading(Box::pin(pieces.next(room)));
                 }
-                Left::Reading(mut reading) => {
+                RemainingBody::Reading(mut reading) => {
                     let Poll::Ready(read) = reading.as_mut().poll(context) else {
-                        self.left = Left::Reading(reading);
+                        self.left = RemainingBody::Reading(reading);
                         return Poll::Pending;
                     };
                     let (piece, rest) = read?;
-                    self.left = Left::Content(rest);
+                    self.left = RemainingBody::Content(rest);
                     return Poll::Ready(Ok(Some(self.held.hold(piece))));
                 }
                 _ => return Poll::Ready(Ok(None)),
@@ -248,7 +253,7 @@ impl Body for ReplyBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let Left::Document(document) = &mut self.left {
+        if let RemainingBody::Document(document) = &mut self.left {
             return Pin::new(document).poll_frame(context).map_err(Into::into);
         }
         let piece = ready!(self.poll_piece(context));
@@ -259,19 +264,19 @@ impl Body for ReplyBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.left {
-            Left::Nothing => true,
-            Left::Content(pieces) => pieces.len() == 0,
-            Left::Reading(_) => false,
-            Left::Document(document) => document.is_end_stream(),
+            RemainingBody::Nothing => true,
+            RemainingBody::Content(pieces) => pieces.len() == 0,
+            RemainingBody::Reading(_) => false,
+            RemainingBody::Document(document) => document.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.left {
-            Left::Nothing => SizeHint::with_exact(0),
-            Left::Content(pieces) => SizeHint::with_exact(pieces.len()),
-            Left::Reading(_) => SizeHint::default(),
-            Left::Document(document) => document.size_hint(),
+            RemainingBody::Nothing => SizeHint::with_exact(0),
+            RemainingBody::Content(pieces) => SizeHint::with_exact(pieces.len()),
+            RemainingBody::Reading(_) => SizeHint::default(),
+            RemainingBody::Document(document) => document.size_hint(),
         }
     }
 }
@@ -291,7 +296,7 @@ pub(crate) struct HeldBytes(Arc<AtomicU64>);
 
 /// What waits of one answer.
 #[derive(Default)]
-struct Own {
+struct ResponseBacklog {
     bytes: AtomicU64,
     /// The tasks that wait for it to be gone.
     waker: Mutex<Option<Waker>>,
@@ -300,7 +305,7 @@ struct Own {
 /// One answer's share of what waits.
 pub(super) struct HeldAnswer {
     of_connection: HeldBytes,
-    own: Arc<Own>,
+    own: Arc<ResponseBacklog>,
 }
 
 impl HeldBytes {
@@ -341,7 +346,7 @@ impl HeldAnswer {
     }
 }
 
-impl Own {
+impl ResponseBacklog {
     fn is_held(&self) -> bool {
         self.bytes.load(Ordering::SeqCst) > 0
     }
@@ -350,7 +355,7 @@ impl Own {
 struct HeldPiece {
     piece: Bytes,
     of_connection: HeldBytes,
-    own: Arc<Own>,
+    own: Arc<ResponseBacklog>,
 }
 
 impl AsRef<[u8]> for HeldPiece {

@@ -8,14 +8,14 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fordway_wire::date;
-use fordway_wire::date::Utc;
+use fordway_wire::date::UtcTime;
 use fordway_wire::sigv4::MAX_EXPIRES_S;
 use http::header::{AUTHORIZATION, DATE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use http_body::{Body, Frame, SizeHint};
 use percent_encoding::percent_decode_str;
 
-use crate::gate::Refusal;
+use crate::gate::GateRefusal;
 use crate::http1::{ChunkDecoder, ChunkStep};
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 use crate::message::composed;
@@ -32,8 +32,8 @@ pub(crate) fn check_form(
     uri: &Uri,
     region: &str,
     allows_version_2: bool,
-) -> Result<(), Refusal> {
-    let query = Query::read(uri);
+) -> Result<(), GateRefusal> {
+    let query = PresignedParameters::read(uri);
     let header = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default().to_owned());
     let is_version_2 = header.as_deref().is_some_and(|value| value.starts_with("AWS "));
     if is_version_2 || query.has("Signature") {
@@ -55,8 +55,8 @@ pub(crate) fn check_form(
 }
 
 /// Nothing else binds a version 2 signature to the time it was made at; a presigned URL has its own.
-fn check_version_2_date(headers: &HeaderMap) -> Result<(), Refusal> {
-    let refused = |code, message| Err(Refusal { status: StatusCode::FORBIDDEN, code, message });
+fn check_version_2_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
+    let refused = |code, message| Err(GateRefusal { status: StatusCode::FORBIDDEN, code, message });
     let stated = headers.get(AMZ_DATE).or_else(|| headers.get(DATE));
     let date = stated.and_then(|value| value.to_str().ok()).and_then(date::parse_http);
     let Some(date) = date.filter(|date| *date > SystemTime::UNIX_EPOCH) else {
@@ -76,7 +76,7 @@ fn check_version_2_date(headers: &HeaderMap) -> Result<(), Refusal> {
 const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
 
 /// S3's own words: s3cmd looks for them, and signs anew.
-fn version_2_refused() -> Refusal {
+fn version_2_refused() -> GateRefusal {
     let words =
         "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
     let detail =
@@ -84,23 +84,23 @@ fn version_2_refused() -> Refusal {
     bad("InvalidRequest", composed(words, detail, &[]))
 }
 
-fn bad(code: &'static str, message: String) -> Refusal {
-    Refusal { status: StatusCode::BAD_REQUEST, code, message }
+fn bad(code: &'static str, message: String) -> GateRefusal {
+    GateRefusal { status: StatusCode::BAD_REQUEST, code, message }
 }
 
-fn wrong_argument(words: &str, name: &str, value: &str) -> Refusal {
+fn wrong_argument(words: &str, name: &str, value: &str) -> GateRefusal {
     bad("InvalidArgument", composed(words, "", &[("ArgumentName", name), ("ArgumentValue", value)]))
 }
 
 /// An error in a credential. The caller writes the name of the header or parameter before `words`.
-struct Wrong {
+struct CredentialError {
     words: String,
     region: Option<String>,
 }
 
 /// The scope of a key: who signs, for which day, region and service.
-fn check_credential(credential: &str, day: Option<&str>, region: &str) -> Result<(), Wrong> {
-    let wrong = |words: String| Err(Wrong { words, region: None });
+fn check_credential(credential: &str, day: Option<&str>, region: &str) -> Result<(), CredentialError> {
+    let wrong = |words: String| Err(CredentialError { words, region: None });
     let parts: Vec<&str> = credential.split('/').collect();
     let [_, date, asked, service, end] = parts[..] else {
         return wrong(
@@ -121,7 +121,7 @@ fn check_credential(credential: &str, day: Option<&str>, region: &str) -> Result
     // s3cmd signs for `US` until it is told better.
     if !is_region(asked) {
         let words = format!("the region \"{asked}\" is wrong; expecting \"{region}\"");
-        return Err(Wrong { words, region: Some(region.to_owned()) });
+        return Err(CredentialError { words, region: Some(region.to_owned()) });
     }
     match day.filter(|day| *day != date) {
         Some(day) => {
@@ -132,17 +132,17 @@ fn check_credential(credential: &str, day: Option<&str>, region: &str) -> Result
     }
 }
 
-fn malformed(why: &str) -> Refusal {
-    header_refused(Wrong { words: why.to_owned(), region: None })
+fn malformed(why: &str) -> GateRefusal {
+    header_refused(CredentialError { words: why.to_owned(), region: None })
 }
 
-fn header_refused(wrong: Wrong) -> Refusal {
+fn header_refused(wrong: CredentialError) -> GateRefusal {
     let words = format!("The authorization header is malformed; {}", wrong.words);
     let facts: Vec<_> = wrong.region.iter().map(|region| ("Region", region.as_str())).collect();
     bad("AuthorizationHeaderMalformed", composed(&words, "", &facts))
 }
 
-fn check_header(value: &str, headers: &mut HeaderMap, region: &str) -> Result<(), Refusal> {
+fn check_header(value: &str, headers: &mut HeaderMap, region: &str) -> Result<(), GateRefusal> {
     let Some((algorithm, rest)) = value.split_once(' ') else {
         let words = "Authorization header is invalid -- one and only one ' ' (space) required.";
         return Err(wrong_argument(words, "Authorization", value));
@@ -154,7 +154,7 @@ fn check_header(value: &str, headers: &mut HeaderMap, region: &str) -> Result<()
     let Some(stamp) = stamp(headers) else {
         check_credential(credential, None, region).map_err(header_refused)?;
         let message = composed(NO_DATE, "write x-amz-date as 20130524T000000Z", &[]);
-        return Err(Refusal { status: StatusCode::FORBIDDEN, code: "AccessDenied", message });
+        return Err(GateRefusal { status: StatusCode::FORBIDDEN, code: "AccessDenied", message });
     };
     check_credential(credential, stamp.get(..8), region).map_err(header_refused)?;
     if let Ok(value) = HeaderValue::from_str(&stamp) {
@@ -164,7 +164,7 @@ fn check_header(value: &str, headers: &mut HeaderMap, region: &str) -> Result<()
 }
 
 /// The credential of the three parts of a header.
-fn check_components(text: &str) -> Result<&str, Refusal> {
+fn check_components(text: &str) -> Result<&str, GateRefusal> {
     let components: Vec<&str> = text.split(',').map(str::trim).collect();
     if components.len() != 3 {
         return Err(malformed(
@@ -195,7 +195,7 @@ fn stamp(headers: &HeaderMap) -> Option<String> {
         Some(text) if !text.is_empty() => None,
         _ => {
             let date = headers.get(DATE)?.to_str().ok()?;
-            Some(Utc::from(date::parse_http(date)?).amz_date())
+            Some(UtcTime::from(date::parse_http(date)?).amz_date())
         }
     }
 }
@@ -209,7 +209,7 @@ fn is_stamp(text: &str) -> bool {
     text.len() == 16 && text.bytes().enumerate().all(is_fit)
 }
 
-fn check_payload_hash(headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_payload_hash(headers: &HeaderMap) -> Result<(), GateRefusal> {
     const KNOWN: [&str; 6] = [
         "UNSIGNED-PAYLOAD",
         "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
@@ -235,9 +235,9 @@ fn check_payload_hash(headers: &HeaderMap) -> Result<(), Refusal> {
 }
 
 /// The parameters of a presigned URL, decoded.
-struct Query(Vec<(String, String)>);
+struct PresignedParameters(Vec<(String, String)>);
 
-impl Query {
+impl PresignedParameters {
     /// What a URL has that is signed, as AWS counts them.
     const REQUIRED: [&str; 6] = [
         "X-Amz-Algorithm",
@@ -252,7 +252,7 @@ impl Query {
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
         let pairs = uri.query().unwrap_or_default().split('&');
         let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-        Query(pairs.map(|(name, value)| (decoded(name), decoded(value))).collect())
+        PresignedParameters(pairs.map(|(name, value)| (decoded(name), decoded(value))).collect())
     }
 
     fn get(&self, wanted: &str) -> Option<&str> {
@@ -268,7 +268,7 @@ impl Query {
         ["X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature"].iter().any(|name| self.has(name))
     }
 
-    fn check(&self, region: &str) -> Result<(), Refusal> {
+    fn check(&self, region: &str) -> Result<(), GateRefusal> {
         let wrong = |words: &str| Err(bad("AuthorizationQueryParametersError", composed(words, "", &[])));
         let values = Self::REQUIRED.map(|name| self.get(name).filter(|value| !value.is_empty()));
         let [Some(algorithm), Some(credential), Some(_), Some(date), Some(_), Some(expires)] = values else {
@@ -317,24 +317,26 @@ pub(crate) fn ending_whole(request: Request<s3s::Body>) -> Request<s3s::Body> {
     if !payload.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-")) {
         return request;
     }
-    request.map(|inner| s3s::Body::http_body_unsync(Watched { inner, watch: Some(Watch::default()) }))
+    request.map(|inner| {
+        s3s::Body::http_body_unsync(WatchedBody { inner, watch: Some(FramingObserver::default()) })
+    })
 }
 
-struct Watched {
+struct WatchedBody {
     inner: s3s::Body,
     /// `None` once it is known that these are no such chunks.
-    watch: Option<Watch>,
+    watch: Option<FramingObserver>,
 }
 
 /// Follows the framing of a body that passes by.
 #[derive(Default)]
-struct Watch {
+struct FramingObserver {
     decoder: ChunkDecoder,
     /// A line between chunks of which the rest is in the next frame: the decoder bounds it.
     line: Vec<u8>,
 }
 
-impl Watch {
+impl FramingObserver {
     /// Looks at the next bytes; `None` if they are no chunks.
     fn pass(mut self, mut bytes: &[u8]) -> Option<Self> {
         while !bytes.is_empty() {
@@ -368,7 +370,7 @@ impl Watch {
     }
 }
 
-impl Body for Watched {
+impl Body for WatchedBody {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -405,7 +407,7 @@ mod tests {
     use super::*;
 
     fn is_whole(body: &[u8], piece: usize) -> Option<bool> {
-        let watched = body.chunks(piece).try_fold(Watch::default(), Watch::pass);
+        let watched = body.chunks(piece).try_fold(FramingObserver::default(), FramingObserver::pass);
         watched.map(|watch| watch.is_whole())
     }
 

@@ -12,32 +12,36 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-use crate::connection::Socket;
+use crate::connection::ClientSocket;
 
 /// What clients are offered, the better one first (ALPN, RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// A certificate and its key, from two PEM files. Clones show the same certificate.
 #[derive(Clone, Debug)]
-pub struct Tls(Arc<Files>);
+pub struct TlsCertificate(Arc<WatchedCertificate>);
 
 #[derive(Debug)]
-struct Files {
+struct WatchedCertificate {
     certificate: PathBuf,
     key: PathBuf,
     current: RwLock<Arc<ServerConfig>>,
 }
 
-impl Tls {
+impl TlsCertificate {
     /// Reads `certificate` (the server's own first, then those that lead to a trusted one) and `key`.
     /// Errors: `InvalidArgument` for files that cannot be read, are not PEM or do not belong together.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self> {
         let current = RwLock::new(Arc::new(read(certificate, key)?));
-        Ok(Tls(Arc::new(Files { certificate: certificate.to_owned(), key: key.to_owned(), current })))
+        Ok(TlsCertificate(Arc::new(WatchedCertificate {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            current,
+        })))
     }
 
     /// Reads both files again, for connections that are made from now on.
-    /// Errors: as [`Tls::load`]; what was shown before stays.
+    /// Errors: as [`TlsCertificate::load`]; what was shown before stays.
     pub fn reload(&self) -> Result<()> {
         let newer = Arc::new(read(&self.0.certificate, &self.0.key)?);
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = newer;
@@ -50,9 +54,9 @@ impl Tls {
     }
 
     /// Shakes hands. Errors: `TimedOut`, and what the client did wrong.
-    pub(crate) async fn accept(&self, socket: TcpStream, timeout: Duration) -> io::Result<Socket> {
+    pub(crate) async fn accept(&self, socket: TcpStream, timeout: Duration) -> io::Result<ClientSocket> {
         let accepted = tokio::time::timeout(timeout, TlsAcceptor::from(self.current()).accept(socket)).await;
-        Ok(Socket::Tls(Box::new(accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??)))
+        Ok(ClientSocket::Tls(Box::new(accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??)))
     }
 }
 
@@ -99,7 +103,7 @@ mod tests {
         })
     }
 
-    fn shown(tls: &Tls) -> *const ServerConfig {
+    fn shown(tls: &TlsCertificate) -> *const ServerConfig {
         Arc::as_ptr(&tls.0.current.read().unwrap())
     }
 
@@ -107,7 +111,7 @@ mod tests {
     fn a_broken_newer_file_leaves_the_old_certificate() {
         let directory = tempfile::tempdir().unwrap();
         let [certificate, key] = write(directory.path(), ["cert", "key"]);
-        let tls = Tls::load(&certificate, &key).unwrap();
+        let tls = TlsCertificate::load(&certificate, &key).unwrap();
         let first = shown(&tls);
         std::fs::write(&certificate, "half a certif").unwrap();
         let error = tls.reload().expect_err("it is broken");
@@ -130,7 +134,7 @@ mod tests {
             (&certificate, &certificate),
             (&directory.path().join("none"), &key),
         ] {
-            let error = Tls::load(certificate, key).expect_err("they do not fit");
+            let error = TlsCertificate::load(certificate, key).expect_err("they do not fit");
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         }
     }

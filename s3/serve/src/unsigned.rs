@@ -51,9 +51,9 @@ const SIGNATURE_PARAMETERS: [&str; 11] = [
 
 /// The trailers of an `aws-chunked` body, an extension of its request; there once the body was read.
 #[derive(Clone, Default)]
-pub(crate) struct Trailers(Arc<OnceLock<HeaderMap>>);
+pub(crate) struct TrailerFields(Arc<OnceLock<HeaderMap>>);
 
-impl Trailers {
+impl TrailerFields {
     /// The value of a trailer.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.get()?.get(name)?.to_str().ok()
@@ -68,8 +68,8 @@ pub(crate) fn unsigned(request: Request<s3s::Body>) -> Request<s3s::Body> {
     let headers = &mut parts.headers;
     if headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-")) {
         let length = headers.get(DECODED_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        let trailers = Trailers::default();
-        body = s3s::Body::http_body_unsync(Unchunked::new(body, length, trailers.clone()));
+        let trailers = TrailerFields::default();
+        body = s3s::Body::http_body_unsync(UnchunkedBody::new(body, length, trailers.clone()));
         parts.extensions.insert(trailers);
         match length {
             Some(length) => headers.insert(CONTENT_LENGTH, HeaderValue::from(length)),
@@ -109,20 +109,20 @@ type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The content of an `aws-chunked` body. Its chunks are HTTP/1.1's, with signatures for
 /// extensions and checksums for trailers. Content is passed on where it lies.
-struct Unchunked {
+struct UnchunkedBody {
     inner: s3s::Body,
     decoder: ChunkDecoder,
     at_hand: Bytes,
     /// Bytes of content that are left, where they are known.
     left: Option<u64>,
     found: HeaderMap,
-    trailers: Trailers,
+    trailers: TrailerFields,
 }
 
-impl Unchunked {
-    fn new(inner: s3s::Body, left: Option<u64>, trailers: Trailers) -> Self {
+impl UnchunkedBody {
+    fn new(inner: s3s::Body, left: Option<u64>, trailers: TrailerFields) -> Self {
         let (decoder, found) = (ChunkDecoder::default(), HeaderMap::new());
-        Unchunked { inner, decoder, at_hand: Bytes::new(), left, found, trailers }
+        UnchunkedBody { inner, decoder, at_hand: Bytes::new(), left, found, trailers }
     }
 
     fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, BodyError>> {
@@ -182,7 +182,7 @@ impl Unchunked {
     }
 }
 
-impl Body for Unchunked {
+impl Body for UnchunkedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -200,23 +200,23 @@ impl Body for Unchunked {
 
 /// The other end of a connection, and how it is known who that is.
 #[derive(Clone)]
-pub(crate) enum Caller {
+pub(crate) enum ConnectionPeer {
     /// Somebody at an address, whose requests must be signed.
     Remote(SocketAddr),
     /// A program of this machine that the kernel has named; signatures are of no account.
     Peer(Arc<User>),
 }
 
-impl fmt::Display for Caller {
+impl fmt::Display for ConnectionPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Caller::Remote(address) => address.fmt(f),
-            Caller::Peer(user) => f.write_str(&user.name),
+            ConnectionPeer::Remote(address) => address.fmt(f),
+            ConnectionPeer::Peer(user) => f.write_str(&user.name),
         }
     }
 }
 
-impl Serialize for Caller {
+impl Serialize for ConnectionPeer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -244,8 +244,8 @@ mod tests {
     /// What `body` decodes to, sent in pieces of `piece`, and the trailer named.
     fn decoded(body: &[u8], piece: usize, trailer: &str) -> Result<(Vec<u8>, Option<String>), String> {
         let pieces = body.chunks(piece).map(Bytes::copy_from_slice).collect();
-        let (trailers, pieces) = (Trailers::default(), s3s::Body::http_body_unsync(InPieces(pieces)));
-        let mut unchunked = Unchunked::new(pieces, None, trailers.clone());
+        let (trailers, pieces) = (TrailerFields::default(), s3s::Body::http_body_unsync(InPieces(pieces)));
+        let mut unchunked = UnchunkedBody::new(pieces, None, trailers.clone());
         let (mut content, mut context) = (Vec::new(), Context::from_waker(std::task::Waker::noop()));
         loop {
             match unchunked.poll_content(&mut context) {

@@ -9,49 +9,49 @@ use fordway_sys::{give_back_heap, unused_heap_bytes};
 /// How often it is looked at.
 const PERIOD: Duration = Duration::from_secs(1);
 
-enum Word {
+enum WatchMessage {
     Reload,
     End,
 }
 
 /// Has a gateway read its files anew; clones tell the same one. Usable from any thread.
 #[derive(Clone, Debug)]
-pub struct Reload(Sender<Word>);
+pub struct ReloadSignal(Sender<WatchMessage>);
 
-impl Reload {
+impl ReloadSignal {
     /// Reads the credentials file again and opens the access log anew, soon. A file that is broken is
     /// logged, and changes nothing.
     pub fn trigger(&self) {
         // Nobody listens once the gateway has ended.
-        let _ = self.0.send(Word::Reload);
+        let _ = self.0.send(WatchMessage::Reload);
     }
 }
 
 /// What the thread will be told.
-pub(crate) struct Words(Receiver<Word>);
+pub(crate) struct WatchReceiver(Receiver<WatchMessage>);
 
-pub(crate) fn words() -> (Reload, Words) {
+pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
     let (sender, receiver) = channel();
-    (Reload(sender), Words(receiver))
+    (ReloadSignal(sender), WatchReceiver(receiver))
 }
 
 /// The thread; it is told to end when this is dropped. Nobody waits for that, because a look at a
 /// directory whose server is gone may last.
-pub(crate) struct Watch(Reload);
+pub(crate) struct WatchThread(ReloadSignal);
 
-impl Watch {
+impl WatchThread {
     /// Calls `look` each second, and with `true` when a reload was asked for.
     pub(crate) fn start(
-        reload: Reload,
-        words: Words,
+        reload: ReloadSignal,
+        words: WatchReceiver,
         mut look: impl FnMut(bool) + Send + 'static,
     ) -> Result<Self> {
         let watch = move || {
             loop {
                 match words.0.recv_timeout(PERIOD) {
-                    Ok(Word::Reload) => look(true),
+                    Ok(WatchMessage::Reload) => look(true),
                     Err(RecvTimeoutError::Timeout) => look(false),
-                    Ok(Word::End) | Err(RecvTimeoutError::Disconnected) => return,
+                    Ok(WatchMessage::End) | Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
         };
@@ -59,13 +59,13 @@ impl Watch {
         started.map_err(|error| {
             Error::new(ErrorKind::Io, "starting a thread of the gateway").caused_by(error)
         })?;
-        Ok(Watch(reload))
+        Ok(WatchThread(reload))
     }
 }
 
-impl Drop for Watch {
+impl Drop for WatchThread {
     fn drop(&mut self) {
-        let _ = self.0.0.send(Word::End);
+        let _ = self.0.0.send(WatchMessage::End);
     }
 }
 

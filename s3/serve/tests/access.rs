@@ -159,7 +159,7 @@ fn what_was_not_signed_changes_nothing() {
 fn signed_over(fixture: &Fixture, names: &[&str], in_url: Option<u64>) -> String {
     let (client, path) = (&fixture.client, format!("/{BUCKET}/k"));
     let (now, host) = (SystemTime::now(), client.address.to_string());
-    let date = date::Utc::from(now).amz_date();
+    let date = date::UtcTime::from(now).amz_date();
     let all = [("host", host.as_str()), ("x-amz-content-sha256", UNSIGNED_PAYLOAD), ("x-amz-date", &date)];
     let headers: Vec<_> = all.into_iter().filter(|(name, _)| names.contains(name)).collect();
     let day = &date[..8];

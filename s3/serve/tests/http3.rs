@@ -207,7 +207,7 @@ fn it_needs_a_certificate() {
     let mut config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     config.http3 = true;
     let users = fordway_serve::Users::one(
-        fordway_serve::Identity::generate().unwrap(),
+        fordway_serve::AccessKeyPair::generate().unwrap(),
         std::sync::Arc::new(fordway_store::MemoryStore::default()),
     );
     let refused = fordway_serve::Gateway::bind(users, config).err().expect("there is no certificate");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fordway_serve::{Identity, S3Layer, Users};
+use fordway_serve::{AccessKeyPair, S3Layer, Users};
 use fordway_store::{Bucket, ETagPolicy, MemoryStore, Objects};
 use http::{Request, StatusCode};
 
@@ -10,7 +10,7 @@ use http::{Request, StatusCode};
 async fn who_does_not_sign_is_refused() {
     let store = MemoryStore::new(ETagPolicy::Fast);
     store.create_bucket(&Bucket::new("bucket").unwrap()).unwrap();
-    let identity = Identity { access_key: "me".to_owned(), secret_key: "secret".to_owned() };
+    let identity = AccessKeyPair { access_key: "me".to_owned(), secret_key: "secret".to_owned() };
     let layer = S3Layer::new(Users::one(identity, Arc::new(store)));
     let request = |authorization: &str| {
         let request = Request::get("/bucket/key").header("host", "127.0.0.1:9000");

@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use client::{Call, bucket, key, read_answer, serve, serve_with};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::{ErrorKind, GetOptions, MemoryStore, Objects, PutOptions};
 
 fn nobody() -> Users {
-    Users::one(Identity::generate().unwrap(), Arc::new(MemoryStore::default()))
+    Users::one(AccessKeyPair::generate().unwrap(), Arc::new(MemoryStore::default()))
 }
 
 #[test]

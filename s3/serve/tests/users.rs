@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::{Answer, Call, Client};
-use fordway_serve::{Gateway, GatewayConfig, Identity, OpenStore, RunningGateway, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, OpenStore, RunningGateway, Users};
 use fordway_store::{Bucket, MemoryStore, Objects, PutOptions};
 
 const DENIED: (u16, &str) = (403, "AccessDenied");
@@ -40,7 +40,7 @@ impl Ground {
     }
 
     fn client(&self, access_key: &str) -> Client {
-        let identity = Identity { access_key: access_key.to_owned(), secret_key: "secret".to_owned() };
+        let identity = AccessKeyPair { access_key: access_key.to_owned(), secret_key: "secret".to_owned() };
         Client { address: self.gateway.local_addr(), identity, clock_offset_s: 0, dates_by_date: false }
     }
 

@@ -3,13 +3,13 @@
 mod client;
 
 use client::{Answer, BUCKET, Call, Fixture, bucket, serve};
-use fordway_store::{Bucket, ObjectVersions, Objects, Versioning};
+use fordway_store::{Bucket, ObjectVersions, Objects, VersioningState};
 
 const ENABLED: &str = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
 
 fn versioned() -> Fixture {
     let fixture = serve();
-    fixture.store.set_versioning(&bucket(), Versioning::Enabled).unwrap();
+    fixture.store.set_versioning(&bucket(), VersioningState::Enabled).unwrap();
     fixture
 }
 
@@ -79,7 +79,7 @@ fn a_version_is_copied() {
     let fixture = versioned();
     let plain = Bucket::new("plain-bucket").unwrap();
     fixture.store.create_bucket(&plain).unwrap();
-    fixture.store.set_versioning(&plain, Versioning::Enabled).unwrap();
+    fixture.store.set_versioning(&plain, VersioningState::Enabled).unwrap();
     let put = |body: &str| fixture.client.send(&Call::new("PUT", "/plain-bucket/k").body(body)).ok();
     let one = put("one").header("x-amz-version-id").unwrap().to_owned();
     put("two");

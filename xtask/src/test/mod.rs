@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use skipped::{SkippedTest, Skips};
-use tally::{Tally, cargo_line, pytest_line};
+use skipped::{SkipRecord, SkippedTest};
+use tally::{TestTally, cargo_line, pytest_line};
 
 const PYTHON_TESTS: &str = "bind/python/tests";
 
 /// Some tests with one runner.
-struct Suite {
+struct TestSuite {
     name: &'static str,
     /// What the machine lacks, looked at before anything is compiled; `None` where the suite can run.
     missing: fn() -> Option<String>,
     /// Commands that must all succeed before `run`.
     build: Vec<Vec<String>>,
     run: Vec<String>,
-    count: fn(&str) -> Option<Tally>,
+    count: fn(&str) -> Option<TestTally>,
 }
 
 /// How a suite ended.
@@ -31,7 +31,7 @@ struct Suite {
 enum SuiteEnd {
     Skipped(String),
     NotBuilt(String),
-    Ran { tally: Tally, ended_well: bool, told_skips: Vec<SkippedTest> },
+    Ran { tally: TestTally, ended_well: bool, told_skips: Vec<SkippedTest> },
 }
 
 struct SuiteReport {
@@ -46,7 +46,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 /// `python` is the interpreter of the virtual environment; its `maturin` lies beside it.
-fn suites(python: &str) -> Vec<Suite> {
+fn suites(python: &str) -> Vec<TestSuite> {
     let maturin = Path::new(python).with_file_name("maturin").display().to_string();
     // What an MPI is needed for is a suite of its own, and shares with the other what both compile.
     let rust = "cargo test --workspace --locked --exclude fordway-mpi";
@@ -54,7 +54,7 @@ fn suites(python: &str) -> Vec<Suite> {
     let develop = "develop --locked --quiet --manifest-path bind/python/Cargo.toml";
     let pytest = "-m pytest -rs --color=no";
     vec![
-        Suite {
+        TestSuite {
             name: "rust",
             missing: || None,
             build: vec![
@@ -67,14 +67,14 @@ fn suites(python: &str) -> Vec<Suite> {
             run: words(&format!("{rust} --no-fail-fast")),
             count: cargo_line,
         },
-        Suite {
+        TestSuite {
             name: "python",
             missing: || None,
             build: vec![[vec![maturin], words(develop)].concat()],
             run: [vec![python.to_owned()], words(pytest), vec![PYTHON_TESTS.to_owned()]].concat(),
             count: pytest_line,
         },
-        Suite {
+        TestSuite {
             name: "mpi",
             missing: missing_for_mpi,
             build: vec![words(&format!("{mpi} --no-run"))],
@@ -131,7 +131,7 @@ fn holds_libclang(dir: &Path) -> bool {
 }
 
 /// The suites that `selected` names, with the targets that it names; all of all suites where it is empty.
-fn select(suites: Vec<Suite>, selected: &[&str]) -> Result<Vec<Suite>> {
+fn select(suites: Vec<TestSuite>, selected: &[&str]) -> Result<Vec<TestSuite>> {
     let known = |name: &str| suites.iter().any(|suite| suite.name == name);
     let unknown = selected.iter().find(|one| !known(one.split(':').next().unwrap_or_default()));
     ensure!(
@@ -146,7 +146,7 @@ fn select(suites: Vec<Suite>, selected: &[&str]) -> Result<Vec<Suite>> {
 }
 
 /// The suite with the targets that are named of it; `None` if it is not named.
-fn narrowed(mut suite: Suite, selected: &[&str]) -> Option<Suite> {
+fn narrowed(mut suite: TestSuite, selected: &[&str]) -> Option<TestSuite> {
     let names = selected.iter().map(|one| one.split_once(':').unwrap_or((one, "")));
     let targets: Vec<_> = names.filter(|(name, _)| *name == suite.name).map(|(_, target)| target).collect();
     if targets.is_empty() {
@@ -171,7 +171,7 @@ fn narrowed(mut suite: Suite, selected: &[&str]) -> Option<Suite> {
 pub(crate) fn run(root: &Path, python: &str, selected: &[&str]) -> Result<()> {
     let suites = select(suites(python), selected)?;
     let record = root.join("target/skipped-tests");
-    let skips = Skips::recorded_in(&record)?;
+    let skips = SkipRecord::recorded_in(&record)?;
     let reports: Vec<_> = suites.iter().map(|suite| report(suite, &record)).collect::<Result<_>>()?;
     let skipped = skips.collect(&reports)?;
     let sum = print_sum(&reports, &skipped);
@@ -192,7 +192,7 @@ pub(crate) fn run(root: &Path, python: &str, selected: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn report(suite: &Suite, record: &Path) -> Result<SuiteReport> {
+fn report(suite: &TestSuite, record: &Path) -> Result<SuiteReport> {
     let (name, begun) = (suite.name, Instant::now());
     let ended = |end, build_time, run_time| Ok(SuiteReport { name, end, build_time, run_time });
     if let Some(missing) = (suite.missing)() {
@@ -216,7 +216,7 @@ fn command_of(command: &[String]) -> Result<Command> {
 }
 
 /// Runs the tests, passes their output on, and adds up the lines that the suite understands.
-fn run_suite(suite: &Suite, record: &Path) -> Result<SuiteEnd> {
+fn run_suite(suite: &TestSuite, record: &Path) -> Result<SuiteEnd> {
     let mut command = command_of(&suite.run)?;
     command.env(fordway_needs::RECORD_VARIABLE, record).stdout(Stdio::piped());
     let mut child = match command.spawn() {
@@ -224,7 +224,7 @@ fn run_suite(suite: &Suite, record: &Path) -> Result<SuiteEnd> {
         Err(error) => return Ok(SuiteEnd::NotBuilt(format!("{} ({error})", suite.run.join(" ")))),
     };
     let output = child.stdout.take().context("the output was not piped")?;
-    let (mut tally, mut told_skips) = (Tally::default(), Vec::new());
+    let (mut tally, mut told_skips) = (TestTally::default(), Vec::new());
     for line in BufReader::new(output).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         println!("{line}");
@@ -236,8 +236,8 @@ fn run_suite(suite: &Suite, record: &Path) -> Result<SuiteEnd> {
 
 /// Prints each suite's line, the skipped tests by reason, and the sum as the last line. A suite that was not built
 /// counts as one failure.
-fn print_sum(reports: &[SuiteReport], skipped: &[SkippedTest]) -> Tally {
-    let mut sum = Tally::default();
+fn print_sum(reports: &[SuiteReport], skipped: &[SkippedTest]) -> TestTally {
+    let mut sum = TestTally::default();
     for SuiteReport { name, end, build_time, run_time } in reports {
         let seconds = format!("built in {} s, ran in {} s", build_time.as_secs(), run_time.as_secs());
         match end {
@@ -262,25 +262,32 @@ fn print_sum(reports: &[SuiteReport], skipped: &[SkippedTest]) -> Tally {
 mod tests {
     use super::*;
 
-    fn suite(build: &str, run: &str) -> Suite {
+    fn suite(build: &str, run: &str) -> TestSuite {
         let shell = |script: &str| vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()];
-        Suite { name: "x", missing: || None, build: vec![shell(build)], run: shell(run), count: cargo_line }
+        TestSuite {
+            name: "x",
+            missing: || None,
+            build: vec![shell(build)],
+            run: shell(run),
+            count: cargo_line,
+        }
     }
 
-    fn end(suite: &Suite) -> SuiteEnd {
+    fn end(suite: &TestSuite) -> SuiteEnd {
         report(suite, Path::new("/dev/null")).unwrap().end
     }
 
     #[test]
     fn a_suite_is_counted_and_its_end_is_told() {
         let counted = end(&suite("true", "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; exit 3"));
-        let tally = Tally { passed: 2, ..Tally::default() };
+        let tally = TestTally { passed: 2, ..TestTally::default() };
         assert_eq!(counted, SuiteEnd::Ran { tally, ended_well: false, told_skips: Vec::new() });
     }
 
     #[test]
     fn a_suite_that_does_not_build_or_start_is_a_failure() {
-        for broken in [suite("exit 1", "true"), Suite { run: words("/does/not/exist"), ..suite("true", "") }]
+        for broken in
+            [suite("exit 1", "true"), TestSuite { run: words("/does/not/exist"), ..suite("true", "") }]
         {
             let report = report(&broken, Path::new("/dev/null")).unwrap();
             assert!(matches!(report.end, SuiteEnd::NotBuilt(_)), "{:?}", report.end);
@@ -312,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_suite_whose_needs_are_missing_is_not_compiled() {
-        let lacking = Suite { missing: || Some("there is no x".to_owned()), ..suite("exit 1", "exit 1") };
+        let lacking = TestSuite { missing: || Some("there is no x".to_owned()), ..suite("exit 1", "exit 1") };
         assert_eq!(end(&lacking), SuiteEnd::Skipped("there is no x".to_owned()));
     }
 }

@@ -15,12 +15,12 @@ pub(super) struct SkippedTest {
     /// `program::module::test`, `file.py:line`, or the suite's own name.
     pub(super) name: String,
     pub(super) reason: String,
-    pub(super) counted: Counted,
+    pub(super) counted: RunnerCount,
 }
 
 /// As what the runner counts a skipped test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counted {
+pub(super) enum RunnerCount {
     /// libtest, of a test that skips itself.
     Passed,
     /// pytest.
@@ -30,18 +30,18 @@ pub(super) enum Counted {
 }
 
 /// The file that `fordway_needs::skip` appends to.
-pub(super) struct Skips {
+pub(super) struct SkipRecord {
     record: PathBuf,
 }
 
-impl Skips {
+impl SkipRecord {
     /// Begins anew: what an earlier run recorded is removed.
     pub(super) fn recorded_in(record: &Path) -> Result<Self> {
         if let Some(dir) = record.parent() {
             fs::create_dir_all(dir)?;
         }
         fs::write(record, "").with_context(|| format!("{} cannot be written", record.display()))?;
-        Ok(Skips { record: record.to_owned() })
+        Ok(SkipRecord { record: record.to_owned() })
     }
 
     /// All that was skipped, in all suites, each test and reason once.
@@ -59,7 +59,7 @@ fn of_suite(report: &SuiteReport) -> Vec<SkippedTest> {
     match &report.end {
         SuiteEnd::Skipped(reason) => {
             let (suite, name) = (report.name.to_owned(), report.name.to_owned());
-            vec![SkippedTest { suite, name, reason: reason.clone(), counted: Counted::Nothing }]
+            vec![SkippedTest { suite, name, reason: reason.clone(), counted: RunnerCount::Nothing }]
         }
         SuiteEnd::NotBuilt(_) => Vec::new(),
         SuiteEnd::Ran { told_skips, .. } => told_skips.clone(),
@@ -71,7 +71,7 @@ fn libtest_skip(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.split_once('\t')?;
     let suite = if name.starts_with("mpirun::") { "mpi" } else { "rust" };
     let (suite, name) = (suite.to_owned(), name.to_owned());
-    Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: Counted::Passed })
+    Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: RunnerCount::Passed })
 }
 
 /// `test NAME ... ignored, REASON`. What other tests run as a process of its own is no test, and says so.
@@ -79,7 +79,7 @@ pub(super) fn libtest_ignored(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     let reason = reason.strip_prefix(", ").unwrap_or("ignored without a reason");
     let (suite, name) = ("rust".to_owned(), name.to_owned());
-    let test = SkippedTest { suite, name, reason: reason.to_owned(), counted: Counted::Nothing };
+    let test = SkippedTest { suite, name, reason: reason.to_owned(), counted: RunnerCount::Nothing };
     (!reason.starts_with("run by ")).then_some(test)
 }
 
@@ -88,7 +88,7 @@ pub(super) fn pytest_skip(line: &str) -> Option<SkippedTest> {
     let (_, told) = line.strip_prefix("SKIPPED [")?.split_once("] ")?;
     let (name, reason) = told.split_once(": ")?;
     let (suite, name) = ("python".to_owned(), name.to_owned());
-    Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: Counted::Skipped })
+    Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: RunnerCount::Skipped })
 }
 
 /// One line for each reason, with the tests it stopped.
@@ -132,7 +132,7 @@ mod tests {
     fn records_are_read() {
         let test = libtest_skip("full_disk::fills\ta tmpfs cannot be mounted").unwrap();
         assert_eq!((test.suite.as_str(), test.name.as_str()), ("rust", "full_disk::fills"));
-        assert_eq!(test.counted, Counted::Passed);
+        assert_eq!(test.counted, RunnerCount::Passed);
         assert_eq!(libtest_skip("no tab"), None);
         let test =
             pytest_skip("SKIPPED [2] bind/python/tests/test_x.py:12: there is no y: install it").unwrap();

@@ -4,31 +4,31 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::AddAssign;
 
-use super::skipped::{Counted, SkippedTest};
+use super::skipped::{RunnerCount, SkippedTest};
 
 /// Tests by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct TestTally {
     pub(super) passed: u64,
     pub(super) failed: u64,
     pub(super) skipped: u64,
 }
 
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Tally) {
+impl AddAssign for TestTally {
+    fn add_assign(&mut self, other: TestTally) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for TestTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
 }
 
-impl Tally {
+impl TestTally {
     /// libtest counts a test that skipped itself as passed, and one that is ignored not at all; pytest counts what it skipped.
     pub(super) fn without_skipped<'a>(mut self, skipped: impl Iterator<Item = &'a SkippedTest>) -> Self {
         let tests: Vec<_> = skipped.collect();
@@ -36,29 +36,29 @@ impl Tally {
             let names = tests.iter().filter(|test| test.counted == counted).map(|test| &test.name);
             names.collect::<BTreeSet<_>>().len() as u64
         };
-        self.passed = self.passed.saturating_sub(count(Counted::Passed));
-        self.skipped += count(Counted::Passed) + count(Counted::Nothing);
+        self.passed = self.passed.saturating_sub(count(RunnerCount::Passed));
+        self.skipped += count(RunnerCount::Passed) + count(RunnerCount::Nothing);
         self
     }
 }
 
 /// `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, one for each test program. What is ignored is told apart by its
 /// own line.
-pub(super) fn cargo_line(line: &str) -> Option<Tally> {
+pub(super) fn cargo_line(line: &str) -> Option<TestTally> {
     let line = line.strip_prefix("test result: ")?;
     let (_, counts) = line.split_once(". ")?;
     Some(counted(counts.split("; ")))
 }
 
 /// `===== 2 failed, 3 passed, 1 skipped in 0.12s =====`, once at the end.
-pub(super) fn pytest_line(line: &str) -> Option<Tally> {
+pub(super) fn pytest_line(line: &str) -> Option<TestTally> {
     let (counts, _) = line.strip_prefix("=")?.trim_matches(['=', ' ']).rsplit_once(" in ")?;
     Some(counted(counts.split(", ")))
 }
 
 /// Adds up phrases such as `3 passed`; an error outside a test counts as a failure.
-fn counted<'a>(phrases: impl Iterator<Item = &'a str>) -> Tally {
-    let mut tally = Tally::default();
+fn counted<'a>(phrases: impl Iterator<Item = &'a str>) -> TestTally {
+    let mut tally = TestTally::default();
     for (number, word) in phrases.filter_map(|phrase| phrase.split_once(' ')) {
         let number = number.parse().unwrap_or(0);
         match word {
@@ -78,15 +78,15 @@ mod tests {
     #[test]
     fn lines_of_cargo() {
         let line = "test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.0s";
-        assert_eq!(cargo_line(line), Some(Tally { passed: 3, failed: 2, skipped: 0 }));
+        assert_eq!(cargo_line(line), Some(TestTally { passed: 3, failed: 2, skipped: 0 }));
         assert_eq!(cargo_line("test store::put ... ok"), None);
     }
 
     #[test]
     fn lines_of_pytest() {
         let line = "========= 1 failed, 12 passed, 2 skipped, 1 warning, 1 error in 1.32s =========";
-        assert_eq!(pytest_line(line), Some(Tally { passed: 12, failed: 2, skipped: 2 }));
-        assert_eq!(pytest_line("=== no tests ran in 0.01s ==="), Some(Tally::default()));
+        assert_eq!(pytest_line(line), Some(TestTally { passed: 12, failed: 2, skipped: 2 }));
+        assert_eq!(pytest_line("=== no tests ran in 0.01s ==="), Some(TestTally::default()));
         assert_eq!(pytest_line("=== FAILURES ==="), None);
         assert_eq!(pytest_line("tests/test_store.py .... [100%]"), None);
     }
@@ -100,13 +100,13 @@ mod tests {
             counted,
         };
         let tests = [
-            skipped("a", Counted::Passed),
-            skipped("a", Counted::Passed),
-            skipped("b", Counted::Passed),
-            skipped("c.py:1", Counted::Skipped),
-            skipped("d", Counted::Nothing),
+            skipped("a", RunnerCount::Passed),
+            skipped("a", RunnerCount::Passed),
+            skipped("b", RunnerCount::Passed),
+            skipped("c.py:1", RunnerCount::Skipped),
+            skipped("d", RunnerCount::Nothing),
         ];
-        let tally = Tally { passed: 5, failed: 1, skipped: 1 };
-        assert_eq!(tally.without_skipped(tests.iter()), Tally { passed: 3, failed: 1, skipped: 4 });
+        let tally = TestTally { passed: 5, failed: 1, skipped: 1 };
+        assert_eq!(tally.without_skipped(tests.iter()), TestTally { passed: 3, failed: 1, skipped: 4 });
     }
 }

@@ -6,25 +6,25 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use crate::{
-    Checksum, Conditions, Deleted, DocumentKind, Error, ErrorKind, GetOptions, Key, ObjectInfo, ObjectPart,
-    PartInfo, PutOptions, PutResult, Result, Step, UploadId, VersionCollector, VersionId, VersionListing,
-    VersionSummary, Versioning, VersionsQuery,
+    Checksum, Conditions, DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, ObjectInfo,
+    ObjectPart, PartInfo, PutOptions, PutResult, Result, UploadId, VersionCollector, VersionId,
+    VersionListing, VersionSummary, VersioningState, VersionsQuery, WalkStep,
 };
 
 pub(super) struct BucketState {
     pub(super) created: SystemTime,
-    pub(super) versioning: Versioning,
+    pub(super) versioning: VersioningState,
     /// What a request without a version means.
-    pub(super) objects: BTreeMap<String, Stored>,
+    pub(super) objects: BTreeMap<String, StoredObject>,
     /// What was overwritten or deleted, from the oldest to the newest. A key of which nothing is in
     /// `objects` ends with a delete marker.
-    older: BTreeMap<String, Vec<Version>>,
-    pub(super) uploads: BTreeMap<UploadId, Upload>,
+    older: BTreeMap<String, Vec<StoredVersion>>,
+    pub(super) uploads: BTreeMap<UploadId, MemoryUpload>,
     pub(super) documents: BTreeMap<DocumentKind, Vec<u8>>,
 }
 
 #[derive(Clone)]
-pub(super) struct Stored {
+pub(super) struct StoredObject {
     pub(super) info: ObjectInfo,
     pub(super) body: Bytes,
     pub(super) tags: crate::Tags,
@@ -33,30 +33,30 @@ pub(super) struct Stored {
     pub(super) made_by: Option<UploadId>,
 }
 
-pub(super) struct Upload {
+pub(super) struct MemoryUpload {
     pub(super) key: Key,
     pub(super) started: SystemTime,
     pub(super) options: PutOptions,
     pub(super) parts: BTreeMap<u16, (PartInfo, Bytes)>,
 }
 
-enum Version {
-    Object(Stored),
+enum StoredVersion {
+    Object(StoredObject),
     Marker(VersionId, SystemTime),
 }
 
-impl Version {
+impl StoredVersion {
     fn id(&self) -> VersionId {
         match self {
-            Version::Object(object) => object.id(),
-            Version::Marker(id, _) => id.clone(),
+            StoredVersion::Object(object) => object.id(),
+            StoredVersion::Marker(id, _) => id.clone(),
         }
     }
 
     fn summary(&self, key: &str, is_latest: bool) -> VersionSummary {
         match self {
-            Version::Object(object) => object.summary(key, is_latest),
-            Version::Marker(version, modified) => VersionSummary {
+            StoredVersion::Object(object) => object.summary(key, is_latest),
+            StoredVersion::Marker(version, modified) => VersionSummary {
                 key: key.to_owned(),
                 version: version.clone(),
                 is_latest,
@@ -68,7 +68,7 @@ impl Version {
     }
 }
 
-impl Stored {
+impl StoredObject {
     fn id(&self) -> VersionId {
         self.info.version.clone().unwrap_or_else(VersionId::null)
     }
@@ -89,7 +89,7 @@ impl BucketState {
     pub(super) fn new() -> Self {
         BucketState {
             created: SystemTime::now(),
-            versioning: Versioning::default(),
+            versioning: VersioningState::default(),
             objects: BTreeMap::new(),
             older: BTreeMap::new(),
             uploads: BTreeMap::new(),
@@ -102,7 +102,7 @@ impl BucketState {
     }
 
     /// The latest version, or the one asked for.
-    pub(super) fn object(&self, key: &Key, version: Option<&VersionId>) -> Result<&Stored> {
+    pub(super) fn object(&self, key: &Key, version: Option<&VersionId>) -> Result<&StoredObject> {
         let latest = self.objects.get(key.as_str());
         let Some(wanted) = version else { return latest.ok_or_else(|| self.missing(key)) };
         if let Some(found) = latest.filter(|latest| latest.id() == *wanted) {
@@ -110,8 +110,8 @@ impl BucketState {
         }
         let older = self.older.get(key.as_str()).into_iter().flatten();
         match older.rev().find(|version| version.id() == *wanted) {
-            Some(Version::Object(found)) => Ok(found),
-            Some(Version::Marker(..)) => {
+            Some(StoredVersion::Object(found)) => Ok(found),
+            Some(StoredVersion::Marker(..)) => {
                 let why = "the version is a delete marker";
                 Err(Error::new(ErrorKind::MethodNotAllowed, why).at_delete_marker())
             }
@@ -128,7 +128,7 @@ impl BucketState {
     }
 
     /// As [`BucketState::object`], with what is asked of it checked against it.
-    pub(super) fn checked(&self, key: &Key, options: &GetOptions) -> Result<&Stored> {
+    pub(super) fn checked(&self, key: &Key, options: &GetOptions) -> Result<&StoredObject> {
         let found = self.object(key, options.version.as_ref())?;
         options.conditions.check_read(&found.info)?;
         Ok(found)
@@ -144,8 +144,8 @@ impl BucketState {
         let latest = self.objects.get_mut(key.as_str()).into_iter();
         let older =
             self.older.get_mut(key.as_str()).into_iter().flatten().filter_map(|version| match version {
-                Version::Object(object) => Some(object),
-                Version::Marker(..) => None,
+                StoredVersion::Object(object) => Some(object),
+                StoredVersion::Marker(..) => None,
             });
         for object in latest.chain(older).filter(|object| object.id() == id) {
             object.tags = tags.clone();
@@ -158,7 +158,7 @@ impl BucketState {
     pub(super) fn publish(
         &mut self,
         key: &Key,
-        mut new: Stored,
+        mut new: StoredObject,
         fresh: VersionId,
         conditions: &Conditions,
     ) -> Result<PutResult> {
@@ -176,12 +176,12 @@ impl BucketState {
     fn retire(&mut self, key: &Key, fresh: VersionId) -> Option<VersionId> {
         let latest = self.objects.remove(key.as_str());
         let version = match self.versioning {
-            Versioning::Unversioned => return None,
-            Versioning::Enabled => fresh,
-            Versioning::Suspended => VersionId::null(),
+            VersioningState::Unversioned => return None,
+            VersioningState::Enabled => fresh,
+            VersioningState::Suspended => VersionId::null(),
         };
         let older = self.older.entry(key.as_str().to_owned()).or_default();
-        older.extend(latest.map(Version::Object));
+        older.extend(latest.map(StoredVersion::Object));
         older.retain(|old| old.id() != version);
         if older.is_empty() {
             self.older.remove(key.as_str());
@@ -190,36 +190,37 @@ impl BucketState {
     }
 
     /// Removes the object, or in a bucket with versions hides it behind a delete marker.
-    pub(super) fn delete(&mut self, key: &Key, marker: VersionId) -> Deleted {
+    pub(super) fn delete(&mut self, key: &Key, marker: VersionId) -> DeleteResult {
         let version = self.retire(key, marker);
         if let Some(version) = &version {
-            let marker = Version::Marker(version.clone(), SystemTime::now());
+            let marker = StoredVersion::Marker(version.clone(), SystemTime::now());
             self.older.entry(key.as_str().to_owned()).or_default().push(marker);
         }
-        Deleted { is_marker: version.is_some(), version }
+        DeleteResult { is_marker: version.is_some(), version }
     }
 
     /// Removes one version; what is the newest then becomes the latest.
-    pub(super) fn delete_version(&mut self, key: &Key, version: &VersionId) -> Deleted {
+    pub(super) fn delete_version(&mut self, key: &Key, version: &VersionId) -> DeleteResult {
         let mut all = self.older.remove(key.as_str()).unwrap_or_default();
-        all.extend(self.objects.remove(key.as_str()).map(Version::Object));
-        let is_marker = all.iter().any(|found| matches!(found, Version::Marker(id, _) if id == version));
+        all.extend(self.objects.remove(key.as_str()).map(StoredVersion::Object));
+        let is_marker =
+            all.iter().any(|found| matches!(found, StoredVersion::Marker(id, _) if id == version));
         all.retain(|found| found.id() != *version);
         match all.pop() {
-            Some(Version::Object(latest)) => drop(self.objects.insert(key.as_str().to_owned(), latest)),
+            Some(StoredVersion::Object(latest)) => drop(self.objects.insert(key.as_str().to_owned(), latest)),
             marker => all.extend(marker),
         }
         if !all.is_empty() {
             self.older.insert(key.as_str().to_owned(), all);
         }
-        Deleted { version: Some(version.clone()), is_marker }
+        DeleteResult { version: Some(version.clone()), is_marker }
     }
 
     pub(super) fn list_versions(&self, query: &VersionsQuery) -> Result<VersionListing> {
         let mut page = VersionCollector::new(query);
         let keys: BTreeSet<&String> = self.objects.keys().chain(self.older.keys()).collect();
         for key in keys {
-            if page.offer(key, || Ok(self.versions_of(key)), |version| Ok(Some(version)))? == Step::Full {
+            if page.offer(key, || Ok(self.versions_of(key)), |version| Ok(Some(version)))? == WalkStep::Full {
                 break;
             }
         }
@@ -244,7 +245,7 @@ impl BucketState {
         Some(PutResult { etag, modified: info.modified, checksum, version })
     }
 
-    pub(super) fn upload(&mut self, key: &Key, upload: &UploadId) -> Result<&mut Upload> {
+    pub(super) fn upload(&mut self, key: &Key, upload: &UploadId) -> Result<&mut MemoryUpload> {
         self.uploads
             .get_mut(upload)
             .filter(|found| found.key == *key)

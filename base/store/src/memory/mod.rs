@@ -9,25 +9,26 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use crate::{
-    Bucket, BucketDocuments, BucketInfo, ChecksumType, Collector, CompleteOptions, CompletedPart, Content,
-    CopyOptions, DeleteOptions, Deleted, DocumentKind, ETag, ETagPolicy, Error, ErrorKind, Expected,
-    GetOptions, Hasher, Key, ListQuery, Listing, MultipartUploads, Object, ObjectBatches, ObjectInfo,
-    ObjectPart, ObjectSummary, ObjectTags, ObjectVersions, Objects, PartInfo, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, Result, Step, Store, Tags, UploadId, UploadListing, UploadSummary,
-    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer, check_document, check_tags,
-    checked_part_number, multipart_checksum, multipart_etag,
+    Bucket, BucketDocuments, BucketInfo, ChecksumType, CompleteOptions, CompletedPart, ContentHasher,
+    CopyOptions, DeleteOptions, DeleteResult, DocumentKind, ETag, ETagPolicy, Error, ErrorKind,
+    ExpectedContent, GetOptions, Key, ListCollector, ListQuery, MultipartUploads, ObjectBatches,
+    ObjectContent, ObjectInfo, ObjectListing, ObjectPart, ObjectSummary, ObjectTags, ObjectVersions, Objects,
+    OpenObject, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags,
+    UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersioningState,
+    VersionsQuery, WalkStep, Writer, check_document, check_tags, checked_part_number, multipart_checksum,
+    multipart_etag,
 };
-use bucket::{BucketState, Stored, Upload};
+use bucket::{BucketState, MemoryUpload, StoredObject};
 
 /// An object store that forgets everything when it is dropped. Clones share their content.
 #[derive(Clone, Default)]
 pub struct MemoryStore {
     policy: ETagPolicy,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryState {
     buckets: BTreeMap<Bucket, BucketState>,
     uploads_started: u64,
     /// Objects and parts published, which numbers their tags where these are not made of content.
@@ -40,7 +41,7 @@ impl MemoryStore {
         MemoryStore { policy, state: Arc::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
         // A panic elsewhere cannot leave a half-made change: each one is a single map operation.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -69,14 +70,14 @@ impl MemoryStore {
         bucket: &Bucket,
         key: &Key,
         options: PutOptions,
-        publish: Publish,
+        publish: WriterPurpose,
     ) -> Box<dyn Writer> {
         let policy = options.etag_policy.unwrap_or(self.policy);
         Box::new(MemoryWriter {
             store: self.clone(),
             bucket: bucket.clone(),
             key: key.clone(),
-            hasher: Hasher::new(policy, options.check_md5, options.checksum),
+            hasher: ContentHasher::new(policy, options.check_md5, options.checksum),
             body: Vec::new(),
             options,
             publish,
@@ -85,7 +86,7 @@ impl MemoryStore {
 }
 
 /// What a finished writer becomes.
-enum Publish {
+enum WriterPurpose {
     Object,
     Part(UploadId, u16),
 }
@@ -94,10 +95,10 @@ struct MemoryWriter {
     store: MemoryStore,
     bucket: Bucket,
     key: Key,
-    hasher: Hasher,
+    hasher: ContentHasher,
     body: Vec<u8>,
     options: PutOptions,
-    publish: Publish,
+    publish: WriterPurpose,
 }
 
 impl Writer for MemoryWriter {
@@ -107,7 +108,7 @@ impl Writer for MemoryWriter {
         Ok(())
     }
 
-    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+    fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
         let MemoryWriter { store, bucket, key, hasher, body, options, publish } = *self;
         let (body, modified) = (Bytes::from(body), SystemTime::now());
         let number = store.next_version();
@@ -116,15 +117,15 @@ impl Writer for MemoryWriter {
             let (size, checksum) = (found.size, found.checksum);
             let etag = found.etag.unwrap_or_else(|| ETag::opaque(number));
             match publish {
-                Publish::Object => {
+                WriterPurpose::Object => {
                     let PutOptions { metadata, tags, conditions, .. } = options;
                     let tag_count = tags.len();
                     let info =
                         ObjectInfo { modified, checksum, metadata, tag_count, ..ObjectInfo::new(size, etag) };
-                    let new = Stored { info, body, tags, parts: Vec::new(), made_by: None };
+                    let new = StoredObject { info, body, tags, parts: Vec::new(), made_by: None };
                     state.publish(&key, new, version_id(number), &conditions)
                 }
-                Publish::Part(upload, number) => {
+                WriterPurpose::Part(upload, number) => {
                     let part =
                         PartInfo { number, size, etag: etag.clone(), modified, checksum: checksum.clone() };
                     state.upload(&key, &upload)?.parts.insert(number, (part, body));
@@ -176,15 +177,15 @@ impl Objects for MemoryStore {
 
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         self.on("put", bucket, key.as_str(), |_| check_tags(&options.tags))?;
-        Ok(self.new_writer(bucket, key, options.clone(), Publish::Object))
+        Ok(self.new_writer(bucket, key, options.clone(), WriterPurpose::Object))
     }
 
-    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         self.on("get", bucket, key.as_str(), |state| {
             let found = state.checked(key, options)?;
             let range = options.wanted(found.info.size, &found.parts)?;
-            let content = Content::Bytes(found.body.slice(range.start as usize..range.end as usize));
-            Ok(Object { info: found.info.clone(), range, content })
+            let content = ObjectContent::Bytes(found.body.slice(range.start as usize..range.end as usize));
+            Ok(OpenObject { info: found.info.clone(), range, content })
         })
     }
 
@@ -192,13 +193,13 @@ impl Objects for MemoryStore {
         self.on("head", bucket, key.as_str(), |state| Ok(state.checked(key, options)?.info.clone()))
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         let marker = version_id(self.next_version());
         self.on("delete", bucket, key.as_str(), |state| {
             if !options.conditions.is_empty() {
                 let found = state.object(key, options.version.as_ref());
                 if !options.conditions.check_delete(found.map(|object| object.info.etag.clone()))? {
-                    return Ok(Deleted { version: options.version.clone(), is_marker: false });
+                    return Ok(DeleteResult { version: options.version.clone(), is_marker: false });
                 }
             }
             Ok(match &options.version {
@@ -235,17 +236,17 @@ impl Objects for MemoryStore {
             }
             state.publish(
                 key,
-                Stored { info, body: source.body, tags, parts, made_by: None },
+                StoredObject { info, body: source.body, tags, parts, made_by: None },
                 fresh,
                 &options.conditions,
             )
         })
     }
 
-    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         self.on("list", bucket, "", |state| {
-            let mut page = Collector::new(query);
-            for (key, Stored { info, .. }) in state.objects.range(query.prefix.clone()..) {
+            let mut page = ListCollector::new(query);
+            for (key, StoredObject { info, .. }) in state.objects.range(query.prefix.clone()..) {
                 let summary = || ObjectSummary {
                     key: key.clone(),
                     size: info.size,
@@ -254,7 +255,7 @@ impl Objects for MemoryStore {
                     checksum: info.checksum.as_ref().map(crate::Checksum::plan),
                 };
                 let beyond = !key.starts_with(&query.prefix);
-                if beyond || page.offer(key, || Ok(Some(summary())))? == Step::Full {
+                if beyond || page.offer(key, || Ok(Some(summary())))? == WalkStep::Full {
                     break;
                 }
             }
@@ -279,11 +280,11 @@ impl ObjectTags for MemoryStore {
 }
 
 impl ObjectVersions for MemoryStore {
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+    fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.on("get versioning", bucket, "", |state| Ok(state.versioning))
     }
 
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+    fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
         self.on("set versioning", bucket, "", |state| {
             versioning.check_settable()?;
             state.versioning = versioning;
@@ -332,7 +333,7 @@ impl MultipartUploads for MemoryStore {
         self.on("create upload", bucket, key.as_str(), |state| {
             options.check_upload()?;
             let (started, parts) = (SystemTime::now(), BTreeMap::new());
-            let upload = Upload { key: key.clone(), started, options: options.clone(), parts };
+            let upload = MemoryUpload { key: key.clone(), started, options: options.clone(), parts };
             state.uploads.insert(id.clone(), upload);
             Ok(id)
         })
@@ -353,7 +354,7 @@ impl MultipartUploads for MemoryStore {
         })?;
         let PartOptions { check_md5, size_hint, .. } = *options;
         let options = PutOptions { etag_policy, check_md5, checksum, size_hint, ..Default::default() };
-        Ok(self.new_writer(bucket, key, options, Publish::Part(upload.clone(), number)))
+        Ok(self.new_writer(bucket, key, options, WriterPurpose::Part(upload.clone(), number)))
     }
 
     fn list_parts(
@@ -378,7 +379,7 @@ impl MultipartUploads for MemoryStore {
 
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
         self.on("list uploads", bucket, "", |state| {
-            let summary = |(id, upload): (&UploadId, &Upload)| UploadSummary {
+            let summary = |(id, upload): (&UploadId, &MemoryUpload)| UploadSummary {
                 key: upload.key.as_str().to_owned(),
                 upload: id.clone(),
                 started: upload.started,
@@ -403,7 +404,7 @@ impl MultipartUploads for MemoryStore {
             }
             let found = state.upload(key, upload)?;
             let new = found.assemble(policy, parts, options)?;
-            let new = Stored { made_by: Some(upload.clone()), ..new };
+            let new = StoredObject { made_by: Some(upload.clone()), ..new };
             let made = state.publish(key, new, fresh, &options.conditions)?;
             state.uploads.remove(upload);
             Ok(made)
@@ -421,14 +422,14 @@ impl MultipartUploads for MemoryStore {
 
 impl Store for MemoryStore {}
 
-impl Upload {
+impl MemoryUpload {
     /// The object made of the parts that are `wanted`.
     fn assemble(
         &self,
         policy: ETagPolicy,
         wanted: &[CompletedPart],
         options: &CompleteOptions,
-    ) -> Result<Stored> {
+    ) -> Result<StoredObject> {
         let present: Vec<PartInfo> = self.parts.values().map(|(part, _)| part.clone()).collect();
         let chosen = CompletedPart::select(wanted, &present)?;
         let body: Vec<u8> = chosen.iter().flat_map(|part| self.parts[&part.number].1.to_vec()).collect();
@@ -448,7 +449,7 @@ impl Upload {
             ..ObjectInfo::new(body.len() as u64, etag)
         };
         let parts = ObjectPart::of(&chosen);
-        Ok(Stored { info, body: Bytes::from(body), tags, parts, made_by: None })
+        Ok(StoredObject { info, body: Bytes::from(body), tags, parts, made_by: None })
     }
 }
 

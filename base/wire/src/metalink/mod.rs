@@ -37,7 +37,7 @@ pub struct MetalinkFile {
     /// Digests of the whole, at most one of a kind.
     pub hashes: Vec<FileHash>,
     /// Digests of pieces: the strongest, where there are several.
-    pub pieces: Option<Pieces>,
+    pub pieces: Option<PieceHashes>,
     /// Where it is, as the document has it.
     pub replicas: Vec<MetalinkUrl>,
     /// Addresses of documents that describe it further (RFC 6249's `describedby`).
@@ -46,7 +46,7 @@ pub struct MetalinkFile {
 
 /// Digests of a file cut into pieces of one length; the last may be shorter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pieces {
+pub struct PieceHashes {
     /// Bytes of each piece, never 0.
     pub length_bytes: u64,
     /// How they were made.
@@ -146,7 +146,7 @@ impl MetalinkFile {
         }
     }
 
-    fn push_pieces(&mut self, pieces: Pieces) {
+    fn push_pieces(&mut self, pieces: PieceHashes) {
         if self.pieces.as_ref().is_none_or(|known| known.kind < pieces.kind) {
             self.pieces = Some(pieces);
         }
@@ -359,7 +359,7 @@ mod tests {
             urls.into_iter().for_each(|url| file.push_replica(url));
             file.size_bytes = Some(pieces.as_ref().map_or(7, |(length, hex)| length * hex.len() as u64));
             file.pieces =
-                pieces.map(|(length_bytes, hex)| Pieces { length_bytes, kind: HashKind::Sha256, hex });
+                pieces.map(|(length_bytes, hex)| PieceHashes { length_bytes, kind: HashKind::Sha256, hex });
             file
         })
     }

@@ -6,7 +6,7 @@ use fordway_store::Result;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-use super::{FileHash, HashKind, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, Pieces, refused};
+use super::{FileHash, HashKind, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes, refused};
 use crate::range::digits;
 
 /// Deeper elements than any version has.
@@ -15,7 +15,7 @@ const DEPTH_MAX: usize = 32;
 const ENTRIES_MAX: usize = 10_000;
 
 /// An element that is being read.
-struct Element {
+struct OpenElement {
     name: String,
     attributes: HashMap<String, String>,
     text: String,
@@ -23,7 +23,7 @@ struct Element {
 
 /// What has been read so far.
 #[derive(Default)]
-struct Reading {
+struct MetalinkReader {
     metalink: Metalink,
     file: MetalinkFile,
     /// Values of the `pieces` that is being read, by number.
@@ -32,7 +32,7 @@ struct Reading {
 
 pub(super) fn document(text: &str) -> Result<Metalink> {
     let mut reader = Reader::from_str(text);
-    let (mut path, mut reading): (Vec<Element>, _) = (Vec::new(), Reading::default());
+    let (mut path, mut reading): (Vec<OpenElement>, _) = (Vec::new(), MetalinkReader::default());
     let mut has_root = false;
     loop {
         match reader.read_event().map_err(not_xml)? {
@@ -65,24 +65,24 @@ pub(super) fn document(text: &str) -> Result<Metalink> {
     }
 }
 
-fn element(start: &BytesStart<'_>) -> Result<Element> {
+fn element(start: &BytesStart<'_>) -> Result<OpenElement> {
     let mut attributes = HashMap::new();
     for attribute in start.attributes() {
         let attribute = attribute.map_err(|error| not_xml(error.into()))?;
         let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(not_xml)?;
         attributes.insert(attribute.key.local_name().into_inner().to_owned(), value.into_owned());
     }
-    Ok(Element { name: start.local_name().into_inner().to_owned(), attributes, text: String::new() })
+    Ok(OpenElement { name: start.local_name().into_inner().to_owned(), attributes, text: String::new() })
 }
 
-fn push(path: &mut [Element], text: &str) {
+fn push(path: &mut [OpenElement], text: &str) {
     if let Some(element) = path.last_mut() {
         element.text.push_str(text);
     }
 }
 
 /// An element begins; whether it is the root.
-fn begin(path: &[Element], reading: &mut Reading) -> Result<bool> {
+fn begin(path: &[OpenElement], reading: &mut MetalinkReader) -> Result<bool> {
     if path.len() > DEPTH_MAX {
         return Err(refused("its elements are nested too deep"));
     }
@@ -105,7 +105,7 @@ fn begin(path: &[Element], reading: &mut Reading) -> Result<bool> {
 }
 
 /// An element ends, and its text is whole.
-fn end(path: &mut Vec<Element>, reading: &mut Reading) -> Result<()> {
+fn end(path: &mut Vec<OpenElement>, reading: &mut MetalinkReader) -> Result<()> {
     let Some(element) = path.pop() else { return Ok(()) };
     let parent = path.last().map_or("", |parent| parent.name.as_str());
     let text = element.text.trim();
@@ -140,7 +140,7 @@ fn end(path: &mut Vec<Element>, reading: &mut Reading) -> Result<()> {
     Ok(())
 }
 
-fn end_pieces(element: &Element, reading: &mut Reading) -> Result<()> {
+fn end_pieces(element: &OpenElement, reading: &mut MetalinkReader) -> Result<()> {
     let mut values = std::mem::take(&mut reading.pieces);
     let Some(kind) = element.attributes.get("type").and_then(|name| HashKind::from_name(name)) else {
         return Ok(());
@@ -156,12 +156,12 @@ fn end_pieces(element: &Element, reading: &mut Reading) -> Result<()> {
         return Err(refused("its pieces are empty"));
     }
     let hex = values.iter().map(|(_, text)| hash(kind, text).map(|hash| hash.hex));
-    let pieces = Pieces { length_bytes, kind, hex: hex.collect::<Result<_>>()? };
+    let pieces = PieceHashes { length_bytes, kind, hex: hex.collect::<Result<_>>()? };
     reading.file.push_pieces(pieces);
     Ok(())
 }
 
-fn replica(element: &Element, url: &str) -> Result<MetalinkUrl> {
+fn replica(element: &OpenElement, url: &str) -> Result<MetalinkUrl> {
     let attribute = |name: &str| element.attributes.get(name).map(|text| text.trim());
     let priority = match (attribute("priority"), attribute("preference")) {
         (Some(priority), _) => number("a priority", priority)?.clamp(1, u64::from(PRIORITY_LAST)) as u32,

@@ -17,41 +17,41 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType,
-    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, DocumentKind, ETag,
-    ETagMatch, ETagPolicy, Entry, Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata,
-    ObjectInfo, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions,
-    PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing,
-    VersionSummary, Versioning, VersionsQuery,
+    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, DeleteResult, DocumentKind, ETag,
+    ETagMatch, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, ListEntry, ListQuery,
+    Metadata, ObjectInfo, ObjectListing, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery,
+    VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };
 
 /// The most entries that room is made for before they have arrived.
 const ROOM_MAX: usize = 1024;
 
 /// What can be appended to a message.
-pub trait Put {
+pub trait WriteField {
     /// Appends it. Cost: no allocation besides `out`.
     fn put(&self, out: &mut Vec<u8>);
 }
 
 /// What can be read from a message.
-pub trait Take: Sized {
+pub trait ReadField: Sized {
     /// Reads it. Errors: `InvalidArgument` for bytes that cannot be one.
-    fn take(input: &mut Input<'_>) -> Result<Self>;
+    fn take(input: &mut MessageInput<'_>) -> Result<Self>;
 }
 
 /// The rest of a message that is being read.
 #[derive(Debug)]
-pub struct Input<'a>(&'a [u8]);
+pub struct MessageInput<'a>(&'a [u8]);
 
-impl<'a> Input<'a> {
+impl<'a> MessageInput<'a> {
     /// All of a message.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Input(bytes)
+        MessageInput(bytes)
     }
 
     /// Reads a whole message. Errors: `InvalidArgument`, also for bytes that are left over.
-    pub fn all<T: Take>(bytes: &'a [u8]) -> Result<T> {
-        let mut input = Input(bytes);
+    pub fn all<T: ReadField>(bytes: &'a [u8]) -> Result<T> {
+        let mut input = MessageInput(bytes);
         let value = T::take(&mut input)?;
         input.end()?;
         Ok(value)
@@ -92,14 +92,14 @@ pub(super) fn malformed(why: &str) -> Error {
 
 macro_rules! numbers {
     ($($number:ty),*) => {
-        $(impl Put for $number {
+        $(impl WriteField for $number {
             fn put(&self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.to_le_bytes());
             }
         }
 
-        impl Take for $number {
-            fn take(input: &mut Input<'_>) -> Result<Self> {
+        impl ReadField for $number {
+            fn take(input: &mut MessageInput<'_>) -> Result<Self> {
                 Ok(<$number>::from_le_bytes(input.array()?))
             }
         })*
@@ -108,26 +108,26 @@ macro_rules! numbers {
 
 numbers!(u8, u16, u32, u64, i64);
 
-impl Put for usize {
+impl WriteField for usize {
     fn put(&self, out: &mut Vec<u8>) {
         (*self as u64).put(out);
     }
 }
 
-impl Take for usize {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl ReadField for usize {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         usize::try_from(u64::take(input)?).map_err(|_| malformed("a number is too large"))
     }
 }
 
-impl Put for bool {
+impl WriteField for bool {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(u8::from(*self));
     }
 }
 
-impl Take for bool {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl ReadField for bool {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         match u8::take(input)? {
             0 => Ok(false),
             1 => Ok(true),
@@ -136,61 +136,61 @@ impl Take for bool {
     }
 }
 
-impl<const N: usize> Put for [u8; N] {
+impl<const N: usize> WriteField for [u8; N] {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self);
     }
 }
 
-impl<const N: usize> Take for [u8; N] {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl<const N: usize> ReadField for [u8; N] {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         input.array()
     }
 }
 
-impl Put for str {
+impl WriteField for str {
     fn put(&self, out: &mut Vec<u8>) {
         (self.len() as u32).put(out);
         out.extend_from_slice(self.as_bytes());
     }
 }
 
-impl Put for String {
+impl WriteField for String {
     fn put(&self, out: &mut Vec<u8>) {
         self.as_str().put(out);
     }
 }
 
-impl Take for String {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl ReadField for String {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         input.text().map(str::to_owned)
     }
 }
 
-impl Put for () {
+impl WriteField for () {
     fn put(&self, _: &mut Vec<u8>) {}
 }
 
-impl Take for () {
-    fn take(_: &mut Input<'_>) -> Result<Self> {
+impl ReadField for () {
+    fn take(_: &mut MessageInput<'_>) -> Result<Self> {
         Ok(())
     }
 }
 
-impl<A: Put, B: Put> Put for (A, B) {
+impl<A: WriteField, B: WriteField> WriteField for (A, B) {
     fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
         self.1.put(out);
     }
 }
 
-impl<A: Take, B: Take> Take for (A, B) {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl<A: ReadField, B: ReadField> ReadField for (A, B) {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         Ok((A::take(input)?, B::take(input)?))
     }
 }
 
-impl<T: Put> Put for Option<T> {
+impl<T: WriteField> WriteField for Option<T> {
     fn put(&self, out: &mut Vec<u8>) {
         self.is_some().put(out);
         if let Some(value) = self {
@@ -199,13 +199,13 @@ impl<T: Put> Put for Option<T> {
     }
 }
 
-impl<T: Take> Take for Option<T> {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl<T: ReadField> ReadField for Option<T> {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         bool::take(input)?.then(|| T::take(input)).transpose()
     }
 }
 
-impl<T: Put> Put for Result<T> {
+impl<T: WriteField> WriteField for Result<T> {
     fn put(&self, out: &mut Vec<u8>) {
         self.is_err().put(out);
         match self {
@@ -215,8 +215,8 @@ impl<T: Put> Put for Result<T> {
     }
 }
 
-impl<T: Take> Take for Result<T> {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl<T: ReadField> ReadField for Result<T> {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         Ok(match bool::take(input)? {
             false => Ok(T::take(input)?),
             true => Err(Error::take(input)?),
@@ -224,21 +224,21 @@ impl<T: Take> Take for Result<T> {
     }
 }
 
-impl<T: Put> Put for [T] {
+impl<T: WriteField> WriteField for [T] {
     fn put(&self, out: &mut Vec<u8>) {
         (self.len() as u32).put(out);
         self.iter().for_each(|entry| entry.put(out));
     }
 }
 
-impl<T: Put> Put for Vec<T> {
+impl<T: WriteField> WriteField for Vec<T> {
     fn put(&self, out: &mut Vec<u8>) {
         self.as_slice().put(out);
     }
 }
 
-impl<T: Take> Take for Vec<T> {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl<T: ReadField> ReadField for Vec<T> {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         let count = u32::take(input)? as usize;
         // A number alone must not take memory.
         let mut list = Vec::with_capacity(count.min(ROOM_MAX));
@@ -254,7 +254,7 @@ impl<T: Take> Take for Vec<T> {
     }
 }
 
-impl Put for BTreeMap<String, String> {
+impl WriteField for BTreeMap<String, String> {
     fn put(&self, out: &mut Vec<u8>) {
         (self.len() as u32).put(out);
         for (name, value) in self {
@@ -264,29 +264,29 @@ impl Put for BTreeMap<String, String> {
     }
 }
 
-impl Take for BTreeMap<String, String> {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl ReadField for BTreeMap<String, String> {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         let count = u32::take(input)?;
         (0..count).map(|_| <(String, String)>::take(input)).collect()
     }
 }
 
-impl<T: Put + ToOwned + ?Sized> Put for Cow<'_, T> {
+impl<T: WriteField + ToOwned + ?Sized> WriteField for Cow<'_, T> {
     fn put(&self, out: &mut Vec<u8>) {
         (**self).put(out);
     }
 }
 
-impl<T: ToOwned + ?Sized> Take for Cow<'_, T>
+impl<T: ToOwned + ?Sized> ReadField for Cow<'_, T>
 where
-    T::Owned: Take,
+    T::Owned: ReadField,
 {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         T::Owned::take(input).map(Cow::Owned)
     }
 }
 
-impl Put for SystemTime {
+impl WriteField for SystemTime {
     fn put(&self, out: &mut Vec<u8>) {
         let (seconds, nanoseconds) = match self.duration_since(UNIX_EPOCH) {
             Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
@@ -301,8 +301,8 @@ impl Put for SystemTime {
     }
 }
 
-impl Take for SystemTime {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl ReadField for SystemTime {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         let (seconds, nanoseconds) = (i64::take(input)?, u32::take(input)?);
         let whole = Duration::from_secs(seconds.unsigned_abs());
         let start = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
@@ -315,7 +315,7 @@ impl Take for SystemTime {
 /// Types that are their fields.
 macro_rules! structs {
     ($($name:ident { $($field:ident),* $(,)? })*) => {
-        $(impl Put for $name {
+        $(impl WriteField for $name {
             fn put(&self, out: &mut Vec<u8>) {
                 // All fields by name: one that is added stops the build here.
                 let $name { $($field),* } = self;
@@ -323,9 +323,9 @@ macro_rules! structs {
             }
         }
 
-        impl Take for $name {
-            fn take(input: &mut Input<'_>) -> Result<Self> {
-                $(let $field = Take::take(input)?;)*
+        impl ReadField for $name {
+            fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+                $(let $field = ReadField::take(input)?;)*
                 Ok($name { $($field),* })
             }
         })*
@@ -346,9 +346,9 @@ structs! {
     Conditions { if_match, if_none_match, if_modified_since, if_unmodified_since }
     Checksum { algorithm, value, parts }
     ChecksumPlan { algorithm, kind }
-    Expected { size, md5, checksum }
+    ExpectedContent { size, md5, checksum }
     ListQuery { prefix, delimiter, start_after, max_keys }
-    Listing { entries, next }
+    ObjectListing { entries, next }
     ObjectSummary { key, size, etag, modified, checksum }
     CompletedPart { number, etag, checksum }
     CompleteOptions { conditions, checksum, size }
@@ -358,14 +358,14 @@ structs! {
     UploadsQuery { prefix, key_after, upload_after, max_uploads }
     UploadSummary { key, upload, started, checksum }
     UploadListing { uploads, truncated }
-    Deleted { version, is_marker }
+    DeleteResult { version, is_marker }
     VersionSummary { key, version, is_latest, modified, content, checksum }
     VersionsQuery { prefix, delimiter, key_after, version_after, max_keys }
     VersionListing { versions, prefixes, next }
 }
 
 /// Mostly nothing is said, in one byte.
-impl Put for BoxedMetadata {
+impl WriteField for BoxedMetadata {
     fn put(&self, out: &mut Vec<u8>) {
         let is_said = !self.is_empty();
         is_said.put(out);
@@ -375,9 +375,9 @@ impl Put for BoxedMetadata {
     }
 }
 
-impl Take for BoxedMetadata {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
-        let said: Option<Metadata> = Take::take(input)?;
+impl ReadField for BoxedMetadata {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+        let said: Option<Metadata> = ReadField::take(input)?;
         Ok(said.map(BoxedMetadata::from).unwrap_or_default())
     }
 }
@@ -385,7 +385,7 @@ impl Take for BoxedMetadata {
 /// Types that are one of several, each by its number.
 macro_rules! choices {
     ($($name:ident { $($number:literal $choice:ident $(($($value:ident),*))?),* $(,)? })*) => {
-        $(impl Put for $name {
+        $(impl WriteField for $name {
             fn put(&self, out: &mut Vec<u8>) {
                 match self {
                     $($name::$choice $(($($value),*))? => {
@@ -396,11 +396,11 @@ macro_rules! choices {
             }
         }
 
-        impl Take for $name {
-            fn take(input: &mut Input<'_>) -> Result<Self> {
+        impl ReadField for $name {
+            fn take(input: &mut MessageInput<'_>) -> Result<Self> {
                 match u8::take(input)? {
                     $($number => Ok($name::$choice $(($({
-                        let $value = Take::take(input)?;
+                        let $value = ReadField::take(input)?;
                         $value
                     }),*))?),)*
                     _ => Err(malformed(concat!("there is no such ", stringify!($name)))),
@@ -416,21 +416,21 @@ choices! {
     ChecksumType { 0 FullObject, 1 Composite }
     ETagMatch { 0 Any, 1 Tags(tags) }
     ETagPolicy { 0 Md5, 1 Fast }
-    Entry { 0 Object(summary), 1 CommonPrefix(prefix) }
-    Versioning { 0 Unversioned, 1 Enabled, 2 Suspended }
+    ListEntry { 0 Object(summary), 1 CommonPrefix(prefix) }
+    VersioningState { 0 Unversioned, 1 Enabled, 2 Suspended }
 }
 
 /// Types that are a text which must be checked.
 macro_rules! names {
     ($($name:ident = $read:expr;)*) => {
-        $(impl Put for $name {
+        $(impl WriteField for $name {
             fn put(&self, out: &mut Vec<u8>) {
                 self.as_str().put(out);
             }
         }
 
-        impl Take for $name {
-            fn take(input: &mut Input<'_>) -> Result<Self> {
+        impl ReadField for $name {
+            fn take(input: &mut MessageInput<'_>) -> Result<Self> {
                 let read: fn(&str) -> Result<$name> = $read;
                 read(input.text()?)
             }
@@ -449,7 +449,7 @@ names! {
 
 /// By the name of its kind, which says the same in every version of either side; where and by how
 /// many tries it happened, the other side knows better.
-impl Put for Error {
+impl WriteField for Error {
     fn put(&self, out: &mut Vec<u8>) {
         self.kind().name().put(out);
         let mut detail = self.detail().to_owned();
@@ -463,8 +463,8 @@ impl Put for Error {
     }
 }
 
-impl Take for Error {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl ReadField for Error {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         let (name, detail, is_at_marker) = (input.text()?, String::take(input)?, bool::take(input)?);
         let error = match ErrorKind::ALL.iter().find(|kind| kind.name() == name) {
             Some(kind) => Error::new(*kind, detail),

@@ -7,7 +7,7 @@
 //! * `fields`: what messages are made of, and the store's own types as fields
 //! * `request`: every operation, and its answer
 //!
-//! Where a message begins and ends is here, with the [`Inbox`]: bytes as they arrive, and the frames in them.
+//! Where a message begins and ends is here, with the [`FrameBuffer`]: bytes as they arrive, and the frames in them.
 //!
 //! ```text
 //! 0   4   length of all that follows the header: fields, then body
@@ -22,9 +22,15 @@ mod fields;
 mod handshake;
 mod request;
 
-pub use fields::{Input, Put, Take};
-pub use handshake::{HELLO_BYTES, Hello, MAGIC, NONCE_BYTES, Proof, Side, VERSION, WELCOME_BYTES, Welcome};
-pub use request::{Committed, Got, ReadDone, Reply, Request, Sent, Started, longest_bytes, take_reply};
+pub use fields::{MessageInput, ReadField, WriteField};
+pub use handshake::{
+    ClientHello, GatewayWelcome, HELLO_BYTES, HandshakeProof, MAGIC, NONCE_BYTES, ProofSide, VERSION,
+    WELCOME_BYTES,
+};
+pub use request::{
+    CommitResponse, ContentDelivery, GetResponse, NodeResponse, ReadResponse, Request, StartResponse,
+    longest_bytes, take_reply,
+};
 
 use fordway_store::Result;
 
@@ -48,32 +54,32 @@ pub const HEADER_BYTES: usize = 16;
 
 /// Flags of a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(pub u8);
+pub struct ResponseFlags(pub u8);
 
-impl Flags {
+impl ResponseFlags {
     /// A descriptor came with the frame's first byte.
-    pub const DESCRIPTOR: Flags = Flags(1);
+    pub const DESCRIPTOR: ResponseFlags = ResponseFlags(1);
     /// Content follows the frame, as many bytes as its fields say.
-    pub const STREAM: Flags = Flags(2);
+    pub const STREAM: ResponseFlags = ResponseFlags(2);
     /// The gateway looks out for the next request without sleeping, and the client may do the same.
-    pub const AWAKE: Flags = Flags(4);
+    pub const AWAKE: ResponseFlags = ResponseFlags(4);
     /// Another reply to the same request follows.
-    pub const MORE: Flags = Flags(8);
+    pub const MORE: ResponseFlags = ResponseFlags(8);
 
     /// Whether all of `flags` are set.
-    pub const fn has(self, flags: Flags) -> bool {
+    pub const fn has(self, flags: ResponseFlags) -> bool {
         self.0 & flags.0 == flags.0
     }
 
     /// These and `flags`.
-    pub const fn with(self, flags: Flags) -> Flags {
-        Flags(self.0 | flags.0)
+    pub const fn with(self, flags: ResponseFlags) -> ResponseFlags {
+        ResponseFlags(self.0 | flags.0)
     }
 }
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct FrameHeader {
     /// Bytes that follow it: fields and body.
     pub length: u32,
     /// Chosen by the client, repeated by the server.
@@ -82,25 +88,25 @@ pub struct Header {
     pub body_bytes: u32,
     /// What is asked for, or how it went.
     pub code: u8,
-    /// See [`Flags`].
-    pub flags: Flags,
+    /// See [`ResponseFlags`].
+    pub flags: ResponseFlags,
 }
 
 /// A frame that has arrived whole.
 #[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
+pub struct ReceivedFrame<'a> {
     /// Its header.
-    pub header: Header,
+    pub header: FrameHeader,
     /// What it says.
     pub fields: &'a [u8],
     /// The content it carries.
     pub body: &'a [u8],
 }
 
-impl Header {
+impl FrameHeader {
     /// The header at the beginning of `input`; `None` if that is too short for one.
     /// Errors: `InvalidArgument` for a length over [`FRAME_BYTES_MAX`] and for what is no header.
-    pub fn read(input: &[u8]) -> Result<Option<Header>> {
+    pub fn read(input: &[u8]) -> Result<Option<FrameHeader>> {
         let Some((bytes, _)) = input.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let (length, id, body_bytes) = (number(0), number(4), number(8));
@@ -110,7 +116,7 @@ impl Header {
         if body_bytes > length || bytes[14..] != [0, 0] {
             return Err(malformed("this is no header of a frame"));
         }
-        Ok(Some(Header { length, id, body_bytes, code: bytes[12], flags: Flags(bytes[13]) }))
+        Ok(Some(FrameHeader { length, id, body_bytes, code: bytes[12], flags: ResponseFlags(bytes[13]) }))
     }
 
     /// Bytes of the whole frame, this header included.
@@ -119,10 +125,10 @@ impl Header {
     }
 
     /// The frame that `input` begins with; `None` until all of it has arrived.
-    pub fn frame<'a>(&self, input: &'a [u8]) -> Option<Frame<'a>> {
+    pub fn frame<'a>(&self, input: &'a [u8]) -> Option<ReceivedFrame<'a>> {
         let whole = input.get(HEADER_BYTES..self.frame_bytes())?;
         let (fields, body) = whole.split_at(whole.len() - self.body_bytes as usize);
-        Some(Frame { header: *self, fields, body })
+        Some(ReceivedFrame { header: *self, fields, body })
     }
 }
 
@@ -136,7 +142,12 @@ pub fn begin_frame(out: &mut Vec<u8>) -> usize {
 
 /// Writes the header of the frame that was begun at `start`; `body_bytes` of body follow what is in
 /// `out`.
-pub fn end_frame(out: &mut [u8], start: usize, (id, code, flags): (u32, u8, Flags), body_bytes: usize) {
+pub fn end_frame(
+    out: &mut [u8],
+    start: usize,
+    (id, code, flags): (u32, u8, ResponseFlags),
+    body_bytes: usize,
+) {
     let length = out.len() - start - HEADER_BYTES + body_bytes;
     debug_assert!(length <= FRAME_BYTES_MAX, "a frame of {length} bytes");
     let header = &mut out[start..start + HEADER_BYTES];
@@ -151,14 +162,14 @@ const ROOM_BYTES: usize = 72 << 10;
 
 /// A buffer between a socket, which fills it, and a reader of frames.
 #[derive(Debug, Default)]
-pub struct Inbox {
+pub struct FrameBuffer {
     /// All of it is initialised, so that a socket can write anywhere.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Inbox {
+impl FrameBuffer {
     /// What has arrived and was not taken.
     pub fn waiting(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
@@ -166,13 +177,13 @@ impl Inbox {
 
     /// The header of the frame that comes next; `None` until the whole of that frame is there.
     /// Errors: `InvalidArgument` for what is no frame.
-    pub fn next_header(&self) -> Result<Option<Header>> {
-        let header = Header::read(self.waiting())?;
+    pub fn next_header(&self) -> Result<Option<FrameHeader>> {
+        let header = FrameHeader::read(self.waiting())?;
         Ok(header.filter(|header| header.frame_bytes() <= self.waiting().len()))
     }
 
-    /// The frame with the header that [`Inbox::next_header`] answered.
-    pub fn frame(&self, header: &Header) -> Option<Frame<'_>> {
+    /// The frame with the header that [`FrameBuffer::next_header`] answered.
+    pub fn frame(&self, header: &FrameHeader) -> Option<ReceivedFrame<'_>> {
         header.frame(self.waiting())
     }
 
@@ -203,7 +214,7 @@ impl Inbox {
 
     /// Bytes of the frame that has begun to arrive, its header included; 0 until that is there.
     pub fn begun_bytes(&self) -> usize {
-        Header::read(self.waiting()).ok().flatten().map_or(0, |header| header.frame_bytes())
+        FrameHeader::read(self.waiting()).ok().flatten().map_or(0, |header| header.frame_bytes())
     }
 
     /// Says that `count` bytes of the room were filled.
@@ -235,24 +246,24 @@ mod tests {
 
     use fordway_store::Bucket;
 
-    use super::{HEADER_BYTES, Put, Request, *};
+    use super::{HEADER_BYTES, Request, WriteField, *};
 
     #[test]
     fn a_frame_is_found_again_only_when_it_is_whole() {
         let mut out = b"before".to_vec();
         let start = begin_frame(&mut out);
         out.extend_from_slice(b"fields");
-        end_frame(&mut out, start, (7, 3, Flags::STREAM), 4);
+        end_frame(&mut out, start, (7, 3, ResponseFlags::STREAM), 4);
         out.extend_from_slice(b"body and what comes behind");
         let input = &out[start..];
-        let header = Header::read(input).unwrap().unwrap();
+        let header = FrameHeader::read(input).unwrap().unwrap();
         assert_eq!((header.id, header.code, header.length, header.body_bytes), (7, 3, 10, 4));
-        assert!(header.flags.has(Flags::STREAM) && !header.flags.has(Flags::DESCRIPTOR));
+        assert!(header.flags.has(ResponseFlags::STREAM) && !header.flags.has(ResponseFlags::DESCRIPTOR));
         let frame = header.frame(input).unwrap();
         assert_eq!((frame.fields, frame.body), (&b"fields"[..], &b"body"[..]));
         for len in 0..header.frame_bytes() {
             let arrived = &input[..len];
-            let header = Header::read(arrived).unwrap();
+            let header = FrameHeader::read(arrived).unwrap();
             assert!(header.is_none_or(|header| header.frame(arrived).is_none()), "{len} bytes");
         }
     }
@@ -262,7 +273,7 @@ mod tests {
         let header = |length: u32, body: u32, zero: u8| {
             let mut bytes = Vec::new();
             (length, (1u32, (body, [1, 0, zero, 0]))).put(&mut bytes);
-            Header::read(&bytes)
+            FrameHeader::read(&bytes)
         };
         assert!(header(FRAME_BYTES_MAX as u32, 0, 0).unwrap().is_some());
         for refused in [header(FRAME_BYTES_MAX as u32 + 1, 0, 0), header(3, 4, 0), header(3, 3, 1)] {
@@ -270,7 +281,7 @@ mod tests {
         }
     }
 
-    fn feed(inbox: &mut Inbox, mut bytes: &[u8], at_once: usize) {
+    fn feed(inbox: &mut FrameBuffer, mut bytes: &[u8], at_once: usize) {
         while !bytes.is_empty() {
             let room = inbox.room();
             let count = bytes.len().min(at_once).min(room.len());
@@ -290,7 +301,7 @@ mod tests {
             bytes.resize(bytes.len() + body, id as u8);
         }
         for at_once in [1, 15, 16, 4096, 100_000, usize::MAX] {
-            let (mut inbox, mut found) = (Inbox::default(), Vec::new());
+            let (mut inbox, mut found) = (FrameBuffer::default(), Vec::new());
             for piece in bytes.chunks(at_once.min(bytes.len())) {
                 feed(&mut inbox, piece, at_once);
                 while let Some(header) = inbox.next_header().unwrap() {
@@ -310,7 +321,7 @@ mod tests {
     /// Sixteen bytes that announce sixteen million take no memory.
     #[test]
     fn an_announcement_takes_no_memory() {
-        let mut inbox = Inbox::default();
+        let mut inbox = FrameBuffer::default();
         let mut bytes = Vec::new();
         Request::Append {}.put(&mut bytes, 1, 16 << 20);
         feed(&mut inbox, &bytes[..HEADER_BYTES], 16);

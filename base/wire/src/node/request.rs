@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use fordway_store::{
     Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DocumentKind, Error,
-    ErrorKind, Expected, GetOptions, Key, ListQuery, ObjectInfo, PartOptions, PartsQuery, PutOptions,
-    PutResult, Result, Tags, UploadId, UploadsQuery, VersionId, Versioning, VersionsQuery,
+    ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, ObjectInfo, PartOptions, PartsQuery, PutOptions,
+    PutResult, Result, Tags, UploadId, UploadsQuery, VersionId, VersioningState, VersionsQuery,
 };
 
-use super::fields::{Input, Put, Take, malformed};
+use super::fields::{MessageInput, ReadField, WriteField, malformed};
 use super::handshake::NONCE_BYTES;
-use super::{FRAME_BYTES_MAX, Flags, Frame, HEADER_BYTES, begin_frame, end_frame};
+use super::{FRAME_BYTES_MAX, HEADER_BYTES, ReceivedFrame, ResponseFlags, begin_frame, end_frame};
 
 macro_rules! requests {
     ($($(#[$doc:meta])* $code:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })*) => {
@@ -39,9 +39,9 @@ macro_rules! requests {
             /// Reads the request of a frame. Errors: `InvalidArgument` for what is none,
             /// `NoSuchUpload` and `NoSuchVersion` for names that no store makes.
             pub fn take(code: u8, fields: &[u8]) -> Result<Request<'static>> {
-                let mut input = Input::new(fields);
+                let mut input = MessageInput::new(fields);
                 let request = match code {
-                    $($code => Request::$name { $($field: Take::take(&mut input)?),* },)*
+                    $($code => Request::$name { $($field: ReadField::take(&mut input)?),* },)*
                     _ => return Err(malformed(&format!("there is no operation {code}"))),
                 };
                 input.end()?;
@@ -64,33 +64,33 @@ requests! {
     5 HeadBucket { bucket: Cow<'a, Bucket> }
     /// `delete_bucket`.
     6 DeleteBucket { bucket: Cow<'a, Bucket> }
-    /// `versioning`. Reply: `Versioning`.
+    /// `versioning`. Reply: `VersioningState`.
     7 Versioning { bucket: Cow<'a, Bucket> }
     /// `set_versioning`.
-    8 SetVersioning { bucket: Cow<'a, Bucket>, versioning: Versioning }
+    8 SetVersioning { bucket: Cow<'a, Bucket>, versioning: VersioningState }
     /// An object in one message: the body. Reply: `PutResult`.
-    9 Put { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, expected: Cow<'a, Expected> }
+    9 Put { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, expected: Cow<'a, ExpectedContent> }
     /// `put_many`: the body holds the objects one behind the other, of the lengths given.
     /// Reply: list of results of `PutResult`.
     10 PutMany { bucket: Cow<'a, Bucket>, options: Cow<'a, PutOptions>, objects: Cow<'a, [(Key, u32)]> }
-    /// Starts an object. Reply: [`super::Started`], perhaps with a descriptor.
+    /// Starts an object. Reply: [`super::StartResponse`], perhaps with a descriptor.
     11 Start { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions> }
     /// Starts a part. Reply: as for `Start`.
     12 StartPart { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, number: u16, options: Cow<'a, PartOptions> }
     /// Appends the body to what was started. No reply: an error is told at the end.
     13 Append {}
-    /// Ends what was started; `filled` bytes were written to the descriptor. Reply: [`super::Committed`], with
+    /// Ends what was started; `filled` bytes were written to the descriptor. Reply: [`super::CommitResponse`], with
     /// the descriptor of a spare file if `wants_spare` and there is one.
-    14 Commit { expected: Cow<'a, Expected>, filled: Option<u64>, wants_spare: bool }
+    14 Commit { expected: Cow<'a, ExpectedContent>, filled: Option<u64>, wants_spare: bool }
     /// Forgets what was started.
     15 Abandon {}
-    /// `get`. Reply: [`super::Got`].
+    /// `get`. Reply: [`super::GetResponse`].
     16 Get { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
-    /// `read`. `is_large` says that the caller thinks so. Reply: [`super::ReadDone`].
+    /// `read`. `is_large` says that the caller thinks so. Reply: [`super::ReadResponse`].
     17 Read { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions>, is_large: bool }
     /// `read_ranges`. Reply: the lengths (list of 4 bytes each), and the body.
     18 ReadRanges { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, ranges: Cow<'a, [ByteRange]>, options: Cow<'a, GetOptions> }
-    /// `get_many`. Replies, all but the last with [`Flags::MORE`]: for each of the next keys, in order,
+    /// `get_many`. Replies, all but the last with [`ResponseFlags::MORE`]: for each of the next keys, in order,
     /// the result of its length in the body, or of none if it is to be asked for by itself.
     19 GetMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `head`. Reply: `ObjectInfo`.
@@ -103,13 +103,13 @@ requests! {
     23 Tags { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, version: Option<Cow<'a, VersionId>> }
     /// `set_tags`.
     24 SetTags { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, version: Option<Cow<'a, VersionId>>, tags: Cow<'a, Tags> }
-    /// `delete`. Reply: `Deleted`.
+    /// `delete`. Reply: `DeleteResult`.
     25 Delete { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, DeleteOptions> }
-    /// `delete_many`. Reply: list of results of `Deleted`.
+    /// `delete_many`. Reply: list of results of `DeleteResult`.
     26 DeleteMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `copy`. Reply: `PutResult`.
     27 Copy { from_bucket: Cow<'a, Bucket>, from_key: Cow<'a, Key>, bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, CopyOptions> }
-    /// `list`, at most [`super::PAGE_ENTRIES_MAX`] entries. Reply: `Listing`.
+    /// `list`, at most [`super::PAGE_ENTRIES_MAX`] entries. Reply: `ObjectListing`.
     28 List { bucket: Cow<'a, Bucket>, query: Cow<'a, ListQuery> }
     /// `list_versions`, as many. Reply: `VersionListing`.
     29 ListVersions { bucket: Cow<'a, Bucket>, query: Cow<'a, VersionsQuery> }
@@ -125,7 +125,7 @@ requests! {
     34 CompleteUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, parts: Cow<'a, [CompletedPart]>, options: Cow<'a, CompleteOptions> }
     /// `abort_upload`.
     35 AbortUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId> }
-    /// An object whose `filled` bytes were written to the spare file, by a thread on processor `core`. Reply: [`super::Committed`] as for
+    /// An object whose `filled` bytes were written to the spare file, by a thread on processor `core`. Reply: [`super::CommitResponse`] as for
     /// `Commit`, or none if the file is of no use for this object.
     36 PutSpare { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, filled: u64, core: u32 }
     /// `document`. Reply: the document, if there is one.
@@ -152,7 +152,7 @@ impl Request<'_> {
     pub fn put(&self, out: &mut Vec<u8>, id: u32, body_bytes: usize) {
         let start = begin_frame(out);
         self.put_fields(out);
-        end_frame(out, start, (id, self.code(), Flags::default()), body_bytes);
+        end_frame(out, start, (id, self.code(), ResponseFlags::default()), body_bytes);
     }
 }
 
@@ -173,7 +173,7 @@ pub(super) const FAILED: u8 = 1;
 
 /// How content comes with a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum ContentDelivery {
     /// As the frame's body.
     Inline,
     /// As this many bytes behind the frame.
@@ -184,62 +184,62 @@ pub enum Sent {
 
 /// The answer to `Get`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Got {
+pub struct GetResponse {
     /// The object.
     pub info: ObjectInfo,
     /// The bytes of it that are sent.
     pub range: Range<u64>,
     /// How they are sent.
-    pub sent: Sent,
+    pub sent: ContentDelivery,
 }
 
 /// The answer to `Read`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadDone {
+pub struct ReadResponse {
     /// Bytes in the whole object.
     pub size: u64,
     /// How those that were asked for are sent.
-    pub sent: Sent,
+    pub sent: ContentDelivery,
 }
 
 /// The answer to `Start` and `StartPart`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Started {
+pub struct StartResponse {
     /// Whether a descriptor came along, to which the content can be written from its first byte on.
     pub has_file: bool,
 }
 
 /// The answer to `Commit`, and to `PutSpare` where that was done.
 #[derive(Clone, Debug)]
-pub struct Committed {
+pub struct CommitResponse {
     /// The object.
     pub made: PutResult,
     /// Whether a descriptor came along, to which the content of the next object can be written.
     pub has_spare: bool,
 }
 
-impl Put for Sent {
+impl WriteField for ContentDelivery {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
-            Sent::Inline => out.push(0),
-            Sent::Stream(len) => (1u8, *len).put(out),
-            Sent::Descriptor(offset, len) => (2u8, (*offset, *len)).put(out),
+            ContentDelivery::Inline => out.push(0),
+            ContentDelivery::Stream(len) => (1u8, *len).put(out),
+            ContentDelivery::Descriptor(offset, len) => (2u8, (*offset, *len)).put(out),
         }
     }
 }
 
-impl Take for Sent {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
+impl ReadField for ContentDelivery {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         match u8::take(input)? {
-            0 => Ok(Sent::Inline),
-            1 => Ok(Sent::Stream(u64::take(input)?)),
-            2 => Ok(Sent::Descriptor(u64::take(input)?, u64::take(input)?)),
+            0 => Ok(ContentDelivery::Inline),
+            1 => Ok(ContentDelivery::Stream(u64::take(input)?)),
+            2 => Ok(ContentDelivery::Descriptor(u64::take(input)?, u64::take(input)?)),
             _ => Err(malformed("there is no such way to send content")),
         }
     }
 }
 
-impl Put for Got {
+impl WriteField for GetResponse {
     fn put(&self, out: &mut Vec<u8>) {
         self.info.put(out);
         (self.range.start, self.range.end).put(out);
@@ -247,76 +247,76 @@ impl Put for Got {
     }
 }
 
-impl Take for Got {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
-        let (info, (start, end)) = Take::take(input)?;
-        Ok(Got { info, range: start..end, sent: Sent::take(input)? })
+impl ReadField for GetResponse {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+        let (info, (start, end)) = ReadField::take(input)?;
+        Ok(GetResponse { info, range: start..end, sent: ContentDelivery::take(input)? })
     }
 }
 
-impl Put for ReadDone {
+impl WriteField for ReadResponse {
     fn put(&self, out: &mut Vec<u8>) {
         (self.size, self.sent).put(out);
     }
 }
 
-impl Take for ReadDone {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
-        let (size, sent) = Take::take(input)?;
-        Ok(ReadDone { size, sent })
+impl ReadField for ReadResponse {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+        let (size, sent) = ReadField::take(input)?;
+        Ok(ReadResponse { size, sent })
     }
 }
 
-impl Put for Started {
+impl WriteField for StartResponse {
     fn put(&self, out: &mut Vec<u8>) {
         self.has_file.put(out);
     }
 }
 
-impl Take for Started {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
-        Ok(Started { has_file: bool::take(input)? })
+impl ReadField for StartResponse {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+        Ok(StartResponse { has_file: bool::take(input)? })
     }
 }
 
-impl Put for Committed {
+impl WriteField for CommitResponse {
     fn put(&self, out: &mut Vec<u8>) {
         self.made.put(out);
         self.has_spare.put(out);
     }
 }
 
-impl Take for Committed {
-    fn take(input: &mut Input<'_>) -> Result<Self> {
-        Ok(Committed { made: Take::take(input)?, has_spare: Take::take(input)? })
+impl ReadField for CommitResponse {
+    fn take(input: &mut MessageInput<'_>) -> Result<Self> {
+        Ok(CommitResponse { made: ReadField::take(input)?, has_spare: ReadField::take(input)? })
     }
 }
 
 /// Reads the reply of a frame. Errors: the one that the gateway answered; `BadResponse` for what is
 /// no reply.
-pub fn take_reply<T: Take>(frame: &Frame<'_>) -> Result<T> {
+pub fn take_reply<T: ReadField>(frame: &ReceivedFrame<'_>) -> Result<T> {
     let bad = |error: Error| Error::new(ErrorKind::BadResponse, error.detail());
     match frame.header.code {
-        DONE => Input::all(frame.fields).map_err(bad),
-        FAILED => Err(Input::all::<Error>(frame.fields).unwrap_or_else(bad)),
+        DONE => MessageInput::all(frame.fields).map_err(bad),
+        FAILED => Err(MessageInput::all::<Error>(frame.fields).unwrap_or_else(bad)),
         _ => Err(bad(malformed("there is no such reply"))),
     }
 }
 
 /// A reply as it is sent, but for its body.
 #[derive(Debug)]
-pub struct Reply<'a, T> {
+pub struct NodeResponse<'a, T> {
     /// The id of the request.
     pub id: u32,
-    /// See [`Flags`].
-    pub flags: Flags,
+    /// See [`ResponseFlags`].
+    pub flags: ResponseFlags,
     /// What is answered.
     pub answer: Result<&'a T, &'a Error>,
     /// Bytes of body that follow.
     pub body_bytes: usize,
 }
 
-impl<T: Put> Reply<'_, T> {
+impl<T: WriteField> NodeResponse<'_, T> {
     /// Appends the reply but for its body. An answer that no frame has room for becomes an error.
     pub fn put(&self, out: &mut Vec<u8>) {
         let start = begin_frame(out);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use fordway_store::{Checksum, ChecksumAlgorithm, CompletedPart, Result, Tags, Versioning};
+use fordway_store::{Checksum, ChecksumAlgorithm, CompletedPart, Result, Tags, VersioningState};
 
 use super::{etag, for_each_element, number, required};
 
@@ -91,12 +91,12 @@ pub fn create_bucket_configuration(region: &str) -> String {
 }
 
 /// The body that has a bucket keep versions, or no longer.
-pub fn versioning_configuration(versioning: Versioning) -> String {
+pub fn versioning_configuration(versioning: VersioningState) -> String {
     let mut body = opened("VersioningConfiguration", 128);
     match versioning {
-        Versioning::Unversioned => {}
-        Versioning::Enabled => body.push_str("<Status>Enabled</Status>"),
-        Versioning::Suspended => body.push_str("<Status>Suspended</Status>"),
+        VersioningState::Unversioned => {}
+        VersioningState::Enabled => body.push_str("<Status>Enabled</Status>"),
+        VersioningState::Suspended => body.push_str("<Status>Suspended</Status>"),
     }
     body.push_str("</VersioningConfiguration>");
     body
@@ -153,17 +153,17 @@ fn push_escaped(to: &mut String, text: &str) {
 }
 
 /// A document that is being written.
-pub struct AnswerDocument {
+pub struct ResponseDocument {
     text: String,
     /// Elements that are not closed yet, the root first.
     open: Vec<&'static str>,
 }
 
-impl AnswerDocument {
+impl ResponseDocument {
     /// Begins a document with this root.
     pub fn new(root: &'static str) -> Self {
         let text = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>{}", opened(root, 512));
-        AnswerDocument { text, open: vec![root] }
+        ResponseDocument { text, open: vec![root] }
     }
 
     /// Adds an element that holds text.
@@ -225,7 +225,7 @@ mod tests {
 
     use super::super::{copied, list_parts};
     use super::*;
-    use crate::s3_xml::objects::Copied;
+    use crate::s3_xml::objects::CopyResult;
 
     fn texts(document: &str, wanted: &str) -> Vec<String> {
         let mut found = Vec::new();
@@ -250,7 +250,7 @@ mod tests {
         let sum = Checksum::of(ChecksumAlgorithm::Crc32, b"123456789");
         let body = complete_multipart_upload(&[CompletedPart { checksum: Some(sum), ..part(1) }]);
         assert_eq!(texts(&body, "Part/ChecksumCRC32"), ["y/Q5Jg=="]);
-        assert_eq!(texts(&versioning_configuration(Versioning::Suspended), "Status"), ["Suspended"]);
+        assert_eq!(texts(&versioning_configuration(VersioningState::Suspended), "Status"), ["Suspended"]);
     }
 
     proptest! {
@@ -264,19 +264,19 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let sum = Checksum::of(ChecksumAlgorithm::XxHash128, b"123456789");
-        let mut document = AnswerDocument::new("CopyObjectResult");
+        let mut document = ResponseDocument::new("CopyObjectResult");
         document.element("ETag", "\"a<b\"").checksum_with_type(Some(&sum));
         let text = document.finish();
         assert!(text.contains("<ChecksumType>FULL_OBJECT</ChecksumType>"), "{text}");
         match copied(text.as_bytes()).unwrap() {
-            Copied::Done(tag, _, found) => assert_eq!((tag.as_str(), found), ("a<b", Some(sum))),
-            Copied::Failed(error) => panic!("{error:?}"),
+            CopyResult::Done(tag, _, found) => assert_eq!((tag.as_str(), found), ("a<b", Some(sum))),
+            CopyResult::Failed(error) => panic!("{error:?}"),
         }
     }
 
     #[test]
     fn what_is_open_is_closed() {
-        let mut document = AnswerDocument::new("ListPartsResult");
+        let mut document = ResponseDocument::new("ListPartsResult");
         document.open("Part").element("PartNumber", "3").element("Size", "1").element("ETag", "t");
         assert_eq!(list_parts(document.finish().as_bytes()).unwrap().parts[0].number, 3);
     }

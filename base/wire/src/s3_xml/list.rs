@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     ChecksumAlgorithm, ChecksumPlan, ChecksumType, ETag, Error, ErrorKind, ObjectSummary, Result, VersionId,
-    VersionListing, VersionSummary, Versioning, VersionsQuery,
+    VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };
 
 use super::bodies::{opened, push_element};
@@ -105,13 +105,13 @@ pub fn list_all_my_buckets(document: &[u8]) -> Result<(Vec<ListedBucket>, Option
 }
 
 /// Reads a `VersioningConfiguration`. Errors: `BadResponse`.
-pub fn bucket_versioning(document: &[u8]) -> Result<Versioning> {
-    let mut found = Versioning::Unversioned;
+pub fn bucket_versioning(document: &[u8]) -> Result<VersioningState> {
+    let mut found = VersioningState::Unversioned;
     for_each_element(document, "VersioningConfiguration", |path, text| {
         if path == "Status" {
             found = match text.trim() {
-                "Enabled" => Versioning::Enabled,
-                "Suspended" => Versioning::Suspended,
+                "Enabled" => VersioningState::Enabled,
+                "Suspended" => VersioningState::Suspended,
                 other => return Err(bad(format!("the versioning status is {other:?}"))),
             };
         }
@@ -121,7 +121,7 @@ pub fn bucket_versioning(document: &[u8]) -> Result<Versioning> {
 }
 
 /// What a server answers to a query beside the page itself.
-pub struct VersionsAnswer<'a> {
+pub struct VersionsResponse<'a> {
     /// The bucket.
     pub bucket: &'a str,
     /// What was asked for.
@@ -135,8 +135,8 @@ pub struct VersionsAnswer<'a> {
 }
 
 /// Writes a `ListVersionsResult`.
-pub fn list_versions_result(answer: &VersionsAnswer, page: &VersionListing) -> String {
-    let VersionsAnswer { query, encode, .. } = answer;
+pub fn list_versions_result(answer: &VersionsResponse, page: &VersionListing) -> String {
+    let VersionsResponse { query, encode, .. } = answer;
     let mut body = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>");
     body.push_str(&opened("ListVersionsResult", 512 * page.versions.len()));
     push_element(&mut body, "Name", answer.bucket);
@@ -165,7 +165,7 @@ pub fn list_versions_result(answer: &VersionsAnswer, page: &VersionListing) -> S
     body
 }
 
-fn push_version(body: &mut String, version: &VersionSummary, answer: &VersionsAnswer) {
+fn push_version(body: &mut String, version: &VersionSummary, answer: &VersionsResponse) {
     let element = if version.content.is_some() { "Version" } else { "DeleteMarker" };
     body.push_str(&format!("<{element}>"));
     push_element(body, "Key", &(answer.encode)(&version.key));
@@ -193,7 +193,7 @@ pub fn list_versions(document: &[u8]) -> Result<VersionListing> {
     let mut page = VersionListing::default();
     let (mut is_truncated, mut is_url_encoded) = (false, false);
     let (mut next_key, mut next_version) = (None, None);
-    let mut version = Blank::default();
+    let mut version = PartialVersion::default();
     for_each_element(document, "ListVersions", |path, text| {
         match path {
             "Version" | "DeleteMarker" => {
@@ -224,7 +224,7 @@ pub fn list_versions(document: &[u8]) -> Result<VersionListing> {
 
 /// A version of which the elements are still arriving.
 #[derive(Default)]
-struct Blank {
+struct PartialVersion {
     key: String,
     version: String,
     is_latest: bool,
@@ -235,7 +235,7 @@ struct Blank {
     kind: Option<ChecksumType>,
 }
 
-impl Blank {
+impl PartialVersion {
     fn set(&mut self, path: &str, text: &str) -> Result<()> {
         match path.split_once('/') {
             Some(("Version" | "DeleteMarker", "Key")) => text.clone_into(&mut self.key),
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn versioning_both_ways() {
-        for state in [Versioning::Unversioned, Versioning::Enabled, Versioning::Suspended] {
+        for state in [VersioningState::Unversioned, VersioningState::Enabled, VersioningState::Suspended] {
             assert_eq!(bucket_versioning(versioning_configuration(state).as_bytes()).unwrap(), state);
         }
         let odd = b"<VersioningConfiguration><Status>Maybe</Status></VersioningConfiguration>";
@@ -348,7 +348,7 @@ mod tests {
         };
         let query = VersionsQuery::default();
         let answer =
-            VersionsAnswer { bucket: "b", query: &query, encode: &encode, is_url_encoded, owner: "me" };
+            VersionsResponse { bucket: "b", query: &query, encode: &encode, is_url_encoded, owner: "me" };
         list_versions_result(&answer, page)
     }
 

@@ -11,15 +11,15 @@ mod list;
 mod objects;
 
 pub use bodies::{
-    AnswerDocument, complete_multipart_upload, completed_parts, create_bucket_configuration, delete, escaped,
-    tagging, unknown_element, versioning_configuration,
+    ResponseDocument, complete_multipart_upload, completed_parts, create_bucket_configuration, delete,
+    escaped, tagging, unknown_element, versioning_configuration,
 };
 pub use list::{
-    ListBucketPage, ListedBucket, VersionsAnswer, bucket_versioning, list_all_my_buckets, list_bucket,
+    ListBucketPage, ListedBucket, VersionsResponse, bucket_versioning, list_all_my_buckets, list_bucket,
     list_versions, list_versions_result,
 };
 pub use objects::{
-    AclDocument, AclGrant, AttributesPage, CompletedUpload, Copied, DeleteFailure, DeleteOutcome,
+    AclDocument, AttributesPage, CompletedUpload, CopyResult, DeleteFailure, DeleteOutcome, GrantElement,
     UploadsPage, access_control_policy, complete_multipart_upload_result, copied, delete_result,
     initiate_multipart_upload, list_parts, list_uploads, object_attributes, object_tags,
 };

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Checksum, ChecksumAlgorithm, ChecksumType, Deleted, ETag, ObjectPart, PartInfo, PartListing, Result,
+    Checksum, ChecksumAlgorithm, ChecksumType, DeleteResult, ETag, ObjectPart, PartInfo, PartListing, Result,
     Tags, UploadId, UploadListing, UploadSummary, VersionId,
 };
 
@@ -13,7 +13,7 @@ use super::{
 
 /// How a copy of an object or part ended; like a completion it may fail under status 200.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Copied {
+pub enum CopyResult {
     /// The copy is there, with this tag and time, and with this checksum where it has one.
     Done(ETag, SystemTime, Option<Checksum>),
     /// It is not.
@@ -21,9 +21,9 @@ pub enum Copied {
 }
 
 /// Reads a `CopyObjectResult` or `CopyPartResult`. Errors: `BadResponse`.
-pub fn copied(document: &[u8]) -> Result<Copied> {
+pub fn copied(document: &[u8]) -> Result<CopyResult> {
     if let Some(error) = error_document(document)? {
-        return Ok(Copied::Failed(error));
+        return Ok(CopyResult::Failed(error));
     }
     let (mut tag, mut modified, mut sum) = (None, UNIX_EPOCH, None);
     for_each_element(document, "Copy", |path, text| {
@@ -34,7 +34,7 @@ pub fn copied(document: &[u8]) -> Result<Copied> {
         }
         Ok(())
     })?;
-    Ok(Copied::Done(required(tag, "ETag")?, modified, sum))
+    Ok(CopyResult::Done(required(tag, "ETag")?, modified, sum))
 }
 
 /// A key that could not be deleted, and why.
@@ -52,7 +52,7 @@ pub struct DeleteFailure {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteOutcome {
     /// Keys that are gone, and what that made of them.
-    pub deleted: Vec<(String, Deleted)>,
+    pub deleted: Vec<(String, DeleteResult)>,
     /// Keys that are not.
     pub failures: Vec<DeleteFailure>,
 }
@@ -60,7 +60,8 @@ pub struct DeleteOutcome {
 /// Reads a `DeleteResult`. Errors: `BadResponse`.
 pub fn delete_result(document: &[u8]) -> Result<DeleteOutcome> {
     let mut outcome = DeleteOutcome::default();
-    let (mut key, mut deleted, mut failure) = (String::new(), Deleted::default(), DeleteFailure::default());
+    let (mut key, mut deleted, mut failure) =
+        (String::new(), DeleteResult::default(), DeleteFailure::default());
     for_each_element(document, "Delete", |path, text| {
         match path {
             "Deleted/Key" => text.clone_into(&mut key),
@@ -255,12 +256,12 @@ pub struct AclDocument {
     /// The owner's name.
     pub owner_name: String,
     /// What is granted to whom.
-    pub grants: Vec<AclGrant>,
+    pub grants: Vec<GrantElement>,
 }
 
 /// One grant: of the grantee's texts, those that its kind has are there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AclGrant {
+pub struct GrantElement {
     /// Of a user by e-mail address.
     pub email: String,
     /// Of a user by canonical id.
@@ -276,7 +277,7 @@ pub struct AclGrant {
 /// Reads an `AccessControlPolicy`. Errors: `BadResponse`.
 pub fn access_control_policy(document: &[u8]) -> Result<AclDocument> {
     let mut acl = AclDocument::default();
-    let mut grant = AclGrant::default();
+    let mut grant = GrantElement::default();
     for_each_element(document, "AccessControlPolicy", |path, text| {
         match path {
             "Owner/ID" => acl.owner_id = text.to_owned(),
@@ -307,9 +308,9 @@ mod tests {
         let document = b"<CopyPartResult><LastModified>2011-04-11T20:34:56.000Z</LastModified>\
             <ETag>\"9b2c\"</ETag><ChecksumCRC32>y/Q5Jg==</ChecksumCRC32></CopyPartResult>";
         let sum = Checksum::of(ChecksumAlgorithm::Crc32, b"123456789");
-        let copy = Copied::Done(ETag::new("9b2c"), time("2011-04-11T20:34:56Z"), Some(sum));
+        let copy = CopyResult::Done(ETag::new("9b2c"), time("2011-04-11T20:34:56Z"), Some(sum));
         assert_eq!(copied(document).unwrap(), copy);
-        assert!(matches!(copied(b"<Error><Code>SlowDown</Code></Error>").unwrap(), Copied::Failed(_)));
+        assert!(matches!(copied(b"<Error><Code>SlowDown</Code></Error>").unwrap(), CopyResult::Failed(_)));
     }
 
     #[test]
@@ -321,8 +322,8 @@ mod tests {
         let DeleteOutcome { deleted, failures } = delete_result(document).unwrap();
         assert_eq!(failures.len(), 1);
         assert_eq!((failures[0].key.as_str(), failures[0].code.as_str()), ("b\u{1}", "AccessDenied"));
-        let marker = Deleted { version: VersionId::new("v").ok(), is_marker: true };
-        assert_eq!(deleted, [("a".into(), Deleted::default()), ("c".into(), marker)]);
+        let marker = DeleteResult { version: VersionId::new("v").ok(), is_marker: true };
+        assert_eq!(deleted, [("a".into(), DeleteResult::default()), ("c".into(), marker)]);
         assert!(delete_result(b"<Other/>").is_err());
     }
 
@@ -394,9 +395,13 @@ mod tests {
             </AccessControlList></AccessControlPolicy>";
         let acl = access_control_policy(document).unwrap();
         assert_eq!((acl.owner_id.as_str(), acl.owner_name.as_str()), ("o", ""));
-        let user =
-            AclGrant { id: "u".into(), name: "U".into(), permission: "READ".into(), ..Default::default() };
-        let group = AclGrant { uri: "g".into(), permission: "WRITE".into(), ..Default::default() };
+        let user = GrantElement {
+            id: "u".into(),
+            name: "U".into(),
+            permission: "READ".into(),
+            ..Default::default()
+        };
+        let group = GrantElement { uri: "g".into(), permission: "WRITE".into(), ..Default::default() };
         assert_eq!(acl.grants, [user, group]);
     }
 }

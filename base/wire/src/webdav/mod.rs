@@ -1,6 +1,6 @@
 //! WebDAV (RFC 4918) and third-party copies as WLCG does them: what a client asks and what it is told.
 //!
-//! [`multistatus`] reads the one document that WebDAV answers with; [`Collection`] says what the
+//! [`multistatus`] reads the one document that WebDAV answers with; [`CollectionAddress`] says what the
 //! addresses in it mean (section 8.3), and refuses those that do not belong there. [`CopyReport`] reads what a
 //! server says of a copy while that goes on: performance markers, and at the end a
 //! line that says how it went (WLCG's HTTP-TPC, after the markers of GridFTP).
@@ -17,7 +17,7 @@
 
 mod multistatus;
 
-pub use multistatus::{Described, PROPFIND, Properties, multistatus};
+pub use multistatus::{DescribedResource, PROPFIND, ResourceProperties, multistatus};
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ use crate::uri;
 /// The collection that was asked about. Its addresses are only compared: nothing is ever sent to an
 /// address that a listing states, so a listing can lead nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collection {
+pub struct CollectionAddress {
     /// Without port, in small letters.
     host: String,
     /// Decoded.
@@ -38,37 +38,37 @@ pub struct Collection {
 
 /// Where something is that a listing of a collection names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ListedLocation {
     /// It is the collection.
     Itself,
     /// It is a member of it.
-    Member(Name),
+    Member(MemberName),
     /// It is a member of a member, which nobody asked about.
     Deeper,
 }
 
 /// The name of a member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Name {
+pub struct MemberName {
     /// As people read it; percent-encoded where it is not UTF-8.
     pub shown: String,
     /// As it goes into an address.
     pub encoded: String,
 }
 
-impl Collection {
+impl CollectionAddress {
     /// Of the host and the path (percent-encoded, a query is not looked at) that were asked.
     pub fn new(host: &str, path: &str) -> Self {
         let path = path.split(['?', '#']).next().unwrap_or_default();
         let segments = path.split('/').filter(|segment| !segment.is_empty());
-        Collection { host: host.to_ascii_lowercase(), segments: segments.map(decoded).collect() }
+        CollectionAddress { host: host.to_ascii_lowercase(), segments: segments.map(decoded).collect() }
     }
 
     /// What `href` is to the collection: an absolute address, an absolute path, or one relative to
     /// the collection. Scheme and port are not looked at, as a proxy in front of a server changes them;
     /// nor are empty segments.
     /// Errors: `BadResponse` for what lies outside of the collection or could be taken for it.
-    pub fn place(&self, href: &str) -> Result<Place> {
+    pub fn place(&self, href: &str) -> Result<ListedLocation> {
         let outside = || {
             let detail =
                 format!("the server lists {href:?}, which is outside of the collection that was asked about");
@@ -89,9 +89,9 @@ impl Collection {
             return Err(outside());
         }
         Ok(match inner {
-            [] => Place::Itself,
-            [name] => Place::Member(Name::of(name)),
-            _ => Place::Deeper,
+            [] => ListedLocation::Itself,
+            [name] => ListedLocation::Member(MemberName::of(name)),
+            _ => ListedLocation::Deeper,
         })
     }
 
@@ -114,17 +114,17 @@ impl Collection {
     }
 }
 
-impl Name {
+impl MemberName {
     fn of(name: &[u8]) -> Self {
         let mut encoded = String::new();
         match std::str::from_utf8(name) {
             Ok(text) => {
                 uri::push_query(&mut encoded, text);
-                Name { shown: text.to_owned(), encoded }
+                MemberName { shown: text.to_owned(), encoded }
             }
             Err(_) => {
                 uri::push_bytes(&mut encoded, name);
-                Name { shown: encoded.clone(), encoded }
+                MemberName { shown: encoded.clone(), encoded }
             }
         }
     }
@@ -143,7 +143,7 @@ const REASON_CHARS_MAX: usize = 400;
 
 /// How a copy ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CopyOutcome {
     /// The server says that all was copied.
     Success,
     /// It was not; the server's reason, in one line of printable text.
@@ -159,7 +159,7 @@ pub struct CopyReport {
     bytes: Option<u64>,
     /// Bytes by stripe: each counts from its own start.
     stripes: BTreeMap<u64, u64>,
-    outcome: Option<Outcome>,
+    outcome: Option<CopyOutcome>,
 }
 
 impl CopyReport {
@@ -186,7 +186,7 @@ impl CopyReport {
 
     /// How the copy ended; `None` if the report does not say so, and was cut off. The last line need
     /// not be ended. Errors: as [`CopyReport::push`].
-    pub fn finish(mut self) -> Result<Option<Outcome>> {
+    pub fn finish(mut self) -> Result<Option<CopyOutcome>> {
         self.end_line()?;
         Ok(self.outcome)
     }
@@ -211,8 +211,8 @@ impl CopyReport {
             }
             "end" => self.end_marker()?,
             // The first such line counts.
-            "success" => self.ended(Outcome::Success),
-            "failure" | "failed" | "error" | "aborted" => self.ended(Outcome::Failure(shown(value))),
+            "success" => self.ended(CopyOutcome::Success),
+            "failure" | "failed" | "error" | "aborted" => self.ended(CopyOutcome::Failure(shown(value))),
             _ => false,
         };
         Ok(is_end)
@@ -227,7 +227,7 @@ impl CopyReport {
         Ok(true)
     }
 
-    fn ended(&mut self, outcome: Outcome) -> bool {
+    fn ended(&mut self, outcome: CopyOutcome) -> bool {
         self.outcome.get_or_insert(outcome);
         false
     }
@@ -249,9 +249,9 @@ mod tests {
 
     use super::*;
 
-    fn member(href: &str) -> Option<Name> {
-        match Collection::new("h.org", "/a%20b/c?q=1").place(href) {
-            Ok(Place::Member(name)) => Some(name),
+    fn member(href: &str) -> Option<MemberName> {
+        match CollectionAddress::new("h.org", "/a%20b/c?q=1").place(href) {
+            Ok(ListedLocation::Member(name)) => Some(name),
             Ok(other) => panic!("{href}: {other:?}"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::BadResponse);
@@ -270,17 +270,17 @@ mod tests {
             "d%C3%A4",
             "./d\u{e4}",
         ] {
-            let name = Name { shown: "d\u{e4}".into(), encoded: "d%C3%A4".into() };
+            let name = MemberName { shown: "d\u{e4}".into(), encoded: "d%C3%A4".into() };
             assert_eq!(member(href), Some(name), "{href}");
         }
         assert_eq!(
             member("/a%20b/c/%ff%20").unwrap(),
-            Name { shown: "%FF%20".into(), encoded: "%FF%20".into() }
+            MemberName { shown: "%FF%20".into(), encoded: "%FF%20".into() }
         );
         assert_eq!(member("./x:y").unwrap().encoded, "x%3Ay");
-        let root = Collection::new("::1", "");
-        assert_eq!(root.place("http://[::1]:80").unwrap(), Place::Itself);
-        assert_eq!(root.place("/a/b").unwrap(), Place::Deeper);
+        let root = CollectionAddress::new("::1", "");
+        assert_eq!(root.place("http://[::1]:80").unwrap(), ListedLocation::Itself);
+        assert_eq!(root.place("/a/b").unwrap(), ListedLocation::Deeper);
     }
 
     #[test]
@@ -308,12 +308,12 @@ mod tests {
     proptest! {
         #[test]
         fn no_address_makes_it_panic(href in any::<String>(), path in any::<String>()) {
-            let _result = Collection::new("h", &path).place(&href);
+            let _result = CollectionAddress::new("h", &path).place(&href);
         }
 
         #[test]
         fn a_member_never_leads_elsewhere(href in "(/|\\.|%2e|%2F|a|%00|:|http://h|\\?){0,12}") {
-            if let Ok(Place::Member(name)) = Collection::new("h", "/a").place(&href) {
+            if let Ok(ListedLocation::Member(name)) = CollectionAddress::new("h", "/a").place(&href) {
                 prop_assert!(!name.shown.contains('/') && name.shown != "." && name.shown != "..");
                 prop_assert!(!name.encoded.contains(['/', '?', '#']));
             }
@@ -324,8 +324,8 @@ mod tests {
             prop_assume!(name != "." && name != "..");
             let mut encoded = String::new();
             uri::push_query(&mut encoded, &name);
-            let place = Collection::new("h", "/a/").place(&format!("/a/{encoded}")).unwrap();
-            prop_assert_eq!(place, Place::Member(Name { shown: name, encoded }));
+            let place = CollectionAddress::new("h", "/a/").place(&format!("/a/{encoded}")).unwrap();
+            prop_assert_eq!(place, ListedLocation::Member(MemberName { shown: name, encoded }));
         }
     }
 
@@ -336,7 +336,7 @@ mod tests {
         )
     }
 
-    fn outcome(text: &str) -> Option<Outcome> {
+    fn outcome(text: &str) -> Option<CopyOutcome> {
         let mut report = CopyReport::default();
         report.push(text.as_bytes()).unwrap();
         report.finish().unwrap()
@@ -351,19 +351,19 @@ mod tests {
         assert!(!report.push(b"Perf Marker\nEnd\nStripe Bytes Transferred: 9\n").unwrap());
         assert_eq!(report.bytes(), 13);
         report.push(b"success: Created").unwrap();
-        assert_eq!(report.finish().unwrap(), Some(Outcome::Success));
+        assert_eq!(report.finish().unwrap(), Some(CopyOutcome::Success));
     }
 
     #[test]
     fn the_end_is_said_or_it_is_not() {
-        assert_eq!(outcome("Success"), Some(Outcome::Success));
-        assert_eq!(outcome("failure: a\tb\nsuccess: c\n"), Some(Outcome::Failure("a b".into())));
-        assert_eq!(outcome("ERROR: x"), Some(Outcome::Failure("x".into())));
+        assert_eq!(outcome("Success"), Some(CopyOutcome::Success));
+        assert_eq!(outcome("failure: a\tb\nsuccess: c\n"), Some(CopyOutcome::Failure("a b".into())));
+        assert_eq!(outcome("ERROR: x"), Some(CopyOutcome::Failure("x".into())));
         assert_eq!(outcome("Stripe: success\nsuccessful: x\n"), None);
         assert_eq!(outcome(&marker(0, 1)), None);
         assert_eq!(
             outcome(&format!("failure: {}", "x".repeat(5000))),
-            Some(Outcome::Failure("x".repeat(400)))
+            Some(CopyOutcome::Failure("x".repeat(400)))
         );
     }
 

@@ -9,7 +9,7 @@ use quick_xml::name::{Namespace, ResolveResult};
 
 use crate::date;
 
-/// The body of a PROPFIND that asks for what [`Properties`] holds.
+/// The body of a PROPFIND that asks for what [`ResourceProperties`] holds.
 pub const PROPFIND: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?><propfind xmlns=\"DAV:\"><prop><resourcetype/>\
      <getcontentlength/><getlastmodified/><getetag/></prop></propfind>";
 
@@ -18,18 +18,18 @@ const DEPTH_MAX: usize = 64;
 
 /// What is said of one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Described {
+pub struct DescribedResource {
     /// Its address as the server writes it.
     pub href: String,
     /// The status of the resource as a whole, where there is one: a failure, mostly.
     pub status: Option<u16>,
     /// Its properties, of those that the server could tell.
-    pub properties: Properties,
+    pub properties: ResourceProperties,
 }
 
 /// Properties of a resource. What was not told, or makes no sense, is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Properties {
+pub struct ResourceProperties {
     /// Whether it is a collection.
     pub is_collection: bool,
     /// `getcontentlength`: bytes.
@@ -44,11 +44,11 @@ pub struct Properties {
 /// Elements count by their namespace (`DAV:`), under whatever prefix; others are passed over.
 /// Errors: `BadResponse` for what is no such document, is not whole, or declares a document type:
 /// that is what entities that multiply are made with, and no server has a use for it.
-pub fn multistatus(document: &[u8]) -> Result<Vec<Described>> {
+pub fn multistatus(document: &[u8]) -> Result<Vec<DescribedResource>> {
     let text = std::str::from_utf8(document)
         .map_err(|error| bad("the multistatus document is not UTF-8").caused_by(error))?;
     let mut reader = NsReader::from_str(text.trim_start_matches('\u{feff}'));
-    let mut parsed = Parser::default();
+    let mut parsed = MultistatusParser::default();
     loop {
         let (namespace, event) = reader.read_resolved_event().map_err(not_xml)?;
         let is_dav = matches!(namespace, ResolveResult::Bound(Namespace("DAV:")));
@@ -74,23 +74,23 @@ pub fn multistatus(document: &[u8]) -> Result<Vec<Described>> {
 
 /// Where in the document the reader is, and what it has found.
 #[derive(Default)]
-struct Parser {
+struct MultistatusParser {
     /// Names from the root on, each behind a slash; `-` for names of other namespaces.
     path: String,
     depth: usize,
     has_root: bool,
     text: String,
-    found: Vec<Described>,
+    found: Vec<DescribedResource>,
     /// How many there were before the `response` that is open.
     found_before: usize,
     /// Of the `response` that is open.
-    current: Described,
+    current: DescribedResource,
     /// Of the `propstat` that is open: its status decides whether it counts, and comes last.
-    properties: Properties,
+    properties: ResourceProperties,
     properties_status: Option<u16>,
 }
 
-impl Parser {
+impl MultistatusParser {
     fn enter(&mut self, is_dav: bool, name: &str) -> Result<()> {
         if self.depth == 0 {
             if self.has_root || !is_dav || name != "multistatus" {
@@ -152,7 +152,7 @@ impl Parser {
         Ok(())
     }
 
-    fn finish(self) -> Result<Vec<Described>> {
+    fn finish(self) -> Result<Vec<DescribedResource>> {
         match (self.has_root, self.depth) {
             (true, 0) => Ok(self.found),
             (true, _) => Err(bad("the multistatus document ends in its middle")),
@@ -161,7 +161,7 @@ impl Parser {
     }
 }
 
-impl Properties {
+impl ResourceProperties {
     fn set(&mut self, name: &str, text: &str) {
         match name {
             "resourcetype/collection" => self.is_collection = true,
@@ -174,7 +174,7 @@ impl Properties {
         }
     }
 
-    fn merge(&mut self, other: Properties) {
+    fn merge(&mut self, other: ResourceProperties) {
         self.is_collection |= other.is_collection;
         self.size_bytes = other.size_bytes.or(self.size_bytes);
         self.modified = other.modified.or(self.modified);
@@ -226,18 +226,18 @@ mod tests {
     fn properties_count_by_their_status_and_namespace() {
         let document = APACHE.replace("xmlns:n=", "xmlns:b=\"http://apache.org/dav/props/\" xmlns:n=");
         let found = multistatus(document.as_bytes()).unwrap();
-        let folder = Properties {
+        let folder = ResourceProperties {
             is_collection: true,
             size_bytes: None,
             modified: Some(UNIX_EPOCH + Duration::from_secs(1_369_353_600)),
             etag: Some("W/\"1-2\"".to_owned()),
         };
-        let file = Properties { size_bytes: Some(519), ..Properties::default() };
+        let file = ResourceProperties { size_bytes: Some(519), ..ResourceProperties::default() };
         assert_eq!(
             found,
             [
-                Described { href: "/d/".into(), status: None, properties: folder },
-                Described { href: "/d/c%20&ä.txt".into(), status: None, properties: file },
+                DescribedResource { href: "/d/".into(), status: None, properties: folder },
+                DescribedResource { href: "/d/c%20&ä.txt".into(), status: None, properties: file },
             ]
         );
     }

@@ -4,29 +4,29 @@ use std::fmt;
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
-use fordway_measure::{Interval, median, median_interval, ns_text};
+use fordway_measure::{ConfidenceInterval, median, median_interval, ns_text};
 use serde::Serialize;
 
 /// How the time of a case grows.
 #[derive(Serialize)]
-pub(crate) struct Curve {
+pub(crate) struct GrowthCurve {
     name: &'static str,
     sizes: Vec<usize>,
     /// Medians, in nanoseconds.
     times_ns: Vec<f64>,
-    exponent: Interval,
+    exponent: ConfidenceInterval,
     /// What the exponent may be at most.
     bar: f64,
 }
 
-impl Curve {
+impl GrowthCurve {
     /// Of rounds with a time in nanoseconds for each size. Errors: there are too few.
     pub(crate) fn new(name: &'static str, bar: f64, sizes: Vec<usize>, rounds: &[Vec<f64>]) -> Result<Self> {
         let slopes: Vec<f64> = rounds.iter().map(|times| slope(&sizes, times)).collect();
         let at = |index: usize| median(&rounds.iter().map(|times| times[index]).collect::<Vec<_>>());
         let times_ns = (0..sizes.len()).map(|index| at(index).context("no rounds")).collect::<Result<_>>()?;
         let exponent = median_interval(&slopes, 1).context("too few rounds")?;
-        Ok(Curve { name, sizes, times_ns, exponent, bar })
+        Ok(GrowthCurve { name, sizes, times_ns, exponent, bar })
     }
 
     pub(crate) fn holds(&self) -> bool {
@@ -47,9 +47,9 @@ fn slope(sizes: &[usize], times: &[f64]) -> f64 {
     covariance / points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum::<f64>()
 }
 
-impl fmt::Display for Curve {
+impl fmt::Display for GrowthCurve {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Interval { value, low, high, .. } = &self.exponent;
+        let ConfidenceInterval { value, low, high, .. } = &self.exponent;
         write!(f, "{:44} {value:6.3} [{low:.3}, {high:.3}], at most {}", self.name, self.bar)?;
         write!(f, " {}:", if self.holds() { "holds" } else { "DOES NOT HOLD" })?;
         for (size, time) in self.sizes.iter().zip(&self.times_ns) {
@@ -66,7 +66,7 @@ const MARGIN: f64 = 60.0;
 const LEGEND: f64 = 330.0;
 
 /// All curves as an SVG, sizes and times as logarithms.
-pub(crate) fn picture(curves: &[Curve]) -> String {
+pub(crate) fn picture(curves: &[GrowthCurve]) -> String {
     let sizes = || curves.iter().flat_map(|curve| &curve.sizes).map(|size| (*size as f64).log10());
     let times = || curves.iter().flat_map(|curve| &curve.times_ns).map(|time| time.log10());
     let (right, top) = (sizes().fold(1.0, f64::max).ceil(), times().fold(1.0, f64::max).ceil());

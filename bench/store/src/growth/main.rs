@@ -13,12 +13,12 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
 
-use cases::{Case, Kind};
-use curve::Curve;
+use cases::{CaseKind, GrowthCase};
+use curve::GrowthCurve;
 
 /// How the cost of the store's operations grows
 #[derive(Parser)]
-struct Options {
+struct GrowthOptions {
     /// Where to work; tmpfs shows the cost of the software alone
     #[arg(long, default_value = "/dev/shm")]
     root: PathBuf,
@@ -41,16 +41,16 @@ struct Options {
 
 /// What was found, and whether it is as it should be.
 #[derive(Serialize)]
-struct Found {
-    curves: Vec<Curve>,
-    relations: Vec<relations::Relation>,
+struct GrowthReport {
+    curves: Vec<GrowthCurve>,
+    relations: Vec<relations::TimeRelation>,
 }
 
 fn main() -> Result<()> {
-    let options = Options::parse();
+    let options = GrowthOptions::parse();
     anyhow::ensure!(options.rounds >= 5, "an interval needs at least 5 --rounds");
     let place = tempfile::Builder::new().prefix("fordway-bench-").tempdir_in(&options.root)?;
-    let mut found = Found { curves: Vec::new(), relations: Vec::new() };
+    let mut found = GrowthReport { curves: Vec::new(), relations: Vec::new() };
     for (number, case) in cases::all().into_iter().enumerate() {
         if case.name.contains(&options.only) {
             let place = place.path().join(format!("case{number}"));
@@ -75,12 +75,12 @@ fn main() -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&found)?);
     }
     let all_hold =
-        found.curves.iter().all(Curve::holds) && found.relations.iter().all(|relation| relation.holds);
+        found.curves.iter().all(GrowthCurve::holds) && found.relations.iter().all(|relation| relation.holds);
     anyhow::ensure!(all_hold, "some cost grows faster than its work");
     Ok(())
 }
 
-fn measure(case: &Case, place: &std::path::Path, options: &Options) -> Result<Curve> {
+fn measure(case: &GrowthCase, place: &std::path::Path, options: &GrowthOptions) -> Result<GrowthCurve> {
     let sizes: Vec<usize> = case.sizes.iter().copied().filter(|size| *size <= options.most).collect();
     let mut acts = Vec::new();
     for size in &sizes {
@@ -99,8 +99,8 @@ fn measure(case: &Case, place: &std::path::Path, options: &Options) -> Result<Cu
         }
     }
     let bar = match case.kind {
-        Kind::Whole => 1.05,
-        Kind::One => 0.08,
+        CaseKind::Whole => 1.05,
+        CaseKind::One => 0.08,
     };
-    Curve::new(case.name, bar, sizes, &rounds)
+    GrowthCurve::new(case.name, bar, sizes, &rounds)
 }

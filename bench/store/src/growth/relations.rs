@@ -4,26 +4,26 @@ use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use fordway_measure::{Interval, median_interval};
+use fordway_measure::{ConfidenceInterval, median_interval};
 use serde::Serialize;
 
-use crate::cases::{Act, Ground, all_versions, odd, plain, timed, with_two_versions};
+use crate::cases::{Act, BenchBucket, all_versions, odd, plain, timed, with_two_versions};
 
 /// Keys of the listings.
 const KEYS: usize = 100_000;
 
 /// How many times as long one takes as another.
 #[derive(Serialize)]
-pub(crate) struct Relation {
+pub(crate) struct TimeRelation {
     name: &'static str,
-    ratio: Interval,
+    ratio: ConfidenceInterval,
     most: f64,
     pub(crate) holds: bool,
 }
 
-impl fmt::Display for Relation {
+impl fmt::Display for TimeRelation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Interval { value, low, high, .. } = &self.ratio;
+        let ConfidenceInterval { value, low, high, .. } = &self.ratio;
         let said = if self.holds { "holds" } else { "DOES NOT HOLD" };
         write!(f, "{}: {value:.2} [{low:.2}, {high:.2}] times, at most {}: {said}", self.name, self.most)
     }
@@ -39,12 +39,12 @@ const PAIRS: &[Pair] = &[
     ("versions of 8,000 x 2 / list of 16,000", 1, versions_and_keys, 2.2),
 ];
 
-pub(crate) fn all(place: &Path, rounds: usize, only: &str) -> Result<Vec<Relation>> {
+pub(crate) fn all(place: &Path, rounds: usize, only: &str) -> Result<Vec<TimeRelation>> {
     let pairs = PAIRS.iter().filter(|(name, ..)| name.contains(only));
     pairs.map(|pair| relation(&place.join("relation"), rounds, pair)).collect()
 }
 
-fn relation(place: &Path, rounds: usize, (name, calls, prepare, most): &Pair) -> Result<Relation> {
+fn relation(place: &Path, rounds: usize, (name, calls, prepare, most): &Pair) -> Result<TimeRelation> {
     std::fs::create_dir(place)?;
     let (mut one, mut other) = prepare(place)?;
     std::thread::sleep(std::time::Duration::from_millis(50));
@@ -57,7 +57,7 @@ fn relation(place: &Path, rounds: usize, (name, calls, prepare, most): &Pair) ->
     // The first round warms up.
     let ratio = median_interval(&ratios[1..], 1).context("too few rounds")?;
     let holds = ratio.value <= *most;
-    Ok(Relation { name, ratio, most: *most, holds })
+    Ok(TimeRelation { name, ratio, most: *most, holds })
 }
 
 /// A directory of its own for each of two.
@@ -68,32 +68,44 @@ fn two(place: &Path) -> Result<[std::path::PathBuf; 2]> {
 }
 
 fn by_prefix(place: &Path) -> Result<(Act, Act)> {
-    let ground = Ground::with_keys(place, KEYS, plain)?;
-    let again = Ground { store: ground.store.clone(), bucket: ground.bucket.clone() };
+    let bench = BenchBucket::with_keys(place, KEYS, plain)?;
+    let again = BenchBucket { store: bench.store.clone(), bucket: bench.bucket.clone() };
     Ok((
-        Box::new(move || Ok(ensure!(ground.list("k")? == KEYS))),
-        Box::new(move || Ok(ensure!(again.list("")? == KEYS))),
+        Box::new(move || {
+            ensure!(bench.list("k")? == KEYS);
+            Ok(())
+        }),
+        Box::new(move || {
+            ensure!(again.list("")? == KEYS);
+            Ok(())
+        }),
     ))
 }
 
 fn odd_and_plain(place: &Path) -> Result<(Act, Act)> {
     let [one, other] = two(place)?;
     let (with_odd, with_plain) =
-        (Ground::with_keys(&one, KEYS / 10, odd)?, Ground::with_keys(&other, KEYS / 10, plain)?);
+        (BenchBucket::with_keys(&one, KEYS / 10, odd)?, BenchBucket::with_keys(&other, KEYS / 10, plain)?);
     Ok((
-        Box::new(move || Ok(ensure!(with_odd.list("")? == KEYS / 10))),
-        Box::new(move || Ok(ensure!(with_plain.list("")? == KEYS / 10))),
+        Box::new(move || {
+            ensure!(with_odd.list("")? == KEYS / 10);
+            Ok(())
+        }),
+        Box::new(move || {
+            ensure!(with_plain.list("")? == KEYS / 10);
+            Ok(())
+        }),
     ))
 }
 
 fn among_versions(place: &Path) -> Result<(Act, Act)> {
-    let ground = with_two_versions(place, 1)?;
-    (0..3_000).try_for_each(|_| ground.put("many").map(drop))?;
-    (0..3_000).try_for_each(|number| ground.put(&format!("few{number}")).map(drop))?;
-    let again = Ground { store: ground.store.clone(), bucket: ground.bucket.clone() };
+    let bench = with_two_versions(place, 1)?;
+    (0..3_000).try_for_each(|_| bench.put("many").map(drop))?;
+    (0..3_000).try_for_each(|number| bench.put(&format!("few{number}")).map(drop))?;
+    let again = BenchBucket { store: bench.store.clone(), bucket: bench.bucket.clone() };
     let mut number = 0;
     Ok((
-        Box::new(move || ground.put("many").map(drop)),
+        Box::new(move || bench.put("many").map(drop)),
         Box::new(move || {
             number += 1;
             again.put(&format!("few{number}")).map(drop)
@@ -103,9 +115,15 @@ fn among_versions(place: &Path) -> Result<(Act, Act)> {
 
 fn versions_and_keys(place: &Path) -> Result<(Act, Act)> {
     let [one, other] = two(place)?;
-    let (versions, keys) = (with_two_versions(&one, 8_000)?, Ground::with_keys(&other, 16_000, plain)?);
+    let (versions, keys) = (with_two_versions(&one, 8_000)?, BenchBucket::with_keys(&other, 16_000, plain)?);
     Ok((
-        Box::new(move || Ok(ensure!(all_versions(&versions)? == 16_000))),
-        Box::new(move || Ok(ensure!(keys.list("")? == 16_000))),
+        Box::new(move || {
+            ensure!(all_versions(&versions)? == 16_000);
+            Ok(())
+        }),
+        Box::new(move || {
+            ensure!(keys.list("")? == 16_000);
+            Ok(())
+        }),
     ))
 }

@@ -32,7 +32,7 @@ use crate::args::netlab::percent;
 pub(crate) struct BenchArgs {
     /// What is run.
     #[command(subcommand)]
-    pub(crate) benchmark: Benchmark,
+    pub(crate) benchmark: BenchmarkCommand,
 }
 
 const IOR_EXAMPLES: &str = "Examples:
@@ -55,18 +55,18 @@ const IO500_EXAMPLES: &str = "Examples:
 
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Benchmark {
+pub(crate) enum BenchmarkCommand {
     /// HTTP load on a server: open or closed loop, over HTTP/1.1, 2 and 3
     Rest(RestArgs),
     /// Large files in blocks and transfers: bandwidth
     #[command(after_help = IOR_EXAMPLES)]
-    Ior(RanksArgs<IorPlan>),
+    Ior(WorkloadArgs<IorPlan>),
     /// Many small files: create, stat, read, delete
     #[command(after_help = MDTEST_EXAMPLES)]
-    Mdtest(RanksArgs<MdtestPlan>),
+    Mdtest(WorkloadArgs<MdtestPlan>),
     /// Data sets of constant size: the latency of each operation
     #[command(after_help = MDWORKBENCH_EXAMPLES)]
-    Mdworkbench(RanksArgs<MdworkbenchPlan>),
+    Mdworkbench(WorkloadArgs<MdworkbenchPlan>),
     /// Many ranges of one file: each call waited for, and several under way
     Vector(VectorArgs),
     /// MPI, TCP, HTTP and the lanes side by side: latency and bandwidth for messages of many sizes
@@ -231,7 +231,7 @@ is what the others are compared with: MPI over TCP where it is there.")]
 pub(crate) struct TransportArgs {
     /// What is measured, and how often.
     #[command(flatten)]
-    pub(crate) setting: fordway_workload::transport::Setting,
+    pub(crate) setting: fordway_workload::transport::TransportSetting,
     /// Transports to measure [default: all that are installed]
     #[arg(long = "transport", value_enum, value_delimiter = ',')]
     pub(crate) transports: Vec<TransportArg>,
@@ -433,7 +433,7 @@ pub(crate) struct VectorArgs {
 
 /// A benchmark with its own options and the common ones.
 #[derive(Debug, Args)]
-pub(crate) struct RanksArgs<P: Args> {
+pub(crate) struct WorkloadArgs<P: Args> {
     /// Where and on how many ranks.
     #[command(flatten)]
     pub(crate) common: RankArgs,
@@ -447,7 +447,7 @@ pub(crate) struct RanksArgs<P: Args> {
 pub(crate) struct RankArgs {
     /// Where, and how often.
     #[command(flatten)]
-    pub(crate) setting: fordway_workload::bench::Setting,
+    pub(crate) setting: fordway_workload::bench::WorkloadSetting,
     /// Take each DIRECTORY as plain files, as objects in this process, and through a gateway that is started
     #[arg(long)]
     pub(crate) all_lanes: bool,
@@ -461,7 +461,7 @@ pub(crate) struct RankArgs {
 pub(crate) struct Io500Args {
     /// What all benchmarks on ranks have.
     #[command(flatten)]
-    pub(crate) ranks: RanksArgs<Io500Plan>,
+    pub(crate) ranks: WorkloadArgs<Io500Plan>,
     /// Show a table of Gadban and Kunkel 2021 beside the result, 1 to 6; may be given more than once
     #[arg(long, value_name = "TABLE", value_parser = clap::value_parser!(u8).range(1..=6))]
     pub(crate) published: Vec<u8>,

@@ -7,8 +7,8 @@ mod netlab;
 mod target;
 
 pub(crate) use bench::{
-    ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, PingpongBenchArgs, PolicyArg, RankArgs, RestArgs,
-    ScaleArg, TransportArg, TransportArgs, VectorArgs,
+    ArrivalsArg, BenchArgs, BenchmarkCommand, HttpArg, MethodArg, PingpongBenchArgs, PolicyArg, RankArgs,
+    RestArgs, ScaleArg, TransportArg, TransportArgs, VectorArgs,
 };
 pub(crate) use fordway_command::args::{CallArgs, DurabilityArg, ETagArg, GlobalArgs, ReplicaArgs};
 pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
@@ -34,13 +34,13 @@ use fordway_workload::options::{OutArgs, ReportArgs, SeedArgs};
 #[command(name = "fordway-lab", version, propagate_version = true, max_term_width = 100)]
 #[command(about = "Measure what every lane to the objects costs here")]
 #[command(after_help = AFTER_HELP)]
-pub(crate) struct Cli {
+pub(crate) struct LabCommandLine {
     /// Options of every command.
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
     /// What to do.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: MeasuringCommand,
 }
 
 const AFTER_HELP: &str = "\
@@ -51,7 +51,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 permission or credentials,
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum MeasuringCommand {
     /// Measure what S3 costs here: one real directory down every lane
     Compare(CompareArgs),
     /// Measure what each layer costs by itself, and whether the layers add up to the lanes
@@ -322,12 +322,12 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound() {
-        Cli::command().debug_assert();
+        LabCommandLine::command().debug_assert();
     }
 
     #[test]
     fn every_command_has_examples() {
-        for command in Cli::command().get_subcommands() {
+        for command in LabCommandLine::command().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.starts_with("Examples:\n  fordway "), "{} has none", command.get_name());
         }

@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use fordway_command::{Context, Exit, file_error};
-use fordway_http::Version;
-use fordway_measure::{Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, bytes_text, table};
+use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_http::HttpVersion;
+use fordway_measure::{Machine, MeasuredLane, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
-use fordway_workload::compare::{Outcome, Phase, Plan, Progress, run as compare};
-use fordway_workload::summary::{Capacity, summarise};
-use fordway_workload::{DelayLog, DelayTarget, PosixTarget, StoreTarget, Sync, Target, Tree, TreeLimits};
+use fordway_workload::compare::{CompareOutcome, ComparePhase, ComparePlan, CompareProgress, run as compare};
+use fordway_workload::summary::{RunCapacity, summarise};
+use fordway_workload::{
+    DelayLog, DelayTarget, FileTree, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel, TreeLimits,
+};
 use serde_json::{Map, json};
 use tempfile::TempDir;
 
@@ -22,13 +24,13 @@ use crate::args::{CompareArgs, GlobalArgs, LaneArg, TargetArg};
 use crate::commands::gateway::GatewayProcess;
 use crate::commands::service;
 
-pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     let targets = targets(args, global)?;
     let seed = args.chance.seed()?;
     let limits = TreeLimits { max_files: args.max_files, max_bytes: args.max_bytes, seed };
-    let tree = Tree::read(&args.dir, &limits)?;
-    let place = Place::new(&args.dir, args.root.as_deref())?;
-    let plan = Plan {
+    let tree = FileTree::read(&args.dir, &limits)?;
+    let place = ScratchDirectory::new(&args.dir, args.root.as_deref())?;
+    let plan = ComparePlan {
         rounds: args.rounds,
         warm_up: args.warm_up_rounds,
         seed,
@@ -39,7 +41,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &Context) ->
     // Looked at before the work, which would show in the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
     let open = |target: &TargetArg| service::open(target, global, context);
-    let lanes = Lanes::open(args, place.path(), (&targets, &open))?;
+    let lanes = ComparedLanes::open(args, place.path(), (&targets, &open))?;
     introduce(args, &tree, &place, &plan, context);
     let outcome = measure(&plan, &tree, &lanes, context);
     let injected = lanes.mean_slept_ns();
@@ -89,7 +91,13 @@ fn check_names(targets: &[TargetArg]) -> Result<()> {
     Ok(())
 }
 
-fn introduce(args: &CompareArgs, tree: &Tree, place: &Place, plan: &Plan, context: &Context) {
+fn introduce(
+    args: &CompareArgs,
+    tree: &FileTree,
+    place: &ScratchDirectory,
+    plan: &ComparePlan,
+    context: &CommandContext,
+) {
     context.output.note(&format!(
         "{} files, {} of {}, in {}; {} rounds after {} to warm up, {} thread{}, seed {}",
         tree.items.len(),
@@ -104,9 +112,14 @@ fn introduce(args: &CompareArgs, tree: &Tree, place: &Place, plan: &Plan, contex
     ));
 }
 
-fn measure(plan: &Plan, tree: &Tree, lanes: &Lanes, context: &Context) -> Result<Outcome> {
+fn measure(
+    plan: &ComparePlan,
+    tree: &FileTree,
+    lanes: &ComparedLanes,
+    context: &CommandContext,
+) -> Result<CompareOutcome> {
     context.output.start_steps();
-    let mut progress = |at: Progress| {
+    let mut progress = |at: CompareProgress| {
         context.output.steps(at.done, at.total, format_args!("round {} {}", at.round + 1, at.phase.name()));
     };
     let outcome = compare(plan, tree, lanes.targets(), context.interrupt.flag(), &mut progress);
@@ -116,19 +129,19 @@ fn measure(plan: &Plan, tree: &Tree, lanes: &Lanes, context: &Context) -> Result
 
 fn describe(
     args: (&CompareArgs, &[TargetArg]),
-    plan: &Plan,
-    tree: &Tree,
-    outcome: &Outcome,
+    plan: &ComparePlan,
+    tree: &FileTree,
+    outcome: &CompareOutcome,
     machine: Machine,
-    lanes: Vec<Lane>,
+    lanes: Vec<MeasuredLane>,
     started: (jiff::Timestamp, Instant),
-) -> Run {
-    let capacity = Capacity { threads: plan.threads, cpus: machine.cpus };
+) -> RunDocument {
+    let capacity = RunCapacity { threads: plan.threads, cpus: machine.cpus };
     let summaries = summarise(&lanes, &outcome.records, capacity, plan.seed);
     let mut warnings = tree.warnings.clone();
     warnings.extend(outcome.failures.iter().map(|failure| format!("failed: {failure}")));
     warnings.extend(doubts(&machine, plan));
-    Run {
+    RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
         fordway_version: env!("CARGO_PKG_VERSION").into(),
@@ -139,7 +152,7 @@ fn describe(
         machine,
         parameters: parameters(args, plan, tree),
         lanes,
-        phases: Phase::ALL.iter().map(|phase| phase.name().to_owned()).collect(),
+        phases: ComparePhase::ALL.iter().map(|phase| phase.name().to_owned()).collect(),
         summaries,
         scores: Vec::new(),
         warnings,
@@ -148,8 +161,8 @@ fn describe(
 
 fn parameters(
     (args, targets): (&CompareArgs, &[TargetArg]),
-    plan: &Plan,
-    tree: &Tree,
+    plan: &ComparePlan,
+    tree: &FileTree,
 ) -> Map<String, serde_json::Value> {
     let urls = targets.iter().map(|target| (target.name.clone(), target.url.clone().into()));
     let durability: fordway_posix::Durability = args.durability.into();
@@ -173,7 +186,7 @@ fn parameters(
 }
 
 /// Why a result may be doubted, and what helps.
-fn doubts(machine: &Machine, plan: &Plan) -> Vec<String> {
+fn doubts(machine: &Machine, plan: &ComparePlan) -> Vec<String> {
     let mut doubts = Vec::new();
     if let Some(load) = machine.load_1min.filter(|load| *load > 0.5 * machine.cpus as f64) {
         doubts.push(format!(
@@ -198,11 +211,11 @@ fn doubts(machine: &Machine, plan: &Plan) -> Vec<String> {
 
 fn report(
     (args, out): (&CompareArgs, &Path),
-    run: &Run,
-    outcome: &Outcome,
+    run: &RunDocument,
+    outcome: &CompareOutcome,
     injected_ns: Option<f64>,
-    context: &Context,
-) -> Result<Exit> {
+    context: &CommandContext,
+) -> Result<CommandExit> {
     for summary in &run.summaries {
         context.output.row(summary)?;
     }
@@ -218,11 +231,11 @@ fn report(
         super::write_page(out, context)?;
     }
     let failed = run.summaries.iter().any(|summary| summary.errors > 0) || !outcome.failures.is_empty();
-    Ok(if failed { Exit::Corrupt } else { Exit::Ok })
+    Ok(if failed { CommandExit::Corrupt } else { CommandExit::Ok })
 }
 
 /// Holds the delay that was logged against the one in the records of the last lane.
-fn instrument(run: &Run, outcome: &Outcome, injected_ns: f64) -> String {
+fn instrument(run: &RunDocument, outcome: &CompareOutcome, injected_ns: f64) -> String {
     let mean_ns = |lane: usize| {
         let of_lane = outcome.records.operations.iter().filter(|op| usize::from(op.lane) == lane && op.ok);
         let (count, sum) = of_lane.fold((0u64, 0u64), |(count, sum), op| (count + 1, sum + op.duration_ns));
@@ -242,21 +255,21 @@ const DELAY: Duration = Duration::from_millis(1);
 
 /// All lanes, open.
 #[derive(Default)]
-struct Lanes {
-    targets: Vec<Box<dyn Target>>,
+struct ComparedLanes {
+    targets: Vec<Box<dyn MeasuredTarget>>,
     delays: Option<DelayLog>,
     /// Those that were started, by the lane they are for.
     gateways: Vec<(LaneArg, GatewayProcess)>,
 }
 
 /// The services that are rows too, and what opens one.
-type Services<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn Target>>);
+type Services<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
-impl Lanes {
+impl ComparedLanes {
     /// Opens the lanes that `args` ask for in the empty directory `place`, and `services`. What was made is removed where
     /// one of them cannot be opened.
     fn open(args: &CompareArgs, place: &Path, services: Services) -> Result<Self> {
-        let mut lanes = Lanes::default();
+        let mut lanes = ComparedLanes::default();
         match lanes.add_all(args, place, services) {
             Ok(()) => Ok(lanes),
             Err(error) => {
@@ -300,7 +313,7 @@ impl Lanes {
         args: &CompareArgs,
         place: &Path,
         root: &Path,
-    ) -> Result<Box<dyn Target>> {
+    ) -> Result<Box<dyn MeasuredTarget>> {
         let durability: Durability = args.durability.into();
         let bucket = Bucket::new(place_name)?;
         match lane {
@@ -345,7 +358,9 @@ impl Lanes {
                 let gateway = match lane {
                     LaneArg::Node => GatewayProcess::start_node(root, etag, durability)?,
                     LaneArg::Https => GatewayProcess::start_tls(root, etag, durability)?,
-                    LaneArg::Http2 => GatewayProcess::start(root, etag, durability)?.asked_in(Version::Http2),
+                    LaneArg::Http2 => {
+                        GatewayProcess::start(root, etag, durability)?.asked_in(HttpVersion::Http2)
+                    }
                     _ => GatewayProcess::start(root, etag, durability)?,
                 };
                 self.gateways.push((lane, gateway));
@@ -355,11 +370,11 @@ impl Lanes {
         Ok(&self.gateways[at].1)
     }
 
-    fn targets(&self) -> &[Box<dyn Target>] {
+    fn targets(&self) -> &[Box<dyn MeasuredTarget>] {
         &self.targets
     }
 
-    fn descriptions(&self) -> Vec<Lane> {
+    fn descriptions(&self) -> Vec<MeasuredLane> {
         self.targets.iter().map(|target| target.lane().clone()).collect()
     }
 
@@ -376,11 +391,11 @@ impl Lanes {
     }
 }
 
-fn waits_for(durability: Durability) -> Sync {
+fn waits_for(durability: Durability) -> SyncLevel {
     match durability {
-        Durability::None => Sync::Nothing,
-        Durability::Data => Sync::Content,
-        Durability::Full => Sync::ContentAndName,
+        Durability::None => SyncLevel::Nothing,
+        Durability::Data => SyncLevel::Content,
+        Durability::Full => SyncLevel::ContentAndName,
     }
 }
 
@@ -395,20 +410,20 @@ fn lane_name(lane: LaneArg) -> &'static str {
     }
 }
 
-fn described(lane: LaneArg, description: &str) -> Lane {
-    Lane { name: lane_name(lane).to_owned(), description: description.to_owned() }
+fn described(lane: LaneArg, description: &str) -> MeasuredLane {
+    MeasuredLane { name: lane_name(lane).to_owned(), description: description.to_owned() }
 }
 
 /// A temporary directory that is gone when this is.
-struct Place(TempDir);
+struct ScratchDirectory(TempDir);
 
-impl Place {
+impl ScratchDirectory {
     /// A new directory in `root`, or else in the first directory on the file system of `dir` that
     /// may be written to: the usual temporary ones, the current one, then `dir`'s parents.
     /// Errors: `InvalidArgument` if there is none.
     fn new(dir: &Path, root: Option<&Path>) -> Result<Self> {
         if let Some(root) = root {
-            return make_in(root).map(Place).map_err(|error| {
+            return make_in(root).map(ScratchDirectory).map_err(|error| {
                 Error::new(
                     ErrorKind::InvalidArgument,
                     format!("--root {} cannot be written to", root.display()),
@@ -423,7 +438,7 @@ impl Place {
         let usual = [std::env::temp_dir(), "/var/tmp".into(), std::env::current_dir().unwrap_or_default()];
         let parents = full.ancestors().skip(1).map(Path::to_owned);
         let mut candidates = usual.into_iter().chain(parents).filter(is_on_it);
-        candidates.find_map(|path| make_in(&path).ok()).map(Place).ok_or_else(|| {
+        candidates.find_map(|path| make_in(&path).ok()).map(ScratchDirectory).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
@@ -462,13 +477,15 @@ mod tests {
     #[test]
     fn it_is_on_the_same_file_system_and_goes_away() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place::new(dir.path(), None).unwrap();
+        let place = ScratchDirectory::new(dir.path(), None).unwrap();
         let path = place.path().to_owned();
         let device = |path: &Path| std::fs::metadata(path).unwrap().dev();
         assert_eq!(device(&path), device(dir.path()));
         place.remove().unwrap();
         assert!(!path.exists());
-        let wrong = Place::new(dir.path(), Some(Path::new("/does/not/exist"))).err().expect("no such root");
+        let wrong = ScratchDirectory::new(dir.path(), Some(Path::new("/does/not/exist")))
+            .err()
+            .expect("no such root");
         assert!(wrong.to_string().contains("--root /does/not/exist"), "{wrong}");
     }
 }

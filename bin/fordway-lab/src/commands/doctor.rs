@@ -3,9 +3,10 @@
 use std::fmt;
 use std::path::Path;
 
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::doctor::{
-    Finding, Fix, Job, Noise, RICHTERS_POINTS, Tree, Verdict, examine, examine_mounts, processors,
+    DoctorFinding, DoctorVerdict, JobSize, ProcessorNoise, RICHTERS_POINTS, SettingsReader, SystemTree,
+    examine, examine_mounts, processors,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -13,10 +14,10 @@ use serde::Serialize;
 use super::bench::transport::mpi;
 use crate::args::{DoctorArgs, FixArg};
 
-pub(super) fn run(args: &DoctorArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some([one, other]) = args.shared.as_deref() {
         print(&examine_mounts(one, other, context.interrupt.flag())?, context)?;
-        return Ok(Exit::Ok);
+        return Ok(CommandExit::Ok);
     }
     let tree = tree(args)?;
     let mut findings = examine(&tree);
@@ -27,75 +28,81 @@ pub(super) fn run(args: &DoctorArgs, context: &Context) -> Result<Exit> {
         Some(fix) => print_fix(fix, args.nodes, &tree, &findings, context)?,
         None => print(&findings, context)?,
     }
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Errors: `Io` for a copy that is not there, or one that cannot be made.
-fn tree(args: &DoctorArgs) -> Result<Tree> {
+fn tree(args: &DoctorArgs) -> Result<SystemTree> {
     let root = args.root.as_deref().unwrap_or(Path::new("/"));
     std::fs::read_dir(root).map_err(|error| file_error("opening the copy", root.display(), error))?;
-    let tree = Tree::at(root);
+    let tree = SystemTree::at(root);
     let Some(copy) = &args.save else { return Ok(tree) };
     std::fs::create_dir_all(copy).map_err(|error| file_error("making", copy.display(), error))?;
     Ok(tree.copying_to(copy))
 }
 
 /// Errors: `Interrupted`. What cannot be measured is a finding that says so.
-fn measure(tree: &Tree, args: &DoctorArgs, context: &Context) -> Result<Vec<Finding>> {
+fn measure(tree: &SystemTree, args: &DoctorArgs, context: &CommandContext) -> Result<Vec<DoctorFinding>> {
     let processors = processors(tree).unwrap_or_default();
     context.output.start_steps();
     context.output.steps(0, 2, "listening for noise");
-    let noise = Noise::listen(&processors, args.listen, context.interrupt.flag());
+    let noise = ProcessorNoise::listen(&processors, args.listen, context.interrupt.flag());
     context.output.steps(1, 2, "round trips between two MPI ranks");
     let ranks = context.interrupt.check().map(|()| round_trip());
     context.output.end_progress();
-    Ok(vec![noise.as_ref().map_or_else(Noise::unheard, Noise::finding), ranks?])
+    Ok(vec![noise.as_ref().map_or_else(ProcessorNoise::unheard, ProcessorNoise::finding), ranks?])
 }
 
-fn round_trip() -> Finding {
+fn round_trip() -> DoctorFinding {
     match mpi::half_round_trip_ns() {
-        Ok((half_ns, library)) => Finding::of_ranks(half_ns, &library),
-        Err(why) => Finding::without_ranks(&why),
+        Ok((half_ns, library)) => DoctorFinding::of_ranks(half_ns, &library),
+        Err(why) => DoctorFinding::without_ranks(&why),
     }
 }
 
-fn print_fix(fix: FixArg, nodes: u32, tree: &Tree, findings: &[Finding], context: &Context) -> Result<()> {
-    let job = Job::filling(tree, nodes).map_err(|unseen| {
+fn print_fix(
+    fix: FixArg,
+    nodes: u32,
+    tree: &SystemTree,
+    findings: &[DoctorFinding],
+    context: &CommandContext,
+) -> Result<()> {
+    let job = JobSize::filling(tree, nodes).map_err(|unseen| {
         let why = format!("the size of a job for this node cannot be told: {unseen}");
         Error::new(ErrorKind::Io, why)
     })?;
     let fix = match fix {
-        FixArg::Slurm => Fix::Slurm,
-        FixArg::Kubernetes => Fix::Kubernetes,
+        FixArg::Slurm => SettingsReader::Slurm,
+        FixArg::Kubernetes => SettingsReader::Kubernetes,
     };
     context.output.data(fix.text(findings, job).as_bytes())
 }
 
-fn print(findings: &[Finding], context: &Context) -> Result<()> {
+fn print(findings: &[DoctorFinding], context: &CommandContext) -> Result<()> {
     for finding in findings {
-        context.output.record(&Told(finding))?;
+        context.output.record(&FindingText(finding))?;
     }
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     context.output.text(&format!(
         "\n{} ok, {} cost you, {} cannot be seen from inside. [n]: number in Richter's list of {RICHTERS_POINTS}.",
-        count(Verdict::Ok),
-        count(Verdict::Costs),
-        count(Verdict::CannotSee)
+        count(DoctorVerdict::Ok),
+        count(DoctorVerdict::Costs),
+        count(DoctorVerdict::CannotSee)
     ))
 }
 
 /// A finding as people read it: what is so, what to do, and where it was read.
 #[derive(Serialize)]
 #[serde(transparent)]
-struct Told<'a>(&'a Finding);
+struct FindingText<'a>(&'a DoctorFinding);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for FindingText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Finding { check, richter, about, verdict, what, advice, read, .. } = self.0;
+        let DoctorFinding { check, richter, about, verdict, what, advice, read, .. } = self.0;
         let about = about.as_deref().map(|about| format!(" {about}")).unwrap_or_default();
         let points = richter.iter().map(u8::to_string).collect::<Vec<_>>().join(" ");
         write!(f, "{:<10} {check}{about} [{points}]: {what}", verdict.text())?;
-        if let Some(advice) = advice.as_deref().filter(|_| *verdict != Verdict::Ok) {
+        if let Some(advice) = advice.as_deref().filter(|_| *verdict != DoctorVerdict::Ok) {
             write!(f, "\n           do: {advice}")?;
         }
         match read.as_slice() {

@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use fordway_client::node::{NodeAddress, NodeStore};
-use fordway_client::s3::{Credentials, S3Config, S3Store};
-use fordway_http::{TlsRoots, Version};
-use fordway_netlab::setup::End;
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
+use fordway_http::{HttpVersion, TlsRoots};
+use fordway_netlab::setup::NetworkEnd;
 use fordway_posix::Durability;
-use fordway_serve::Identity;
+use fordway_serve::AccessKeyPair;
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result, Store};
 use tempfile::TempDir;
 
@@ -24,25 +24,33 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// standard input, and so with this process, however that ends.
 pub(super) struct GatewayProcess {
     process: Child,
-    speaks: Speaks,
+    speaks: GatewayProtocol,
 }
 
 /// What a gateway is asked in.
-enum Speaks {
-    Http { endpoint: String, identity: Identity, certificate: Option<Certificate>, version: Version },
-    Node { socket: PathBuf, _dir: TempDir },
+enum GatewayProtocol {
+    Http {
+        endpoint: String,
+        identity: AccessKeyPair,
+        certificate: Option<LoopbackCertificate>,
+        version: HttpVersion,
+    },
+    Node {
+        socket: PathBuf,
+        _dir: TempDir,
+    },
 }
 
 /// A certificate for the loopback address, and its key, in a directory that goes with this.
-struct Certificate(TempDir);
+struct LoopbackCertificate(TempDir);
 
-impl Certificate {
+impl LoopbackCertificate {
     fn make() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])
             .map_err(|error| Error::new(ErrorKind::Internal, "making a certificate").caused_by(error))?;
         let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
         let dir = dir.map_err(|error| file_error("making", "a directory for a certificate", error))?;
-        let certificate = Certificate(dir);
+        let certificate = LoopbackCertificate(dir);
         for (path, text) in [
             (certificate.path(), made.cert.pem()),
             (certificate.key_path(), made.signing_key.serialize_pem()),
@@ -68,7 +76,12 @@ impl GatewayProcess {
     }
 
     /// The same in the network at one end of a set-up, for clients at the other.
-    pub(super) fn start_at(end: &End, root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
+    pub(super) fn start_at(
+        end: &NetworkEnd,
+        root: &Path,
+        etag: ETagPolicy,
+        durability: Durability,
+    ) -> Result<Self> {
         let mut command = command("serve", root, etag, durability)?;
         // It would warn of listening beyond this machine, where nobody else is.
         command.env("FORDWAY_LOG", "error");
@@ -77,22 +90,26 @@ impl GatewayProcess {
 
     /// The same with TLS.
     pub(super) fn start_tls(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
-        let certificate = Certificate::make()?;
+        let certificate = LoopbackCertificate::make()?;
         let mut command = command("serve", root, etag, durability)?;
         command.arg("--tls-cert").arg(certificate.path()).arg("--tls-key").arg(certificate.key_path());
         Self::start_http(command, Some(certificate), LOOPBACK)
     }
 
     /// The same, whose clients speak this version of HTTP.
-    pub(super) fn asked_in(mut self, http: Version) -> Self {
-        if let Speaks::Http { version, .. } = &mut self.speaks {
+    pub(super) fn asked_in(mut self, http: HttpVersion) -> Self {
+        if let GatewayProtocol::Http { version, .. } = &mut self.speaks {
             *version = http;
         }
         self
     }
 
-    fn start_http(mut command: Command, certificate: Option<Certificate>, address: IpAddr) -> Result<Self> {
-        let identity = Identity::generate()?;
+    fn start_http(
+        mut command: Command,
+        certificate: Option<LoopbackCertificate>,
+        address: IpAddr,
+    ) -> Result<Self> {
+        let identity = AccessKeyPair::generate()?;
         command
             .args(["--listen", &SocketAddr::new(address, 0).to_string()])
             .env("AWS_ACCESS_KEY_ID", &identity.access_key)
@@ -100,7 +117,7 @@ impl GatewayProcess {
         let (process, endpoint) = ready(command, "http")?;
         Ok(GatewayProcess {
             process,
-            speaks: Speaks::Http { endpoint, identity, certificate, version: Version::Http1 },
+            speaks: GatewayProtocol::Http { endpoint, identity, certificate, version: HttpVersion::Http1 },
         })
     }
 
@@ -112,7 +129,7 @@ impl GatewayProcess {
         let mut command = command("node", root, etag, durability)?;
         command.arg("--socket").arg(&socket);
         let (process, _) = ready(command, "node")?;
-        Ok(GatewayProcess { process, speaks: Speaks::Node { socket, _dir: dir } })
+        Ok(GatewayProcess { process, speaks: GatewayProtocol::Node { socket, _dir: dir } })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -122,13 +139,13 @@ impl GatewayProcess {
     /// A client that it knows.
     pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
         Ok(match &self.speaks {
-            Speaks::Http {
+            GatewayProtocol::Http {
                 endpoint,
-                identity: Identity { access_key, secret_key },
+                identity: AccessKeyPair { access_key, secret_key },
                 certificate,
                 version,
             } => {
-                let keys = Credentials::keys(access_key, secret_key, "this run");
+                let keys = S3Credentials::keys(access_key, secret_key, "this run");
                 let mut config = S3Config::new(endpoint, "us-east-1", keys);
                 config.http = *version;
                 if let Some(certificate) = certificate {
@@ -136,17 +153,19 @@ impl GatewayProcess {
                 }
                 Arc::new(S3Store::new(config)?)
             }
-            Speaks::Node { socket, .. } => Arc::new(NodeStore::new(NodeAddress::Unix(socket.clone()))),
+            GatewayProtocol::Node { socket, .. } => {
+                Arc::new(NodeStore::new(NodeAddress::Unix(socket.clone())))
+            }
         })
     }
 
     /// The address with its port, and the keys, where HTTP is spoken.
-    pub(super) fn place(&self) -> Option<(&str, &Identity)> {
+    pub(super) fn place(&self) -> Option<(&str, &AccessKeyPair)> {
         match &self.speaks {
-            Speaks::Http { endpoint, identity, .. } => {
+            GatewayProtocol::Http { endpoint, identity, .. } => {
                 Some((endpoint.split_once("://").map_or(endpoint, |(_, place)| place), identity))
             }
-            Speaks::Node { .. } => None,
+            GatewayProtocol::Node { .. } => None,
         }
     }
 

@@ -16,25 +16,25 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use clap::CommandFactory;
-use fordway_command::{Context, Exit, file_error, manual};
+use fordway_command::{CommandContext, CommandExit, file_error, manual};
 use fordway_store::Result;
 
-use crate::args::{Cli, Command, CompletionsArgs, GlobalArgs, ManArgs};
+use crate::args::{CompletionsArgs, GlobalArgs, LabCommandLine, ManArgs, MeasuringCommand};
 
 /// Carries out a command line.
-pub(crate) fn run(cli: Cli, context: &Context) -> Result<Exit> {
+pub(crate) fn run(cli: LabCommandLine, context: &CommandContext) -> Result<CommandExit> {
     endpoint::check(&cli.command, &cli.global, context)?;
     match cli.command {
-        Command::Compare(args) => compare::run(&args, &cli.global, context),
-        Command::Ledger(args) => ledger::run(&args, context),
-        Command::Machines(args) => machines::run(&args, context),
-        Command::Doctor(args) => doctor::run(&args, context),
-        Command::Speedup(args) => speedup::run(&args, context),
-        Command::Bench(args) => bench::run(&args, &cli.global, context),
-        Command::Netlab(args) => netlab::run(&args, context),
-        Command::Pingpong(args) => pingpong::run(&args, context),
-        Command::Completions(args) => completions(&args, context),
-        Command::Man(args) => man(&args, context),
+        MeasuringCommand::Compare(args) => compare::run(&args, &cli.global, context),
+        MeasuringCommand::Ledger(args) => ledger::run(&args, context),
+        MeasuringCommand::Machines(args) => machines::run(&args, context),
+        MeasuringCommand::Doctor(args) => doctor::run(&args, context),
+        MeasuringCommand::Speedup(args) => speedup::run(&args, context),
+        MeasuringCommand::Bench(args) => bench::run(&args, &cli.global, context),
+        MeasuringCommand::Netlab(args) => netlab::run(&args, context),
+        MeasuringCommand::Pingpong(args) => pingpong::run(&args, context),
+        MeasuringCommand::Completions(args) => completions(&args, context),
+        MeasuringCommand::Man(args) => man(&args, context),
     }
 }
 
@@ -47,21 +47,24 @@ fn variable(global: &GlobalArgs, name: &str) -> Option<String> {
     }
 }
 
-fn completions(args: &CompletionsArgs, context: &Context) -> Result<Exit> {
-    context.output.data(&manual::completions(args.shell, Cli::command(), "fordway-lab")).map(|()| Exit::Ok)
+fn completions(args: &CompletionsArgs, context: &CommandContext) -> Result<CommandExit> {
+    context
+        .output
+        .data(&manual::completions(args.shell, LabCommandLine::command(), "fordway-lab"))
+        .map(|()| CommandExit::Ok)
 }
 
-fn man(args: &ManArgs, context: &Context) -> Result<Exit> {
+fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.out {
-        None => context.output.data(&manual::front_page(Cli::command())?)?,
-        Some(directory) => manual::write_pages(Cli::command(), directory)?,
+        None => context.output.data(&manual::front_page(LabCommandLine::command())?)?,
+        Some(directory) => manual::write_pages(LabCommandLine::command(), directory)?,
     }
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Has `fordway-report` make a page of the run: from beside this binary, from a virtual environment
 /// that is active, or from PATH.
-fn write_page(run: &Path, context: &Context) -> Result<()> {
+fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
     let html = run.with_extension("html");
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("fordway-report")));
     let program = beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("fordway-report"));

@@ -6,10 +6,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_measure::{bytes_text, ns_text};
 use fordway_netlab::{
-    CLIENT_ADDRESS, DirectionStats, Lab, LabConfig, LinkConfig, LinkStats, Process, SERVER_ADDRESS,
+    CLIENT_ADDRESS, DirectionStats, LabConfig, LinkConfig, LinkStats, NamespaceProcess, NetworkLab,
+    SERVER_ADDRESS,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -19,9 +20,9 @@ use crate::args::{NetlabArgs, OffloadArg};
 /// How long a server may take until it accepts connections.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-pub(super) fn run(args: &NetlabArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &NetlabArgs, context: &CommandContext) -> Result<CommandExit> {
     let config = config(args);
-    let lab = Lab::new(&config)?;
+    let lab = NetworkLab::new(&config)?;
     let mut server = args.server.as_deref().map(|server| start_server(&lab, server)).transpose()?;
     if let Some(server) = &mut server {
         args.ready_ports.iter().try_for_each(|port| wait_for_port(&lab, server, *port, context))?;
@@ -51,7 +52,7 @@ fn config(args: &NetlabArgs) -> LabConfig {
 }
 
 /// Standard output is the client's alone.
-fn start_server(lab: &Lab, line: &str) -> Result<Process> {
+fn start_server(lab: &NetworkLab, line: &str) -> Result<NamespaceProcess> {
     let mut shell = Command::new("sh");
     shell.args(["-c", line]).stdin(Stdio::null()).stdout(std::io::stderr());
     lab.server.start_contained(with_addresses(shell))
@@ -63,7 +64,12 @@ fn with_addresses(mut command: Command) -> Command {
 }
 
 /// Asks from within the server's network, so that the link is not used.
-fn wait_for_port(lab: &Lab, server: &mut Process, port: u16, context: &Context) -> Result<()> {
+fn wait_for_port(
+    lab: &NetworkLab,
+    server: &mut NamespaceProcess,
+    port: u16,
+    context: &CommandContext,
+) -> Result<()> {
     let address = SERVER_ADDRESS.parse().map(|address| SocketAddr::new(address, port));
     let address = address.map_err(|error| Error::new(ErrorKind::Internal, "the address").caused_by(error))?;
     let since = Instant::now();
@@ -83,7 +89,12 @@ fn wait_for_port(lab: &Lab, server: &mut Process, port: u16, context: &Context) 
     Ok(())
 }
 
-fn run_client(lab: &Lab, args: &NetlabArgs, context: &Context, config: &LabConfig) -> Result<Exit> {
+fn run_client(
+    lab: &NetworkLab,
+    args: &NetlabArgs,
+    context: &CommandContext,
+    config: &LabConfig,
+) -> Result<CommandExit> {
     let [program, arguments @ ..] = args.client.as_slice() else {
         return Err(Error::new(ErrorKind::InvalidArgument, "there is no command to run as the client"));
     };
@@ -91,8 +102,8 @@ fn run_client(lab: &Lab, args: &NetlabArgs, context: &Context, config: &LabConfi
     command.args(arguments);
     let mut client = lab.client.start(with_addresses(command))?;
     let ended = client.wait(|| context.interrupt.is_raised())?;
-    let setup = config.link.as_ref().map(Setup::of);
-    let report = Report { setup, parameters: lab.settings()?, link: lab.stats() };
+    let setup = config.link.as_ref().map(EffectiveLink::of);
+    let report = LabReport { setup, parameters: lab.settings()?, link: lab.stats() };
     if report.link.is_some() {
         context.output.note(&report.to_string());
     }
@@ -101,15 +112,15 @@ fn run_client(lab: &Lab, args: &NetlabArgs, context: &Context, config: &LabConfi
     }
     match ended {
         None => Err(Error::new(ErrorKind::Interrupted, "stopped by a signal")),
-        Some(status) if status.success() => Ok(Exit::Ok),
+        Some(status) if status.success() => Ok(CommandExit::Ok),
         Some(status) => {
             context.output.note(&format!("the client ended with {status}"));
-            Ok(Exit::Failure)
+            Ok(CommandExit::Failure)
         }
     }
 }
 
-fn write_report(report: &Report, path: &std::path::Path) -> Result<()> {
+fn write_report(report: &LabReport, path: &std::path::Path) -> Result<()> {
     let text = serde_json::to_string_pretty(report)
         .map_err(|error| Error::new(ErrorKind::Internal, "writing what the link did").caused_by(error))?;
     std::fs::write(path, text + "\n").map_err(|error| file_error("writing", path.display(), error))
@@ -117,15 +128,15 @@ fn write_report(report: &Report, path: &std::path::Path) -> Result<()> {
 
 /// How the lab was set up, and what went through it.
 #[derive(Serialize)]
-struct Report {
-    setup: Option<Setup>,
+struct LabReport {
+    setup: Option<EffectiveLink>,
     parameters: BTreeMap<&'static str, String>,
     link: Option<LinkStats>,
 }
 
 /// The link as it was made, with what was left to it.
 #[derive(Serialize)]
-struct Setup {
+struct EffectiveLink {
     rtt_ns: u128,
     rate_bits_per_s: Option<u64>,
     queue_bytes: Option<u64>,
@@ -134,9 +145,9 @@ struct Setup {
     large_packets: bool,
 }
 
-impl Setup {
+impl EffectiveLink {
     fn of(link: &LinkConfig) -> Self {
-        Setup {
+        EffectiveLink {
             rtt_ns: link.rtt.as_nanos(),
             rate_bits_per_s: link.rate_bits_per_s,
             queue_bytes: link.rate_bits_per_s.map(|_| link.queue_or_default_bytes()),
@@ -147,7 +158,7 @@ impl Setup {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for LabReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(LinkStats { there, back, cpu_ns }) = self.link else { return Ok(()) };
         let direction = |name, stats: DirectionStats| {

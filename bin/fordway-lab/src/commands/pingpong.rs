@@ -1,31 +1,36 @@
 //! `pingpong`: one end of a ping-pong, or of the tunnel between. Ping answers with what pong answers, and pong out of memory.
-//! A [`Caller`] asks for messages by their size: the load asks ping, ping asks pong.
+//! A [`MessageClient`] asks for messages by their size: the load asks ping, ping asks pong.
 
 use std::fmt;
 use std::time::Duration;
 
 use fordway_command::program::stop_when_asked;
-use fordway_command::{Context, Exit};
-use fordway_http::{Exchange, Failure, HttpClient, Origin, Replay, Response, Timeouts, TlsRoots, Version};
-use fordway_load::pingpong::{Content, Played, Player, Server, Wanted};
-use fordway_netlab::tunnel::Tunnel;
+use fordway_command::{CommandContext, CommandExit};
+use fordway_http::{
+    ExchangeFailure, HttpClient, HttpExchange, HttpResponse, HttpVersion, Origin, ReplayPolicy, Timeouts,
+    TlsRoots,
+};
+use fordway_load::pingpong::{
+    PingpongContent, PingpongRequest, PingpongResponse, PingpongServer, ResponseSource,
+};
+use fordway_netlab::tunnel::TunnelEnd;
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::args::{EndArgs, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs};
 
-pub(super) fn run(args: &PingpongArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &PingpongArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
-        PingpongAction::Pong(args) => serve(&args.end, Memory::new(args)?, context),
-        PingpongAction::Ping(args) => serve(&args.end, Asker::new(args)?, context),
+        PingpongAction::Pong(args) => serve(&args.end, MemorySource::new(args)?, context),
+        PingpongAction::Ping(args) => serve(&args.end, PongSource::new(args)?, context),
         PingpongAction::Tunnel(args) => tunnel(args, context),
     }
 }
 
 /// Answers until a signal, or the end of the input where that was asked for.
-fn serve(args: &EndArgs, player: impl Player, context: &Context) -> Result<Exit> {
-    let server = Server::bind(&args.listen)?;
-    let ready = Ready { endpoint: format!("http://{}", server.address()) };
+fn serve(args: &EndArgs, player: impl ResponseSource, context: &CommandContext) -> Result<CommandExit> {
+    let server = PingpongServer::bind(&args.listen)?;
+    let ready = PongReady { endpoint: format!("http://{}", server.address()) };
     server.start(player, usize::from(args.workers))?;
     context.output.record(&ready)?;
     context.output.flush()?;
@@ -35,11 +40,11 @@ fn serve(args: &EndArgs, player: impl Player, context: &Context) -> Result<Exit>
     stop_when_asked(stop, &context.interrupt, args.until_eof)?;
     // It ends also where nobody is left who could send.
     let _ = stopped.recv();
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn tunnel(args: &TunnelArgs, context: &Context) -> Result<Exit> {
-    let tunnel = Tunnel::new(&args.device, &args.listen, &args.peer)?;
+fn tunnel(args: &TunnelArgs, context: &CommandContext) -> Result<CommandExit> {
+    let tunnel = TunnelEnd::new(&args.device, &args.listen, &args.peer)?;
     std::thread::spawn(move || {
         if let Err(error) = tunnel.run() {
             tracing::error!(%error, "the tunnel has ended");
@@ -48,16 +53,16 @@ fn tunnel(args: &TunnelArgs, context: &Context) -> Result<Exit> {
     let (stop, stopped) = std::sync::mpsc::channel();
     stop_when_asked(move || _ = stop.send(()), &context.interrupt, false)?;
     let _ = stopped.recv();
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// What is printed when connections are taken.
 #[derive(Serialize)]
-struct Ready {
+struct PongReady {
     endpoint: String,
 }
 
-impl fmt::Display for Ready {
+impl fmt::Display for PongReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fordway: answering at {}", self.endpoint)
     }
@@ -67,18 +72,21 @@ impl fmt::Display for Ready {
 const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 
 /// Asks pong for each message, as often as it must.
-struct Asker {
-    caller: Caller,
+struct PongSource {
+    caller: MessageClient,
     retries: u32,
 }
 
-impl Asker {
+impl PongSource {
     fn new(args: &PingArgs) -> Result<Self> {
-        Ok(Asker { caller: Caller::new(&args.pong, "pong", args.timeout)?, retries: args.retries })
+        Ok(PongSource {
+            caller: MessageClient::new(&args.pong, "pong", args.timeout)?,
+            retries: args.retries,
+        })
     }
 
     /// A message of pong's, whole, in `room`. Errors: what went wrong, after one try.
-    fn ask(&self, wanted: &Wanted, room: &mut Vec<u8>) -> Result<()> {
+    fn ask(&self, wanted: &PingpongRequest, room: &mut Vec<u8>) -> Result<()> {
         let mut response =
             self.caller.ask(wanted.bytes, wanted.keep_alive).map_err(|failure| failure.error)?;
         let status = response.status();
@@ -104,16 +112,18 @@ impl Asker {
     }
 }
 
-impl Player for Asker {
-    fn play<'b>(&self, wanted: &Wanted, room: &'b mut Vec<u8>) -> Played<'b> {
+impl ResponseSource for PongSource {
+    fn play<'b>(&self, wanted: &PingpongRequest, room: &'b mut Vec<u8>) -> PingpongResponse<'b> {
         let mut retries = 0;
         loop {
             match self.ask(wanted, room) {
-                Ok(()) => return Played { status: 200, content: Content::Bytes(room), retries },
+                Ok(()) => {
+                    return PingpongResponse { status: 200, content: PingpongContent::Bytes(room), retries };
+                }
                 Err(_) if retries < self.retries => retries += 1,
                 Err(error) => {
                     *room = format!("ping has nothing from pong: {error}\n").into_bytes();
-                    return Played { status: 502, content: Content::Bytes(room), retries };
+                    return PingpongResponse { status: 502, content: PingpongContent::Bytes(room), retries };
                 }
             }
         }
@@ -121,19 +131,19 @@ impl Player for Asker {
 }
 
 /// Answers with any number of bytes, perhaps after a delay.
-struct Memory {
+struct MemorySource {
     delay: Duration,
     /// The smallest answer that waits.
     from_bytes: u64,
 }
 
-impl Memory {
+impl MemorySource {
     fn new(args: &PongArgs) -> Result<Self> {
         let from_bytes = match args.delay_from_windows {
             Some(windows) => windows.saturating_mul(first_window_bytes()?),
             None => args.delay_from,
         };
-        Ok(Memory { delay: args.delay.unwrap_or_default(), from_bytes })
+        Ok(MemorySource { delay: args.delay.unwrap_or_default(), from_bytes })
     }
 }
 
@@ -146,12 +156,12 @@ fn first_window_bytes() -> Result<u64> {
     window.ok_or_else(|| Error::new(ErrorKind::NotImplemented, format!("{path} says {text:?}")))
 }
 
-impl Player for Memory {
-    fn play<'b>(&self, wanted: &Wanted, _room: &'b mut Vec<u8>) -> Played<'b> {
+impl ResponseSource for MemorySource {
+    fn play<'b>(&self, wanted: &PingpongRequest, _room: &'b mut Vec<u8>) -> PingpongResponse<'b> {
         if !self.delay.is_zero() && wanted.bytes >= self.from_bytes {
             std::thread::sleep(self.delay);
         }
-        Played { status: 200, content: Content::Any(wanted.bytes), retries: 0 }
+        PingpongResponse { status: 200, content: PingpongContent::Any(wanted.bytes), retries: 0 }
     }
 }
 
@@ -159,7 +169,7 @@ impl Player for Memory {
 const SIZE: &str = "{size}";
 
 /// Asks one server for messages, on connections that are kept or on new ones.
-pub(super) struct Caller {
+pub(super) struct MessageClient {
     /// Where nothing is kept, nothing can be used again: a client for each policy.
     kept: HttpClient,
     fresh: HttpClient,
@@ -169,7 +179,7 @@ pub(super) struct Caller {
     path: (String, String),
 }
 
-impl Caller {
+impl MessageClient {
     /// `url` has `{size}` where the size goes; without it, `/NAME/SIZE` is appended. An answer may take `timeout`.
     /// Errors: `InvalidArgument` for what is no URL.
     pub(super) fn new(url: &str, name: &str, timeout: Duration) -> Result<Self> {
@@ -186,14 +196,14 @@ impl Caller {
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         };
         let timeouts = Timeouts { first_byte: timeout, progress: timeout, ..Timeouts::default() };
-        let client = || HttpClient::new(Version::Http1, timeouts, TlsRoots::System);
+        let client = || HttpClient::new(HttpVersion::Http1, timeouts, TlsRoots::System);
         let authority = origin.authority();
         let path = (before.to_owned(), behind.to_owned());
-        Ok(Caller { kept: client(), fresh: client(), origin, authority, path })
+        Ok(MessageClient { kept: client(), fresh: client(), origin, authority, path })
     }
 
     /// Asks for a message of `bytes`. A kept connection that turns out to be closed is a failure too.
-    pub(super) fn ask(&self, bytes: u64, keep: bool) -> std::result::Result<Response, Failure> {
+    pub(super) fn ask(&self, bytes: u64, keep: bool) -> std::result::Result<HttpResponse, ExchangeFailure> {
         let close = if keep { "" } else { "connection: close\r\n" };
         let write_head = |head: &mut Vec<u8>| {
             let (before, behind) = &self.path;
@@ -203,12 +213,12 @@ impl Caller {
             );
             head.extend_from_slice(text.as_bytes());
         };
-        let exchange = Exchange {
+        let exchange = HttpExchange {
             origin: &self.origin,
             method: "GET",
             write_head: &write_head,
             body: &[],
-            replay: Replay::IfUnsent,
+            replay: ReplayPolicy::IfUnsent,
         };
         if keep { self.kept.send(&exchange) } else { self.fresh.send(&exchange) }
     }
@@ -219,7 +229,7 @@ mod tests {
     use super::*;
 
     fn path(url: &str) -> (String, String) {
-        Caller::new(url, "pong", Duration::from_secs(1)).unwrap().path
+        MessageClient::new(url, "pong", Duration::from_secs(1)).unwrap().path
     }
 
     #[test]
@@ -229,7 +239,7 @@ mod tests {
         assert_eq!(path("http://h:1/base/"), pair("/base/pong/", ""));
         assert_eq!(path("http://h/r?bytes={size}&x=1"), pair("/r?bytes=", "&x=1"));
         for bad in ["h:1", "ftp://h", "http://h{size}", "http://h/a b"] {
-            let refused = Caller::new(bad, "pong", Duration::from_secs(1)).err().expect(bad);
+            let refused = MessageClient::new(bad, "pong", Duration::from_secs(1)).err().expect(bad);
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad}");
         }
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_client::s3::{S3Config, S3Store};
-use fordway_command::Context;
-use fordway_measure::Lane;
+use fordway_command::CommandContext;
+use fordway_measure::MeasuredLane;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
-use fordway_workload::{StoreTarget, Target};
+use fordway_workload::{MeasuredTarget, StoreTarget};
 
 use crate::args::{GlobalArgs, TargetArg};
 
@@ -20,9 +20,13 @@ const PROBE: &[u8] = b"fordway compare";
 
 /// Opens the service, and makes a bucket there, or a prefix in the bucket that its URL names, which the target removes.
 /// Errors: of the service, in sentences that say what to do.
-pub(super) fn open(target: &TargetArg, global: &GlobalArgs, context: &Context) -> Result<Box<dyn Target>> {
+pub(super) fn open(
+    target: &TargetArg,
+    global: &GlobalArgs,
+    context: &CommandContext,
+) -> Result<Box<dyn MeasuredTarget>> {
     let refused = |error: Error| refusal(target, &error);
-    let stores = Stores::of(target, global, context).map_err(refused)?;
+    let stores = ServiceStores::of(target, global, context).map_err(refused)?;
     let own = format!("fordway-compare-{:08x}", random()?);
     let at = |store: &Arc<dyn Store>| -> Result<StoreTarget> {
         let (lane, store) = (lane(target), store.clone());
@@ -61,30 +65,33 @@ fn probe(target: &StoreTarget) -> Result<()> {
 }
 
 /// The same service, asked with little patience and with as much as our own lanes.
-struct Stores {
+struct ServiceStores {
     impatient: Arc<dyn Store>,
     measured: Arc<dyn Store>,
 }
 
-impl Stores {
-    fn of(target: &TargetArg, global: &GlobalArgs, context: &Context) -> Result<Self> {
+impl ServiceStores {
+    fn of(target: &TargetArg, global: &GlobalArgs, context: &CommandContext) -> Result<Self> {
         if !target.endpoint.starts_with("http") {
             let store = context.lane_at(&target.endpoint)?.store;
-            return Ok(Stores { impatient: store.clone(), measured: store });
+            return Ok(ServiceStores { impatient: store.clone(), measured: store });
         }
         let config = S3Config::resolve(Some(&target.endpoint), &|name| super::variable(global, name))?;
         let hasty = S3Config { timeout: Some(FIRST_ANSWER), max_retries: 0, ..config.clone() };
-        Ok(Stores { impatient: Arc::new(S3Store::new(hasty)?), measured: Arc::new(S3Store::new(config)?) })
+        Ok(ServiceStores {
+            impatient: Arc::new(S3Store::new(hasty)?),
+            measured: Arc::new(S3Store::new(config)?),
+        })
     }
 }
 
-fn lane(target: &TargetArg) -> Lane {
+fn lane(target: &TargetArg) -> MeasuredLane {
     let place = match &target.bucket {
         None => "in a bucket of its own".to_owned(),
         Some(_) => "below a prefix of its own".to_owned(),
     };
     let description = format!("the service at {}, not started by this run, {place}", target.url);
-    Lane { name: target.name.clone(), description }
+    MeasuredLane { name: target.name.clone(), description }
 }
 
 /// The error of a service that cannot be measured, with what helps.

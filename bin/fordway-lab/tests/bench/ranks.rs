@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use fordway_measure::Run;
+use fordway_measure::RunDocument;
 use fordway_sys::terminate;
 
 /// The program beside the one that is tested; `cargo build` makes both.
@@ -65,7 +65,7 @@ fn every_workload_runs_on_all_lanes() {
         all.extend(words.split(' '));
         all.extend([".", "--all-lanes", "--threads", "2", "--out", "x.run"]);
         let output = succeeds(dir.path(), &all);
-        let run = Run::read(&dir.path().join("x.run")).unwrap();
+        let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
         let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
         assert_eq!(lanes, ["posix", "embedded", "node", "http"]);
         assert_eq!(run.summaries.len(), 4 * phases, "{words}");
@@ -140,7 +140,7 @@ fn an_endpoint_that_goes_away_is_a_column() {
     let output = job.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("gave the phase up"), "{}", text(&output.stderr));
-    let run = Run::read(&dir.path().join("mdtest.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("mdtest.run")).unwrap();
     assert!(run.summaries[0].operations > 0 && run.summaries.iter().all(|row| row.errors > 0));
 }
 

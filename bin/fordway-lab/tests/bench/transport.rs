@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use fordway_measure::Run;
+use fordway_measure::RunDocument;
 
 fn transport(dir: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
@@ -30,7 +30,7 @@ fn all_that_need_no_other_program_run() {
     let output = transport(dir.path(), &words);
     let (table, told) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{told}");
-    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
     let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
     assert_eq!((run.kind.as_str(), lanes), ("transport", vec!["tcp", "http", "node", "embedded"]));
     assert_eq!(run.summaries.len(), 2 * 2 * 4 + 2);
@@ -74,7 +74,7 @@ fn what_is_not_installed_is_named() {
     let left_out = transport(dir.path(), &[&words[..], &asked[2..]].concat());
     assert!(left_out.status.success(), "{left_out:?}");
     assert!(text(&left_out.stderr).contains("MPI is left out"), "{left_out:?}");
-    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
     assert!(run.warnings.iter().any(|warning| warning.contains("MPI is left out")), "{:?}", run.warnings);
     assert_eq!(entries(dir.path()), ["x.run"]);
 }

@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use fordway_measure::Run;
-use fordway_testkit::hostile::{HostileServer, Script};
+use fordway_measure::RunDocument;
+use fordway_testkit::hostile::{HostileServer, LieScript};
 
 const RANGES: &str = "# offset length\n90 10\n\n0 3 # the beginning\n95 2\n50 0\n1 2\n";
 
 #[test]
 fn a_benchmark_makes_a_run() {
-    let server = HostileServer::start((0..100).collect::<Vec<u8>>(), Script::honest());
+    let server = HostileServer::start((0..100).collect::<Vec<u8>>(), LieScript::honest());
     let dir = tempfile::tempdir().unwrap();
     let url = server.url();
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
@@ -35,7 +35,7 @@ fn a_benchmark_makes_a_run() {
     let output = bench.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("window-1: ") && said.contains("window-2: "), "{said}");
-    let run = Run::read(&dir.path().join("v.run")).unwrap();
+    let run = RunDocument::read(&dir.path().join("v.run")).unwrap();
     assert_eq!((run.kind.as_str(), run.summaries.len()), ("vector", 2));
     for summary in &run.summaries {
         assert_eq!((summary.operations, summary.errors, summary.bytes), (9, 0, 3 * 17), "{}", summary.lane);

@@ -160,6 +160,6 @@ fn sweeps_compare_versions_in_turn() {
         assert_eq!(interval["samples"].as_u64(), (row["lane"] == "http/2").then_some(5), "{row}");
     }
     assert_eq!(server.counts().0, 16 * 50);
-    let run = fordway_measure::Run::read(&run_dir).unwrap();
+    let run = fordway_measure::RunDocument::read(&run_dir).unwrap();
     assert_eq!((run.lanes.len(), run.phases.len(), run.summaries.len()), (2, 8, 16));
 }

@@ -28,13 +28,13 @@ use fordway_store::VersionId;
 #[command(name = "fordway", version, propagate_version = true, max_term_width = 100)]
 #[command(about = "S3 objects on any lane: a directory of this machine, or an S3 service")]
 #[command(after_help = AFTER_HELP)]
-pub struct Cli {
+pub struct CommandLine {
     /// Options of every command.
     #[command(flatten)]
     pub global: GlobalArgs,
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: BuiltinCommand,
 }
 
 const AFTER_HELP: &str = "\
@@ -53,7 +53,7 @@ When some of many objects fail, the others are done and the first failure gives 
 
 /// The built-in commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum BuiltinCommand {
     /// List buckets, objects or a local directory
     Ls(LsArgs),
     /// Copy objects and files
@@ -159,12 +159,12 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound() {
-        Cli::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 
     #[test]
     fn every_command_has_examples() {
-        for command in Cli::command().get_subcommands() {
+        for command in CommandLine::command().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.starts_with("Examples:\n  fordway "), "{} has none", command.get_name());
         }

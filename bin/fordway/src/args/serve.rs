@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fordway_command::units::parse_duration;
-use fordway_posix::{Consistency, PosixConfig};
+use fordway_posix::{PosixConfig, ReadConsistency};
 use fordway_store::Bucket;
 use fordway_wire::size_text::parse_bytes;
 
@@ -144,11 +144,11 @@ pub enum ConsistencyArg {
     Strong,
 }
 
-impl From<ConsistencyArg> for Consistency {
+impl From<ConsistencyArg> for ReadConsistency {
     fn from(arg: ConsistencyArg) -> Self {
         match arg {
-            ConsistencyArg::FileSystem => Consistency::FileSystem,
-            ConsistencyArg::Strong => Consistency::Strong,
+            ConsistencyArg::FileSystem => ReadConsistency::FileSystem,
+            ConsistencyArg::Strong => ReadConsistency::Strong,
         }
     }
 }

@@ -10,7 +10,7 @@ use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 use fordway_wire::size_text::parse_bytes;
 
 use super::{CallArgs, ReplicaArgs, byte_range, version_id};
-use crate::wildcard::{Filters, Pattern, Verdict};
+use crate::wildcard::{FilterRules, FilterVerdict, WildcardPattern};
 
 /// Options of `cp`.
 #[derive(Debug, Args)]
@@ -95,7 +95,7 @@ pub struct SyncArgs {
 pub struct TransferArgs {
     /// Include and exclude patterns
     #[command(flatten)]
-    pub filters: Filters,
+    pub filters: FilterRules,
     /// Show what would be done, and do nothing
     #[arg(long, alias = "dryrun")]
     pub dry_run: bool,
@@ -177,7 +177,7 @@ pub struct RmArgs {
     pub recursive: bool,
     /// Include and exclude patterns
     #[command(flatten)]
-    pub filters: Filters,
+    pub filters: FilterRules,
     /// Show what would be removed, and remove nothing
     #[arg(long, alias = "dryrun")]
     pub dry_run: bool,
@@ -279,17 +279,21 @@ pub enum ThirdPartyArg {
     Never,
 }
 
-const OPTIONS: [(&str, Verdict, &str); 2] = [
+const OPTIONS: [(&str, FilterVerdict, &str); 2] = [
     (
         "exclude",
-        Verdict::Exclude,
+        FilterVerdict::Exclude,
         "Leave out what matches this pattern, compared with the path below the source; the last --exclude \
          or --include that matches decides",
     ),
-    ("include", Verdict::Include, "Take what matches this pattern although an earlier --exclude matches it"),
+    (
+        "include",
+        FilterVerdict::Include,
+        "Take what matches this pattern although an earlier --exclude matches it",
+    ),
 ];
 
-impl Args for Filters {
+impl Args for FilterRules {
     fn augment_args(command: Command) -> Command {
         OPTIONS.iter().fold(command, |command, (name, _, help)| {
             let option = Arg::new(*name).long(*name).value_name("PATTERN").help(*help);
@@ -302,7 +306,7 @@ impl Args for Filters {
     }
 }
 
-impl FromArgMatches for Filters {
+impl FromArgMatches for FilterRules {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         let mut rules = Vec::new();
         for (name, verdict, _) in OPTIONS {
@@ -311,8 +315,9 @@ impl FromArgMatches for Filters {
             rules.extend(positions.zip(patterns).map(|(at, text)| (at, verdict, text)));
         }
         rules.sort_by_key(|(at, ..)| *at);
-        let in_order = rules.into_iter().map(|(_, verdict, text)| (verdict, Pattern::of_filter(text)));
-        Ok(Filters::new(in_order.collect()))
+        let in_order =
+            rules.into_iter().map(|(_, verdict, text)| (verdict, WildcardPattern::of_filter(text)));
+        Ok(FilterRules::new(in_order.collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -443,9 +448,9 @@ mod tests {
     }
 
     fn admit(options: &[&str], relative: &str) -> bool {
-        let command = Filters::augment_args(Command::new("test"));
+        let command = FilterRules::augment_args(Command::new("test"));
         let matches = command.get_matches_from([&["test"], options].concat());
-        Filters::from_arg_matches(&matches).unwrap().admit(relative)
+        FilterRules::from_arg_matches(&matches).unwrap().admit(relative)
     }
 
     #[test]

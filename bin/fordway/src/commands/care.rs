@@ -3,9 +3,10 @@
 use std::fmt;
 
 use fordway_command::units::human_bytes;
-use fordway_command::{Context, Exit};
+use fordway_command::{CommandContext, CommandExit};
 use fordway_posix::{
-    Finding, FsckEvent, FsckOptions, FsckSummary, Garbage, GcEvent, GcOptions, PosixConfig, PosixStore,
+    FsckEvent, FsckFinding, FsckOptions, FsckSummary, GarbageFile, GcEvent, GcOptions, PosixConfig,
+    PosixStore,
 };
 use fordway_store::Result;
 use serde::Serialize;
@@ -13,7 +14,7 @@ use serde::Serialize;
 use super::report;
 use crate::args::{FsckArgs, GcArgs};
 
-pub(super) fn gc(args: &GcArgs, context: &Context) -> Result<Exit> {
+pub(super) fn gc(args: &GcArgs, context: &CommandContext) -> Result<CommandExit> {
     let store = PosixStore::open(&args.directory.root, PosixConfig::default())?;
     let options = GcOptions {
         buckets: args.directory.buckets.clone(),
@@ -22,16 +23,16 @@ pub(super) fn gc(args: &GcArgs, context: &Context) -> Result<Exit> {
         empty_dir_age: args.older_than,
         dry_run: args.dry_run,
     };
-    let mut first_failure = Exit::Ok;
+    let mut first_failure = CommandExit::Ok;
     context.output.start_counting();
     let collected = store.collect_garbage(&options, &mut |event| {
         context.interrupt.check()?;
         match event {
             GcEvent::Progress { entries } => context.output.counted(entries, "entries"),
-            GcEvent::Removed(garbage) => context.output.event(&Removed::new(&garbage, args.dry_run))?,
+            GcEvent::Removed(garbage) => context.output.event(&GarbageRecord::new(&garbage, args.dry_run))?,
             GcEvent::Failed(error) => {
                 let exit = report(context, error)?;
-                first_failure = if first_failure == Exit::Ok { exit } else { first_failure };
+                first_failure = if first_failure == CommandExit::Ok { exit } else { first_failure };
             }
         }
         Ok(())
@@ -50,21 +51,21 @@ pub(super) fn gc(args: &GcArgs, context: &Context) -> Result<Exit> {
 }
 
 #[derive(Serialize)]
-struct Removed<'r> {
+struct GarbageRecord<'r> {
     kind: &'static str,
     path: &'r str,
     size_bytes: u64,
     dry_run: bool,
 }
 
-impl<'r> Removed<'r> {
-    fn new(garbage: &'r Garbage, dry_run: bool) -> Self {
-        let Garbage { kind, path, size_bytes } = garbage;
-        Removed { kind: kind.name(), path, size_bytes: *size_bytes, dry_run }
+impl<'r> GarbageRecord<'r> {
+    fn new(garbage: &'r GarbageFile, dry_run: bool) -> Self {
+        let GarbageFile { kind, path, size_bytes } = garbage;
+        GarbageRecord { kind: kind.name(), path, size_bytes: *size_bytes, dry_run }
     }
 }
 
-impl fmt::Display for Removed<'_> {
+impl fmt::Display for GarbageRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}remove {}: {}", prefix(self.dry_run), self.kind, self.path)?;
         if self.size_bytes > 0 { write!(f, " ({})", human_bytes(self.size_bytes)) } else { Ok(()) }
@@ -94,12 +95,16 @@ fn prefix(dry_run: bool) -> &'static str {
     if dry_run { "(dry run) " } else { "" }
 }
 
-pub(super) fn fsck(args: &FsckArgs, context: &Context) -> Result<Exit> {
+pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandExit> {
     let store = PosixStore::open(&args.directory.root, PosixConfig::default())?;
     if args.migrate {
         store.migrate(&args.directory.buckets, &mut |migrated| {
             context.interrupt.check()?;
-            context.output.event(&Done { kind: "migrated", path: &migrated.path, done: migrated.done })
+            context.output.event(&MigrationRecord {
+                kind: "migrated",
+                path: &migrated.path,
+                done: migrated.done,
+            })
         })?;
     }
     let options = FsckOptions { buckets: args.directory.buckets.clone(), read: args.read };
@@ -112,7 +117,7 @@ pub(super) fn fsck(args: &FsckArgs, context: &Context) -> Result<Exit> {
                 context.output.counted(done.files, format_args!("files {read}"));
                 Ok(())
             }
-            FsckEvent::Found(finding) => context.output.beside_progress(&Line::new(&finding)),
+            FsckEvent::Found(finding) => context.output.beside_progress(&FindingRecord::new(&finding)),
         }
     });
     context.output.end_progress();
@@ -120,27 +125,27 @@ pub(super) fn fsck(args: &FsckArgs, context: &Context) -> Result<Exit> {
     context.output.event(&FsckTotals::new(&summary))?;
     // Damage comes first: what could not be read may be right, what is corrupt is not.
     Ok(match summary {
-        FsckSummary { corrupt: 1.., .. } => Exit::Corrupt,
-        FsckSummary { unreadable: 1.., .. } => Exit::Failure,
-        _ => Exit::Ok,
+        FsckSummary { corrupt: 1.., .. } => CommandExit::Corrupt,
+        FsckSummary { unreadable: 1.., .. } => CommandExit::Failure,
+        _ => CommandExit::Ok,
     })
 }
 
 #[derive(Serialize)]
-struct Done<'d> {
+struct MigrationRecord<'d> {
     kind: &'static str,
     path: &'d str,
     done: &'static str,
 }
 
-impl fmt::Display for Done<'_> {
+impl fmt::Display for MigrationRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "migrated: {}: {}", self.path.escape_debug(), self.done)
     }
 }
 
 #[derive(Serialize)]
-struct Line<'l> {
+struct FindingRecord<'l> {
     severity: &'static str,
     kind: &'static str,
     path: &'l str,
@@ -148,14 +153,20 @@ struct Line<'l> {
     next: &'static str,
 }
 
-impl<'l> Line<'l> {
-    fn new(finding: &'l Finding) -> Self {
-        let Finding { kind, path, detail } = finding;
-        Line { severity: kind.severity().name(), kind: kind.name(), path, detail, next: kind.advice() }
+impl<'l> FindingRecord<'l> {
+    fn new(finding: &'l FsckFinding) -> Self {
+        let FsckFinding { kind, path, detail } = finding;
+        FindingRecord {
+            severity: kind.severity().name(),
+            kind: kind.name(),
+            path,
+            detail,
+            next: kind.advice(),
+        }
     }
 }
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for FindingRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A name may hold line breaks, and a finding is one line.
         write!(f, "{}: {}: {}", self.severity, self.kind, self.path.escape_debug())?;

@@ -3,18 +3,18 @@
 
 use std::fmt;
 
-use fordway_command::{Address, Context, Exit};
+use fordway_command::{CommandContext, CommandExit, StorageAddress};
 use fordway_store::{
     Bucket, DeleteOptions, Error, ErrorKind, Key, PutOptions, Result, Store, Tags, UploadsQuery, VersionId,
-    Versioning, VersionsQuery,
+    VersioningState, VersionsQuery,
 };
 use serde::Serialize;
 
-use super::Source;
+use super::SourceSelection;
 use super::cp::from_item;
 use crate::args::{MbArgs, MkdirArgs, RbArgs, RmArgs, TagArgs, VersioningArgs, VersioningChange};
-use crate::transfer::{self, Action, Settings, plan};
-use crate::wildcard::Filters;
+use crate::transfer::{self, TransferAction, TransferSettings, plan};
+use crate::wildcard::FilterRules;
 use crate::{dav, web};
 
 /// A bucket that was made or removed.
@@ -32,21 +32,21 @@ impl fmt::Display for BucketEvent<'_> {
     }
 }
 
-pub(super) fn mb(args: &MbArgs, context: &Context) -> Result<Exit> {
+pub(super) fn mb(args: &MbArgs, context: &CommandContext) -> Result<CommandExit> {
     super::for_each(context, &args.buckets, |text| {
-        let bucket = Address::parse(text)?.into_bucket()?;
+        let bucket = StorageAddress::parse(text)?.into_bucket()?;
         context.store()?.create_bucket(&bucket)?;
         let event = BucketEvent { operation: "make_bucket", bucket: bucket.as_str(), dry_run: false };
-        context.output.event(&event).map(|()| Exit::Ok)
+        context.output.event(&event).map(|()| CommandExit::Ok)
     })
 }
 
-pub(super) fn rb(args: &RbArgs, context: &Context) -> Result<Exit> {
+pub(super) fn rb(args: &RbArgs, context: &CommandContext) -> Result<CommandExit> {
     super::for_each(context, &args.buckets, |text| {
-        let bucket = Address::parse(text)?.into_bucket()?;
+        let bucket = StorageAddress::parse(text)?.into_bucket()?;
         if args.force {
             let emptied = empty(args, context, &bucket)?;
-            if emptied != Exit::Ok {
+            if emptied != CommandExit::Ok {
                 return Ok(emptied);
             }
         }
@@ -57,14 +57,14 @@ pub(super) fn rb(args: &RbArgs, context: &Context) -> Result<Exit> {
         }
         let event =
             BucketEvent { operation: "remove_bucket", bucket: bucket.as_str(), dry_run: args.dry_run };
-        context.output.event(&event).map(|()| Exit::Ok)
+        context.output.event(&event).map(|()| CommandExit::Ok)
     })
 }
 
-fn empty(args: &RbArgs, context: &Context, bucket: &Bucket) -> Result<Exit> {
+fn empty(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> Result<CommandExit> {
     let removed = match context.store()?.versioning(bucket)? {
-        Versioning::Unversioned => remove_objects(args, context, bucket)?,
-        Versioning::Enabled | Versioning::Suspended => remove_all(context, bucket, args.dry_run)?,
+        VersioningState::Unversioned => remove_objects(args, context, bucket)?,
+        VersioningState::Enabled | VersioningState::Suspended => remove_all(context, bucket, args.dry_run)?,
     };
     if !args.dry_run {
         abort_uploads(&*context.store()?, bucket)?;
@@ -72,11 +72,11 @@ fn empty(args: &RbArgs, context: &Context, bucket: &Bucket) -> Result<Exit> {
     Ok(removed)
 }
 
-fn remove_objects(args: &RbArgs, context: &Context, bucket: &Bucket) -> Result<Exit> {
-    let root = Address::S3(bucket.clone(), String::new());
+fn remove_objects(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> Result<CommandExit> {
+    let root = StorageAddress::S3(bucket.clone(), String::new());
     let items = plan::items(context, &root)?;
-    let removals = items.map(|item| item.map(|item| Action::Remove(from_item(&root, &item))));
-    transfer::run(context, &Settings::removal(args.dry_run, args.jobs), removals)
+    let removals = items.map(|item| item.map(|item| TransferAction::Remove(from_item(&root, &item))));
+    transfer::run(context, &TransferSettings::removal(args.dry_run, args.jobs), removals)
 }
 
 /// Services refuse to remove a bucket in which uploads are unfinished.
@@ -94,7 +94,7 @@ fn abort_uploads(store: &dyn Store, bucket: &Bucket) -> Result<()> {
     }
 }
 
-pub(super) fn rm(args: &RmArgs, context: &Context) -> Result<Exit> {
+pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit> {
     let mut sources = Vec::new();
     let (web, others): (Vec<_>, Vec<_>) = args.addresses.iter().partition(|text| web::is_address(text));
     if !web.is_empty() {
@@ -106,31 +106,35 @@ pub(super) fn rm(args: &RmArgs, context: &Context) -> Result<Exit> {
     }
     for text in &args.addresses {
         // Local files have `rm` already, and a slip of the pen must not remove one.
-        Address::parse(text)?.into_s3()?;
-        sources.push(Source::find(text, args.recursive, args.raw)?);
+        StorageAddress::parse(text)?.into_s3()?;
+        sources.push(SourceSelection::find(text, args.recursive, args.raw)?);
     }
     if let Some(version) = &args.version_id {
         let (bucket, key) = only_object(&sources)?;
         return remove(context, (&bucket, &key), version, args.dry_run);
     }
-    let settings = Settings::removal(args.dry_run, args.jobs);
+    let settings = TransferSettings::removal(args.dry_run, args.jobs);
     let removals = sources.into_iter().flat_map(|source| removals(context, source, &args.filters));
     transfer::run(context, &settings, removals)
 }
 
 /// What one address asks to remove; an address that cannot be listed is one failure of several.
 fn removals<'a>(
-    context: &Context,
-    source: Source,
-    filters: &'a Filters,
-) -> Box<dyn Iterator<Item = Result<Action>> + 'a> {
+    context: &CommandContext,
+    source: SourceSelection,
+    filters: &'a FilterRules,
+) -> Box<dyn Iterator<Item = Result<TransferAction>> + 'a> {
     let root = source.root();
     match (source.items(context), source) {
         (Err(error), _) => Box::new(std::iter::once(Err(error))),
-        (Ok(None), Source::One(place)) => Box::new(std::iter::once(Ok(Action::Remove(place)))),
+        (Ok(None), SourceSelection::One(place)) => {
+            Box::new(std::iter::once(Ok(TransferAction::Remove(place))))
+        }
         (Ok(None), _) => Box::new(std::iter::empty()),
         (Ok(Some(items)), _) => Box::new(items.filter_map(move |item| match item {
-            Ok(item) => filters.admit(&item.relative).then(|| Ok(Action::Remove(from_item(&root, &item)))),
+            Ok(item) => {
+                filters.admit(&item.relative).then(|| Ok(TransferAction::Remove(from_item(&root, &item))))
+            }
             Err(error) => Some(Err(error)),
         })),
     }
@@ -138,14 +142,14 @@ fn removals<'a>(
 
 /// A version that was removed.
 #[derive(Serialize)]
-struct Removed<'r> {
+struct RemovedVersion<'r> {
     operation: &'static str,
     source: &'r str,
     version_id: &'r str,
     dry_run: bool,
 }
 
-impl fmt::Display for Removed<'_> {
+impl fmt::Display for RemovedVersion<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dry = if self.dry_run { "(dryrun) " } else { "" };
         write!(f, "{dry}delete: {} (version {})", self.source, self.version_id)
@@ -153,9 +157,9 @@ impl fmt::Display for Removed<'_> {
 }
 
 /// The one object that a version is named of. Errors: `InvalidArgument` if the sources are not one.
-pub(super) fn only_object(sources: &[Source]) -> Result<(Bucket, Key)> {
+pub(super) fn only_object(sources: &[SourceSelection]) -> Result<(Bucket, Key)> {
     match sources {
-        [Source::One(place @ Address::S3(..))] => place.clone().into_object(),
+        [SourceSelection::One(place @ StorageAddress::S3(..))] => place.clone().into_object(),
         _ => Err(Error::new(
             ErrorKind::InvalidArgument,
             "--version-id needs exactly one object, named in full (add --raw to take * and ? literally)",
@@ -165,30 +169,31 @@ pub(super) fn only_object(sources: &[Source]) -> Result<(Bucket, Key)> {
 
 /// Removes a version for good, and tells of it.
 pub(super) fn remove(
-    context: &Context,
+    context: &CommandContext,
     (bucket, key): (&Bucket, &Key),
     version: &VersionId,
     dry_run: bool,
-) -> Result<Exit> {
+) -> Result<CommandExit> {
     if !dry_run {
         let options = DeleteOptions { version: Some(version.clone()), ..Default::default() };
         context.store()?.delete(bucket, key, &options)?;
     }
     let source = format!("s3://{bucket}/{key}");
-    let removed = Removed { operation: "delete", source: &source, version_id: version.as_str(), dry_run };
-    context.output.event(&removed).map(|()| Exit::Ok)
+    let removed =
+        RemovedVersion { operation: "delete", source: &source, version_id: version.as_str(), dry_run };
+    context.output.event(&removed).map(|()| CommandExit::Ok)
 }
 
 /// Removes all versions and delete markers of a bucket.
-pub(super) fn remove_all(context: &Context, bucket: &Bucket, dry_run: bool) -> Result<Exit> {
+pub(super) fn remove_all(context: &CommandContext, bucket: &Bucket, dry_run: bool) -> Result<CommandExit> {
     let mut query = VersionsQuery::default();
-    let mut first_failure = Exit::Ok;
+    let mut first_failure = CommandExit::Ok;
     loop {
         let page = context.store()?.list_versions(bucket, &query)?;
         let exit = super::for_each(context, &page.versions, |found| {
             remove(context, (bucket, &Key::new(found.key.as_str())?), &found.version, dry_run)
         })?;
-        if first_failure == Exit::Ok {
+        if first_failure == CommandExit::Ok {
             first_failure = exit;
         }
         let Some((key, version)) = page.next else { return Ok(first_failure) };
@@ -198,24 +203,24 @@ pub(super) fn remove_all(context: &Context, bucket: &Bucket, dry_run: bool) -> R
 
 /// A marker that was made.
 #[derive(Serialize)]
-struct Made {
+struct MadeMarker {
     operation: &'static str,
     source: String,
 }
 
-impl std::fmt::Display for Made {
+impl std::fmt::Display for MadeMarker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.operation, self.source)
     }
 }
 
-pub(super) fn mkdir(args: &MkdirArgs, context: &Context) -> Result<Exit> {
+pub(super) fn mkdir(args: &MkdirArgs, context: &CommandContext) -> Result<CommandExit> {
     super::for_each(context, &args.addresses, |text| {
         if web::is_address(text) {
-            return dav::make(text, args.parents, context).map(|()| Exit::Ok);
+            return dav::make(text, args.parents, context).map(|()| CommandExit::Ok);
         }
-        let place = Address::parse(text)?;
-        if matches!(place, Address::Local(_)) {
+        let place = StorageAddress::parse(text)?;
+        if matches!(place, StorageAddress::Local(_)) {
             let why = format!("{text} is a path of this machine; use the `mkdir` of the system");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
@@ -226,7 +231,7 @@ pub(super) fn mkdir(args: &MkdirArgs, context: &Context) -> Result<Exit> {
         }
         let source = format!("s3://{bucket}/{key}");
         context.store()?.put(&bucket, &Key::new(key)?, &[], &PutOptions::default())?;
-        context.output.event(&Made { operation: "make_prefix", source }).map(|()| Exit::Ok)
+        context.output.event(&MadeMarker { operation: "make_prefix", source }).map(|()| CommandExit::Ok)
     })
 }
 
@@ -243,23 +248,23 @@ impl fmt::Display for VersioningRecord<'_> {
     }
 }
 
-pub(super) fn versioning(args: &VersioningArgs, context: &Context) -> Result<Exit> {
-    let bucket = Address::parse(&args.bucket)?.into_bucket()?;
+pub(super) fn versioning(args: &VersioningArgs, context: &CommandContext) -> Result<CommandExit> {
+    let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
     let store = context.store()?;
     let wanted = args.change.map(|change| match change {
-        VersioningChange::Enable => Versioning::Enabled,
-        VersioningChange::Suspend => Versioning::Suspended,
+        VersioningChange::Enable => VersioningState::Enabled,
+        VersioningChange::Suspend => VersioningState::Suspended,
     });
     let versioning = match wanted {
         Some(wanted) => store.set_versioning(&bucket, wanted).map(|()| wanted)?,
         None => store.versioning(&bucket)?,
     };
     let versioning = match versioning {
-        Versioning::Unversioned => "unversioned",
-        Versioning::Enabled => "enabled",
-        Versioning::Suspended => "suspended",
+        VersioningState::Unversioned => "unversioned",
+        VersioningState::Enabled => "enabled",
+        VersioningState::Suspended => "suspended",
     };
-    context.output.record(&VersioningRecord { bucket: bucket.as_str(), versioning }).map(|()| Exit::Ok)
+    context.output.record(&VersioningRecord { bucket: bucket.as_str(), versioning }).map(|()| CommandExit::Ok)
 }
 
 /// An object's tags, one per line.
@@ -277,12 +282,12 @@ impl fmt::Display for TagRecord<'_> {
     }
 }
 
-pub(super) fn tag(args: &TagArgs, context: &Context) -> Result<Exit> {
-    let (bucket, key) = Address::parse(&args.address)?.into_object()?;
+pub(super) fn tag(args: &TagArgs, context: &CommandContext) -> Result<CommandExit> {
+    let (bucket, key) = StorageAddress::parse(&args.address)?.into_object()?;
     let (store, version) = (context.store()?, args.version_id.as_ref());
     if args.remove || !args.tags.is_empty() {
         store.set_tags(&bucket, &key, version, &distinct(&args.tags)?)?;
-        return Ok(Exit::Ok);
+        return Ok(CommandExit::Ok);
     }
     let tags = store.tags(&bucket, &key, version)?;
     let record = TagRecord { bucket: bucket.as_str(), key: key.as_str(), tags: &tags };
@@ -291,7 +296,7 @@ pub(super) fn tag(args: &TagArgs, context: &Context) -> Result<Exit> {
         true => context.output.row(&record)?,
         false => context.output.record(&record)?,
     }
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Errors: `InvalidTag` for a name that is given twice.

@@ -3,21 +3,23 @@
 
 use std::path::Path;
 
-use fordway_command::{Address, Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::Source;
+use super::SourceSelection;
 use super::change::only_object;
 use crate::args::{CpArgs, MvArgs, SyncArgs};
-use crate::replicas::{self, Places};
-use crate::transfer::plan::{self, Direction, Item, Items, Step, SyncRules};
-use crate::transfer::{self, Action, Existing, Settings, Taken, unsupported};
-use crate::wildcard::Filters;
+use crate::replicas::{self, ReplicaOpener};
+use crate::transfer::plan::{self, Items, SyncDirection, SyncItem, SyncRules, SyncStep};
+use crate::transfer::{
+    self, ClaimedDestinations, ExistingPolicy, TransferAction, TransferSettings, unsupported,
+};
+use crate::wildcard::FilterRules;
 use crate::{dav, web};
 
-type Actions<'a> = Box<dyn Iterator<Item = Result<Action>> + 'a>;
+type Actions<'a> = Box<dyn Iterator<Item = Result<TransferAction>> + 'a>;
 
-pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
     if let [url] = args.sources.as_slice()
         && web::is_address(url)
         && args.destination != "-"
@@ -35,7 +37,7 @@ pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
         return super::read::copy_out(args, context);
     }
     let existing = existing(args.no_clobber, args.if_none_match);
-    let order = dav::Order::of_cp(args, existing);
+    let order = dav::CopyOrder::of_cp(args, existing);
     if order.concerns_web() {
         return dav::copy(&order, context);
     }
@@ -43,26 +45,27 @@ pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
     if args.version_id.is_some() {
         only_object(&sources)?;
     }
-    let settings = Settings::of(&args.transfer, existing).reading(args.version_id.clone());
+    let settings = TransferSettings::of(&args.transfer, existing).reading(args.version_id.clone());
     copy_all(&sources, &args.destination, &args.transfer.filters, &settings, context)
 }
 
-/// What the addresses mean. Errors: as [`Source::find`].
-pub(super) fn sources(addresses: &[String], recursive: bool, raw: bool) -> Result<Vec<Source>> {
-    addresses.iter().map(|text| Source::find(text, recursive, raw)).collect()
+/// What the addresses mean. Errors: as [`SourceSelection::find`].
+pub(super) fn sources(addresses: &[String], recursive: bool, raw: bool) -> Result<Vec<SourceSelection>> {
+    addresses.iter().map(|text| SourceSelection::find(text, recursive, raw)).collect()
 }
 
 /// Copies all that the sources have.
 pub(super) fn copy_all(
-    sources: &[Source],
+    sources: &[SourceSelection],
     to: &str,
-    filters: &Filters,
-    settings: &Settings,
-    context: &Context,
-) -> Result<Exit> {
-    let destination = Address::parse(to)?;
-    let several = sources.len() > 1 || sources.iter().any(|source| !matches!(source, Source::One(_)));
-    let target = Target::new(to, destination, several)?;
+    filters: &FilterRules,
+    settings: &TransferSettings,
+    context: &CommandContext,
+) -> Result<CommandExit> {
+    let destination = StorageAddress::parse(to)?;
+    let several =
+        sources.len() > 1 || sources.iter().any(|source| !matches!(source, SourceSelection::One(_)));
+    let target = CopyDestination::new(to, destination, several)?;
     for source in sources {
         check_places(source, target.directory())?;
     }
@@ -70,9 +73,9 @@ pub(super) fn copy_all(
         actions(context, source, &target, filters)
             .unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
     };
-    let mut taken = Taken::by(sources.len());
+    let mut taken = ClaimedDestinations::by(sources.len());
     let actions = sources.iter().flat_map(plan).map(|action| {
-        if let Ok(Action::Copy { from, to, .. }) = &action {
+        if let Ok(TransferAction::Copy { from, to, .. }) = &action {
             taken.take(from, to)?;
         }
         action
@@ -81,19 +84,19 @@ pub(super) fn copy_all(
 }
 
 /// A file at a web server is copied by itself.
-fn copy_url(url: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
+fn copy_url(url: &str, args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
     check_alone(args)?;
-    let places = Places::usual(&args.replicas, !args.transfer.no_verify);
+    let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
     let existing = existing(args.no_clobber, args.if_none_match);
-    web::download(url, &args.destination, existing, &places, context).map(|()| Exit::Ok)
+    web::download(url, &args.destination, existing, &places, context).map(|()| CommandExit::Ok)
 }
 
 /// Copies what a Metalink describes.
-fn copy_described(source: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
+fn copy_described(source: &str, args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
     check_alone(args)?;
-    let places = Places::usual(&args.replicas, !args.transfer.no_verify);
+    let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
     let existing = existing(args.no_clobber, args.if_none_match);
-    replicas::copy_all(source, &args.destination, existing, &places, context).map(|()| Exit::Ok)
+    replicas::copy_all(source, &args.destination, existing, &places, context).map(|()| CommandExit::Ok)
 }
 
 fn check_alone(args: &CpArgs) -> Result<()> {
@@ -105,75 +108,75 @@ fn check_alone(args: &CpArgs) -> Result<()> {
 }
 
 /// Errors: `InvalidArgument` where neither place is in a store.
-fn check_places(from: &Source, to: &Address) -> Result<()> {
+fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
     match (from.root(), to) {
-        (Address::S3(..), _) | (_, Address::S3(..)) => Ok(()),
+        (StorageAddress::S3(..), _) | (_, StorageAddress::S3(..)) => Ok(()),
         _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
     }
 }
 
 /// What the options say of things that are at the destination already.
-pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> Existing {
+pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> ExistingPolicy {
     match (no_clobber, if_none_match) {
-        (true, _) => Existing::Skip,
-        (_, true) => Existing::Fail,
-        _ => Existing::Replace,
+        (true, _) => ExistingPolicy::Skip,
+        (_, true) => ExistingPolicy::Fail,
+        _ => ExistingPolicy::Replace,
     }
 }
 
 /// Where copies go.
-enum Target {
+enum CopyDestination {
     /// To this very name.
-    Exactly(Address),
+    Exactly(StorageAddress),
     /// Below this directory or prefix, under the name of the source.
-    Below(Address),
+    Below(StorageAddress),
 }
 
-impl Target {
-    fn new(text: &str, destination: Address, several: bool) -> Result<Self> {
+impl CopyDestination {
+    fn new(text: &str, destination: StorageAddress, several: bool) -> Result<Self> {
         let is_directory = match &destination {
-            Address::Service => {
+            StorageAddress::Service => {
                 return Err(Error::new(ErrorKind::InvalidArgument, "the destination s3:// names no bucket"));
             }
-            Address::S3(_, key) => key.is_empty() || key.ends_with('/'),
-            Address::Local(path) => text.ends_with('/') || path.is_dir(),
-            Address::Stdio => false,
+            StorageAddress::S3(_, key) => key.is_empty() || key.ends_with('/'),
+            StorageAddress::Local(path) => text.ends_with('/') || path.is_dir(),
+            StorageAddress::Stdio => false,
         };
         match &destination {
-            Address::Local(path) if several && path.exists() && !path.is_dir() => {
+            StorageAddress::Local(path) if several && path.exists() && !path.is_dir() => {
                 let why = format!("several objects cannot go to {text}, which is a file; name a directory");
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
-            _ if is_directory || several => Ok(Target::Below(destination.into_directory())),
-            _ => Ok(Target::Exactly(destination)),
+            _ if is_directory || several => Ok(CopyDestination::Below(destination.into_directory())),
+            _ => Ok(CopyDestination::Exactly(destination)),
         }
     }
 
-    fn directory(&self) -> &Address {
+    fn directory(&self) -> &StorageAddress {
         match self {
-            Target::Exactly(place) | Target::Below(place) => place,
+            CopyDestination::Exactly(place) | CopyDestination::Below(place) => place,
         }
     }
 
-    fn place(&self, name: &str) -> Result<Address> {
+    fn place(&self, name: &str) -> Result<StorageAddress> {
         match self {
-            Target::Exactly(place) => Ok(place.clone()),
-            Target::Below(directory) => directory.below(name),
+            CopyDestination::Exactly(place) => Ok(place.clone()),
+            CopyDestination::Below(directory) => directory.below(name),
         }
     }
 }
 
 /// What one source asks for.
 fn actions<'a>(
-    context: &Context,
-    source: &'a Source,
-    target: &'a Target,
-    filters: &'a Filters,
+    context: &CommandContext,
+    source: &'a SourceSelection,
+    target: &'a CopyDestination,
+    filters: &'a FilterRules,
 ) -> Result<Actions<'a>> {
     let root = source.root();
     match (source, source.items(context)?) {
         (_, Some(items)) => Ok(many(context.store()?.lane(), items, root, target, filters)),
-        (Source::One(place), None) => {
+        (SourceSelection::One(place), None) => {
             let action = one(place, target, filters).transpose();
             Ok(Box::new(action.into_iter()))
         }
@@ -182,12 +185,18 @@ fn actions<'a>(
 }
 
 /// The copy of a single source; `None` if a filter leaves it out.
-fn one(from: &Address, target: &Target, filters: &Filters) -> Result<Option<Action>> {
+fn one(
+    from: &StorageAddress,
+    target: &CopyDestination,
+    filters: &FilterRules,
+) -> Result<Option<TransferAction>> {
     let name = match from {
-        Address::S3(_, key) => key.rsplit('/').next().unwrap_or_default().to_owned(),
-        Address::Local(path) => base_name(path)?,
-        Address::Service | Address::Stdio if matches!(target, Target::Exactly(_)) => String::new(),
-        Address::Service | Address::Stdio => {
+        StorageAddress::S3(_, key) => key.rsplit('/').next().unwrap_or_default().to_owned(),
+        StorageAddress::Local(path) => base_name(path)?,
+        StorageAddress::Service | StorageAddress::Stdio if matches!(target, CopyDestination::Exactly(_)) => {
+            String::new()
+        }
+        StorageAddress::Service | StorageAddress::Stdio => {
             let why = "standard input has no name; give the whole key as the destination";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
@@ -196,10 +205,10 @@ fn one(from: &Address, target: &Target, filters: &Filters) -> Result<Option<Acti
         return Ok(None);
     }
     let size = match from {
-        Address::Local(path) => path.metadata().ok().map(|about| about.len()),
+        StorageAddress::Local(path) => path.metadata().ok().map(|about| about.len()),
         _ => None,
     };
-    Ok(Some(Action::Copy { from: from.clone(), to: target.place(&name)?, size }))
+    Ok(Some(TransferAction::Copy { from: from.clone(), to: target.place(&name)?, size }))
 }
 
 fn base_name(path: &Path) -> Result<String> {
@@ -213,13 +222,13 @@ fn base_name(path: &Path) -> Result<String> {
 fn many<'a>(
     lane: &'static str,
     items: Items,
-    root: Address,
-    target: &'a Target,
-    filters: &'a Filters,
+    root: StorageAddress,
+    target: &'a CopyDestination,
+    filters: &'a FilterRules,
 ) -> Actions<'a> {
     let own_copies = nested(&root, target.directory());
     let is_content =
-        |item: &Item| !(item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/')));
+        |item: &SyncItem| !(item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/')));
     Box::new(items.filter_map(move |item| {
         let item = match item {
             Ok(item) => item,
@@ -229,52 +238,56 @@ fn many<'a>(
         (is_content(&item) && !inside && filters.admit(&item.relative)).then(|| {
             let from = from_item(&root, &item);
             let to = target.place(&item.relative).map_err(|error| about(error, &from, lane))?;
-            Ok(Action::Copy { from, to, size: Some(item.size) })
+            Ok(TransferAction::Copy { from, to, size: Some(item.size) })
         })
     }))
 }
 
 /// The source's own address of an item, which may hold what a new name may not.
-pub(super) fn from_item(root: &Address, item: &Item) -> Address {
+pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddress {
     match root {
-        Address::S3(bucket, prefix) => Address::S3(bucket.clone(), format!("{prefix}{}", item.relative)),
-        Address::Local(path) => Address::Local(path.join(&item.relative)),
+        StorageAddress::S3(bucket, prefix) => {
+            StorageAddress::S3(bucket.clone(), format!("{prefix}{}", item.relative))
+        }
+        StorageAddress::Local(path) => StorageAddress::Local(path.join(&item.relative)),
         other => other.clone(),
     }
 }
 
 /// Names the object that could not be given a place.
-pub(super) fn about(error: Error, from: &Address, lane: &'static str) -> Error {
+pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> Error {
     match from {
-        Address::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),
+        StorageAddress::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),
         _ => error,
     }
 }
 
 /// Where the destination lies below the source: its prefix relative to that.
-fn nested(root: &Address, destination: &Address) -> Option<String> {
+fn nested(root: &StorageAddress, destination: &StorageAddress) -> Option<String> {
     match (root, destination) {
-        (Address::S3(from, prefix), Address::S3(to, key)) if from == to && key.len() > prefix.len() => {
+        (StorageAddress::S3(from, prefix), StorageAddress::S3(to, key))
+            if from == to && key.len() > prefix.len() =>
+        {
             key.strip_prefix(prefix.as_str()).map(str::to_owned)
         }
         _ => None,
     }
 }
 
-pub(super) fn mv(args: &MvArgs, context: &Context) -> Result<Exit> {
+pub(super) fn mv(args: &MvArgs, context: &CommandContext) -> Result<CommandExit> {
     let existing = existing(args.no_clobber, args.if_none_match);
-    let order = dav::Order::of_mv(args, existing);
+    let order = dav::CopyOrder::of_mv(args, existing);
     if order.concerns_web() {
         return dav::copy(&order, context);
     }
-    let settings = Settings::of(&args.transfer, existing).removing_sources();
+    let settings = TransferSettings::of(&args.transfer, existing).removing_sources();
     let sources = sources(&args.sources, args.recursive, args.raw)?;
     copy_all(&sources, &args.destination, &args.transfer.filters, &settings, context)
 }
 
-pub(super) fn sync(args: &SyncArgs, context: &Context) -> Result<Exit> {
-    let from = Address::parse(&args.source)?.into_directory();
-    let to = Address::parse(&args.destination)?.into_directory();
+pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandExit> {
+    let from = StorageAddress::parse(&args.source)?.into_directory();
+    let to = StorageAddress::parse(&args.destination)?.into_directory();
     let rules = SyncRules {
         direction: direction(&from, &to)?,
         size_only: args.size_only,
@@ -286,35 +299,35 @@ pub(super) fn sync(args: &SyncArgs, context: &Context) -> Result<Exit> {
     let destination = wanted(destination_items(context, &to, args.transfer.dry_run)?, filters);
     let lane = context.store()?.lane();
     let actions = plan::sync(source, destination, rules).map(|step| match step? {
-        Step::Copy(item) => {
+        SyncStep::Copy(item) => {
             let source = from_item(&from, &item);
             let target = to.below(&item.relative).map_err(|error| about(error, &source, lane))?;
-            Ok(Action::Copy { from: source, to: target, size: Some(item.size) })
+            Ok(TransferAction::Copy { from: source, to: target, size: Some(item.size) })
         }
-        Step::Remove(item) => Ok(Action::Remove(from_item(&to, &item))),
+        SyncStep::Remove(item) => Ok(TransferAction::Remove(from_item(&to, &item))),
     });
-    transfer::run(context, &Settings::of(&args.transfer, Existing::Replace), actions)
+    transfer::run(context, &TransferSettings::of(&args.transfer, ExistingPolicy::Replace), actions)
 }
 
-fn direction(from: &Address, to: &Address) -> Result<Direction> {
+fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection> {
     match (from, to) {
-        (Address::S3(one, source), Address::S3(other, target))
+        (StorageAddress::S3(one, source), StorageAddress::S3(other, target))
             if one == other
                 && (source.starts_with(target.as_str()) || target.starts_with(source.as_str())) =>
         {
             let why = format!("{from} and {to} lie within one another; choose two separate prefixes");
             Err(Error::new(ErrorKind::InvalidArgument, why))
         }
-        (Address::S3(..), Address::S3(..)) => Ok(Direction::Copy),
-        (Address::S3(..), Address::Local(_)) => Ok(Direction::Download),
-        (Address::Local(_), Address::S3(..)) => Ok(Direction::Upload),
+        (StorageAddress::S3(..), StorageAddress::S3(..)) => Ok(SyncDirection::Copy),
+        (StorageAddress::S3(..), StorageAddress::Local(_)) => Ok(SyncDirection::Download),
+        (StorageAddress::Local(_), StorageAddress::S3(..)) => Ok(SyncDirection::Upload),
         _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
     }
 }
 
 /// What is at the destination. A local directory that is missing is made, or taken as empty.
-fn destination_items(context: &Context, to: &Address, dry_run: bool) -> Result<Items> {
-    if let Address::Local(path) = to
+fn destination_items(context: &CommandContext, to: &StorageAddress, dry_run: bool) -> Result<Items> {
+    if let StorageAddress::Local(path) = to
         && !path.exists()
     {
         if dry_run {
@@ -326,9 +339,9 @@ fn destination_items(context: &Context, to: &Address, dry_run: bool) -> Result<I
 }
 
 /// What the filters admit; markers of prefixes (`dir/`, empty) are not content.
-fn wanted<'a>(items: Items, filters: &'a Filters) -> impl Iterator<Item = Result<Item>> + 'a {
+fn wanted<'a>(items: Items, filters: &'a FilterRules) -> impl Iterator<Item = Result<SyncItem>> + 'a {
     let is_marker =
-        |item: &Item| item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/'));
+        |item: &SyncItem| item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/'));
     items.filter(move |item| {
         item.as_ref().map_or(true, |item| !is_marker(item) && filters.admit(&item.relative))
     })

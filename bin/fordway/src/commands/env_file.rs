@@ -4,11 +4,11 @@ use std::io::Write;
 use std::path::Path;
 
 use fordway_command::file_error;
-use fordway_serve::Identity;
+use fordway_serve::AccessKeyPair;
 use fordway_store::Result;
 
 /// Writes `path` whole or not at all, readable by its owner alone. Errors: of the file system.
-pub(super) fn write(path: &Path, endpoint: &str, keys: Option<&Identity>) -> Result<()> {
+pub(super) fn write(path: &Path, endpoint: &str, keys: Option<&AccessKeyPair>) -> Result<()> {
     let failed = |error| file_error("writing", path.display(), error);
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A temporary file has mode 0600 from its first moment on, whatever lay at `path` before.
@@ -18,9 +18,9 @@ pub(super) fn write(path: &Path, endpoint: &str, keys: Option<&Identity>) -> Res
     Ok(())
 }
 
-fn lines(endpoint: &str, keys: Option<&Identity>) -> String {
+fn lines(endpoint: &str, keys: Option<&AccessKeyPair>) -> String {
     let mut text = export("AWS_ENDPOINT_URL", endpoint);
-    if let Some(Identity { access_key, secret_key }) = keys {
+    if let Some(AccessKeyPair { access_key, secret_key }) = keys {
         text += &export("AWS_ACCESS_KEY_ID", access_key);
         text += &export("AWS_SECRET_ACCESS_KEY", secret_key);
         // One of a session before would be sent along with these keys.
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_shell_reads_what_was_written() {
-        let keys = Identity { access_key: "a'b $HOME".into(), secret_key: "`c` \"d\" \\".into() };
+        let keys = AccessKeyPair { access_key: "a'b $HOME".into(), secret_key: "`c` \"d\" \\".into() };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("e.env");
         write(&path, "unix:///run/a b", Some(&keys)).unwrap();

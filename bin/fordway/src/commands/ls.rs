@@ -6,22 +6,22 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_command::units::{local_time, show_bytes, utc_time};
-use fordway_command::{Address, Context, Exit, file_error};
-use fordway_http::webdav::{Resource, without_query};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
+use fordway_http::webdav::{DavResource, without_query};
 use fordway_store::{
-    Bucket, Entry, Error, ErrorKind, ListQuery, ObjectSummary, Result, VersionSummary, VersionsQuery,
+    Bucket, Error, ErrorKind, ListEntry, ListQuery, ObjectSummary, Result, VersionSummary, VersionsQuery,
 };
 use serde::Serialize;
 
 use crate::args::LsArgs;
-use crate::transfer::plan::{self, Item};
-use crate::wildcard::{Pattern, has_wildcard, literal_prefix};
+use crate::transfer::plan::{self, SyncItem};
+use crate::wildcard::{WildcardPattern, has_wildcard, literal_prefix};
 use crate::{dav, web};
 
 /// One line of a listing.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum Line {
+enum ListingLine {
     Bucket {
         name: String,
         created: String,
@@ -33,7 +33,7 @@ enum Line {
         #[serde(skip)]
         shown: String,
     },
-    Version(Version),
+    Version(VersionLine),
     Object {
         key: String,
         size_bytes: u64,
@@ -45,58 +45,61 @@ enum Line {
     },
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for ListingLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Line::Bucket { name, shown_time, .. } => write!(f, "{shown_time} {name}"),
-            Line::Prefix { shown, .. } => write!(f, "{:>30} {shown}", "PRE"),
-            Line::Version(version) => version.fmt(f),
-            Line::Object { shown, .. } => f.write_str(shown),
+            ListingLine::Bucket { name, shown_time, .. } => write!(f, "{shown_time} {name}"),
+            ListingLine::Prefix { shown, .. } => write!(f, "{:>30} {shown}", "PRE"),
+            ListingLine::Version(version) => version.fmt(f),
+            ListingLine::Object { shown, .. } => f.write_str(shown),
         }
     }
 }
 
 /// Prints lines and counts what they hold.
-struct Lister<'c> {
-    context: &'c Context,
+struct LinePrinter<'c> {
+    context: &'c CommandContext,
     human: bool,
     lines: u64,
     objects: u64,
     total_bytes: u64,
 }
 
-pub(super) fn run(args: &LsArgs, context: &Context) -> Result<Exit> {
-    let mut lister = Lister { context, human: args.human_readable, lines: 0, objects: 0, total_bytes: 0 };
-    if args.versions && !matches!(args.address.as_deref().map(Address::parse), Some(Ok(Address::S3(..)))) {
+pub(super) fn run(args: &LsArgs, context: &CommandContext) -> Result<CommandExit> {
+    let mut lister =
+        LinePrinter { context, human: args.human_readable, lines: 0, objects: 0, total_bytes: 0 };
+    if args.versions
+        && !matches!(args.address.as_deref().map(StorageAddress::parse), Some(Ok(StorageAddress::S3(..))))
+    {
         let why = "--versions needs a bucket: s3://BUCKET[/PREFIX]";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     if let Some(url) = args.address.as_deref().filter(|text| web::is_address(text)) {
         return lister.web(url, args);
     }
-    let asked_for_something = match Address::parse(args.address.as_deref().unwrap_or("s3://"))? {
-        Address::Service => lister.buckets().map(|()| false)?,
-        Address::S3(bucket, key) => {
+    let asked_for_something = match StorageAddress::parse(args.address.as_deref().unwrap_or("s3://"))? {
+        StorageAddress::Service => lister.buckets().map(|()| false)?,
+        StorageAddress::S3(bucket, key) => {
             let asked = !key.is_empty();
             match args.versions {
                 true => lister.versions(&bucket, &key, args).map(|()| asked)?,
                 false => lister.bucket(&bucket, &key, args).map(|()| asked)?,
             }
         }
-        Address::Local(path) => lister.directory(&path, args.recursive).map(|()| false)?,
-        stdio @ Address::Stdio => stdio.into_s3().map(|_| false)?,
+        StorageAddress::Local(path) => lister.directory(&path, args.recursive).map(|()| false)?,
+        stdio @ StorageAddress::Stdio => stdio.into_s3().map(|_| false)?,
     };
     if args.summarize {
         lister.summary()?;
     }
     // As with aws: a prefix that nothing has is a failure, an empty bucket is not.
-    Ok(if asked_for_something && lister.lines == 0 { Exit::Failure } else { Exit::Ok })
+    Ok(if asked_for_something && lister.lines == 0 { CommandExit::Failure } else { CommandExit::Ok })
 }
 
-impl Lister<'_> {
+impl LinePrinter<'_> {
     fn buckets(&mut self) -> Result<()> {
         for bucket in self.context.store()?.list_buckets()? {
-            self.print(&Line::Bucket {
+            self.print(&ListingLine::Bucket {
                 name: bucket.name.to_string(),
                 created: utc_time(bucket.created),
                 shown_time: local_time(bucket.created),
@@ -106,22 +109,22 @@ impl Lister<'_> {
     }
 
     fn bucket(&mut self, bucket: &Bucket, key: &str, args: &LsArgs) -> Result<()> {
-        let wildcard = (!args.raw && has_wildcard(key)).then(|| Pattern::of_address(key));
+        let wildcard = (!args.raw && has_wildcard(key)).then(|| WildcardPattern::of_address(key));
         let prefix = if wildcard.is_some() { literal_prefix(key) } else { key };
         let whole_keys = args.recursive || wildcard.is_some();
         let delimiter = (!whole_keys).then(|| "/".to_owned());
         let query = ListQuery { delimiter, ..ListQuery::prefix(prefix) };
         for entry in plan::objects(self.context.store()?, bucket.clone(), query) {
             match entry? {
-                Entry::CommonPrefix(key) => {
+                ListEntry::CommonPrefix(key) => {
                     let shown = last_segment(key.trim_end_matches('/')).to_owned() + "/";
-                    self.print(&Line::Prefix { key, shown })?;
+                    self.print(&ListingLine::Prefix { key, shown })?;
                 }
-                Entry::Object(object) if wildcard.as_ref().is_none_or(|w| w.matches(&object.key)) => {
+                ListEntry::Object(object) if wildcard.as_ref().is_none_or(|w| w.matches(&object.key)) => {
                     let shown = if whole_keys { &object.key } else { last_segment(&object.key) };
                     self.object(&object, shown)?;
                 }
-                Entry::Object(_) => {}
+                ListEntry::Object(_) => {}
             }
         }
         Ok(())
@@ -134,8 +137,8 @@ impl Lister<'_> {
 
     fn directory(&mut self, path: &Path, recursive: bool) -> Result<()> {
         if recursive {
-            for item in plan::items(self.context, &Address::Local(path.to_owned()))? {
-                let Item { relative, size, modified } = item?;
+            for item in plan::items(self.context, &StorageAddress::Local(path.to_owned()))? {
+                let SyncItem { relative, size, modified } = item?;
                 self.content(&relative, &relative, size, modified, None)?;
             }
             return Ok(());
@@ -160,7 +163,7 @@ impl Lister<'_> {
         let about = about.map_err(|error| file_error("reading", path.display(), error))?;
         if about.is_dir() {
             let shown = name + "/";
-            return self.print(&Line::Prefix { key: shown.clone(), shown });
+            return self.print(&ListingLine::Prefix { key: shown.clone(), shown });
         }
         self.content(&name, &name, about.len(), about.modified().unwrap_or(UNIX_EPOCH), None)
     }
@@ -176,7 +179,7 @@ impl Lister<'_> {
         self.objects += 1;
         self.total_bytes += size_bytes;
         let shown = format!("{} {:>10} {name}", local_time(modified), show_bytes(size_bytes, self.human));
-        self.print(&Line::Object {
+        self.print(&ListingLine::Object {
             key: key.to_owned(),
             size_bytes,
             modified: utc_time(modified),
@@ -185,7 +188,7 @@ impl Lister<'_> {
         })
     }
 
-    fn print(&mut self, line: &Line) -> Result<()> {
+    fn print(&mut self, line: &ListingLine) -> Result<()> {
         self.context.interrupt.check()?;
         self.lines += 1;
         self.context.output.record(line)
@@ -193,7 +196,7 @@ impl Lister<'_> {
 
     fn summary(&self) -> Result<()> {
         self.context.output.text("")?;
-        self.context.output.record(&Summary {
+        self.context.output.record(&ListingSummary {
             r#type: "summary",
             objects: self.objects,
             size_bytes: self.total_bytes,
@@ -203,7 +206,7 @@ impl Lister<'_> {
 }
 
 #[derive(Serialize)]
-struct Summary {
+struct ListingSummary {
     r#type: &'static str,
     objects: u64,
     size_bytes: u64,
@@ -211,7 +214,7 @@ struct Summary {
     shown: String,
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for ListingSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Total Objects: {}\n   Total Size: {}", self.objects, self.shown)
     }
@@ -223,7 +226,7 @@ fn last_segment(key: &str) -> &str {
 
 /// A version, or a delete marker, which has neither size nor tag.
 #[derive(Serialize)]
-struct Version {
+struct VersionLine {
     key: String,
     version_id: String,
     is_latest: bool,
@@ -237,15 +240,15 @@ struct Version {
     shown: String,
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for VersionLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
     }
 }
 
-impl Lister<'_> {
+impl LinePrinter<'_> {
     fn versions(&mut self, bucket: &Bucket, key: &str, args: &LsArgs) -> Result<()> {
-        let wildcard = (!args.raw && has_wildcard(key)).then(|| Pattern::of_address(key));
+        let wildcard = (!args.raw && has_wildcard(key)).then(|| WildcardPattern::of_address(key));
         let prefix = if wildcard.is_some() { literal_prefix(key) } else { key };
         let whole_keys = args.recursive || wildcard.is_some();
         let delimiter = (!whole_keys).then(|| "/".to_owned());
@@ -270,7 +273,7 @@ impl Lister<'_> {
 
     fn prefix(&mut self, key: String) -> Result<()> {
         let shown = last_segment(key.trim_end_matches('/')).to_owned() + "/";
-        self.print(&Line::Prefix { key, shown })
+        self.print(&ListingLine::Prefix { key, shown })
     }
 
     fn version(&mut self, found: VersionSummary, whole_keys: bool) -> Result<()> {
@@ -281,7 +284,7 @@ impl Lister<'_> {
         let shown = format!("{} {size:>10} {name} {}{latest}", local_time(found.modified), found.version);
         self.objects += 1;
         self.total_bytes += size_bytes.unwrap_or(0);
-        self.print(&Line::Version(Version {
+        self.print(&ListingLine::Version(VersionLine {
             version_id: found.version.to_string(),
             is_latest: found.is_latest,
             is_delete_marker: size_bytes.is_none(),
@@ -322,17 +325,17 @@ impl fmt::Display for WebDavLine<'_> {
     }
 }
 
-impl Lister<'_> {
+impl LinePrinter<'_> {
     /// A collection, all files below it, or a file. What cannot be listed is reported, and the rest shown.
-    fn web(&mut self, address: &str, args: &LsArgs) -> Result<Exit> {
+    fn web(&mut self, address: &str, args: &LsArgs) -> Result<CommandExit> {
         let (dav, url) = (dav::client(self.context), web::http_url(address));
-        let mut exit = Exit::Ok;
+        let mut exit = CommandExit::Ok;
         if args.recursive {
             for found in dav.walk(&url) {
                 match found {
                     Ok(resource) if resource.is_collection => {}
                     Ok(resource) => self.resource(&resource)?,
-                    Err(error) if exit == Exit::Ok => exit = super::report(self.context, error)?,
+                    Err(error) if exit == CommandExit::Ok => exit = super::report(self.context, error)?,
                     Err(error) => drop(super::report(self.context, error)?),
                 }
             }
@@ -340,7 +343,7 @@ impl Lister<'_> {
             let listing = dav.list(&url)?;
             if !listing.itself.is_collection {
                 let relative = last_segment(without_query(&url)).to_owned();
-                self.resource(&Resource { relative, ..listing.itself })?;
+                self.resource(&DavResource { relative, ..listing.itself })?;
             }
             listing.members.iter().try_for_each(|member| self.resource(member))?;
             for (href, status) in listing.failed {
@@ -355,11 +358,11 @@ impl Lister<'_> {
         Ok(exit)
     }
 
-    fn resource(&mut self, resource: &Resource) -> Result<()> {
+    fn resource(&mut self, resource: &DavResource) -> Result<()> {
         self.context.interrupt.check()?;
         self.lines += 1;
         let url = without_query(&resource.url);
-        let Resource { relative, size_bytes, modified, etag, is_collection, .. } = resource;
+        let DavResource { relative, size_bytes, modified, etag, is_collection, .. } = resource;
         if *is_collection {
             return self.context.output.record(&WebDavLine::Prefix { key: format!("{relative}/"), url });
         }

@@ -6,17 +6,17 @@ use std::io::Read;
 use std::path::Path;
 
 use fordway_command::units::human_bytes;
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::replicas::{discover, is_metalink_name};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::file_hash::RunningHash;
 use fordway_wire::metalink::{
-    FileHash, HashKind, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, Pieces,
+    FileHash, HashKind, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes,
 };
 use serde::Serialize;
 
 use crate::args::{MakeArgs, MetalinkAction, MetalinkArgs, ReplicaArgs, ShowArgs};
-use crate::replicas::Places;
+use crate::replicas::ReplicaOpener;
 use crate::web;
 
 /// Smaller pieces cost more than they tell.
@@ -24,30 +24,31 @@ const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECES_MAX: u64 = 4_096;
 const READ_BYTES: usize = 256 << 10;
 
-pub(super) fn run(args: &MetalinkArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &MetalinkArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
         MetalinkAction::Make(args) => make(args, context),
         MetalinkAction::Show(args) => show(args, context),
     }
-    .map(|()| Exit::Ok)
+    .map(|()| CommandExit::Ok)
 }
 
 /// What `make` has done.
 #[derive(Serialize)]
-struct Made {
+struct MakeReport {
     action: &'static str,
     to: String,
     files: usize,
 }
 
-impl fmt::Display for Made {
+impl fmt::Display for MakeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "made: {}", self.to)
     }
 }
 
-fn make(args: &MakeArgs, context: &Context) -> Result<()> {
-    let replicas: Vec<Place> = args.replicas.iter().map(|text| Place::parse(text)).collect::<Result<_>>()?;
+fn make(args: &MakeArgs, context: &CommandContext) -> Result<()> {
+    let replicas: Vec<FileLocation> =
+        args.replicas.iter().map(|text| FileLocation::parse(text)).collect::<Result<_>>()?;
     if let Some(place) = replicas.iter().find(|place| args.files.len() > 1 && !place.url.ends_with('/')) {
         let why = format!("{} is of one file; end it with / for several", place.url);
         return Err(Error::new(ErrorKind::InvalidArgument, why));
@@ -68,19 +69,19 @@ fn make(args: &MakeArgs, context: &Context) -> Result<()> {
     }
 }
 
-fn write(path: &Path, metalink: &Metalink, context: &Context) -> Result<()> {
+fn write(path: &Path, metalink: &Metalink, context: &CommandContext) -> Result<()> {
     std::fs::write(path, metalink.to_xml()).map_err(|error| file_error("writing", path.display(), error))?;
     let to = path.display().to_string();
-    context.output.event(&Made { action: "make", to, files: metalink.files.len() })
+    context.output.event(&MakeReport { action: "make", to, files: metalink.files.len() })
 }
 
 /// Where files are.
-struct Place {
+struct FileLocation {
     url: String,
     location: Option<String>,
 }
 
-impl Place {
+impl FileLocation {
     /// `@ch` behind an address states a country. Errors: `InvalidArgument`.
     fn parse(text: &str) -> Result<Self> {
         let is_country = |text: &str| text.len() == 2 && text.bytes().all(|b| b.is_ascii_alphabetic());
@@ -92,15 +93,15 @@ impl Place {
             let why = format!("{text:?} is no address; write it as https://HOST/PATH");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        Ok(Place { url: url.to_owned(), location })
+        Ok(FileLocation { url: url.to_owned(), location })
     }
 }
 
 fn describe(
     path: &Path,
-    places: &[Place],
+    places: &[FileLocation],
     piece_size: Option<u64>,
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<MetalinkFile> {
     let failed = |error| file_error("reading", path.display(), error);
     let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
@@ -130,7 +131,7 @@ fn describe(
             break;
         }
     }
-    let pieces = (!hex.is_empty()).then_some(Pieces { length_bytes, kind: HashKind::Sha256, hex });
+    let pieces = (!hex.is_empty()).then_some(PieceHashes { length_bytes, kind: HashKind::Sha256, hex });
     let hashes: Vec<FileHash> = vec![whole.finish()];
     let replicas = (1..).zip(places).map(|(priority, place)| MetalinkUrl {
         url: if place.url.ends_with('/') {
@@ -160,7 +161,7 @@ fn encoded(name: &str) -> String {
 
 /// What `show` says of a file.
 #[derive(Serialize)]
-struct Shown {
+struct ShownFile {
     name: String,
     size_bytes: Option<u64>,
     /// By kind, in hexadecimal digits.
@@ -185,7 +186,7 @@ struct ShownReplica {
     location: Option<String>,
 }
 
-impl Shown {
+impl ShownFile {
     fn of(file: MetalinkFile, found_by: Option<&'static str>) -> Self {
         let mut replicas: Vec<_> = file.replicas.into_iter().collect();
         replicas.sort_by_key(|replica| replica.priority);
@@ -198,7 +199,7 @@ impl Shown {
             length_bytes: pieces.length_bytes,
             count: pieces.hex.len(),
         });
-        Shown {
+        ShownFile {
             name: file.name,
             size_bytes: file.size_bytes,
             hashes: file.hashes.into_iter().map(|hash| (hash.kind.name(), hash.hex)).collect(),
@@ -209,7 +210,7 @@ impl Shown {
     }
 }
 
-impl fmt::Display for Shown {
+impl fmt::Display for ShownFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "      File: {}", if self.name.is_empty() { "(not named)" } else { &self.name })?;
         if let Some(size) = self.size_bytes {
@@ -233,17 +234,17 @@ impl fmt::Display for Shown {
     }
 }
 
-fn show(args: &ShowArgs, context: &Context) -> Result<()> {
+fn show(args: &ShowArgs, context: &CommandContext) -> Result<()> {
     let replicas = ReplicaArgs::default();
-    let places = Places::usual(&replicas, true);
+    let places = ReplicaOpener::usual(&replicas, true);
     if web::is_address(&args.source) && !is_metalink_name(&args.source) {
         let found = discover(context.web(), &web::http_url(&args.source), context.metalinks.as_ref())
             .ok_or_else(|| {
                 let why = format!("nobody tells of other places of {}; name a Metalink", args.source);
                 Error::new(ErrorKind::NoSuchKey, why)
             })?;
-        return context.output.record(&Shown::of(found.file, Some(found.from)));
+        return context.output.record(&ShownFile::of(found.file, Some(found.from)));
     }
     let metalink = places.read(&args.source, context)?;
-    metalink.files.into_iter().try_for_each(|file| context.output.record(&Shown::of(file, None)))
+    metalink.files.into_iter().try_for_each(|file| context.output.record(&ShownFile::of(file, None)))
 }

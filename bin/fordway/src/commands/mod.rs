@@ -1,5 +1,5 @@
 //! The commands: from the options of each to records, or to actions for the transfer engine. Commands that are alike share a
-//! file. What several use is here: which objects an address means ([`Source`]), and how `fordway-lab` takes over the measuring
+//! file. What several use is here: which objects an address means ([`SourceSelection`]), and how `fordway-lab` takes over the measuring
 //! commands.
 
 mod care;
@@ -19,61 +19,61 @@ use std::{fmt, io};
 
 use clap::CommandFactory;
 use fordway_command::program::finish;
-use fordway_command::{Address, Context, Exit, external, file_error, manual};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, external, file_error, manual};
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 
 use super::transfer::plan::{self, Items};
-use crate::args::{Cli, Command, CompletionsArgs, ManArgs};
+use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, ManArgs};
 use crate::wildcard::{directory, has_wildcard, literal_prefix};
 
 /// Carries out a command line. Everything that went wrong has been reported when this returns.
-pub fn run(cli: Cli, context: &Context) -> Exit {
+pub fn run(cli: CommandLine, context: &CommandContext) -> CommandExit {
     finish(dispatch(cli.command, context), context)
 }
 
-fn dispatch(command: Command, context: &Context) -> Result<Exit> {
+fn dispatch(command: BuiltinCommand, context: &CommandContext) -> Result<CommandExit> {
     match command {
-        Command::Ls(args) => ls::run(&args, context),
-        Command::Cp(args) => cp::run(&args, context),
-        Command::Cat(args) => read::cat(&args, context),
-        Command::Metalink(args) => metalink::run(&args, context),
-        Command::Read(args) => read::run(&args, context),
-        Command::Mv(args) => cp::mv(&args, context),
-        Command::Mkdir(args) => change::mkdir(&args, context),
-        Command::Rm(args) => change::rm(&args, context),
-        Command::Stat(args) => stat::run(&args, context),
-        Command::Mb(args) => change::mb(&args, context),
-        Command::Rb(args) => change::rb(&args, context),
-        Command::Du(args) => stat::du(&args, context),
-        Command::Sync(args) => cp::sync(&args, context),
-        Command::Tag(args) => change::tag(&args, context),
-        Command::Versioning(args) => change::versioning(&args, context),
-        Command::Presign(args) => read::presign(&args, context),
-        Command::Serve(args) => serve::run(&args, context),
-        Command::Node(args) => serve::node(&args, context),
-        Command::Lab(_) => run_lab(),
-        Command::Gc(args) => care::gc(&args, context),
-        Command::Fsck(args) => care::fsck(&args, context),
-        Command::Completions(args) => completions(&args, context),
-        Command::Man(args) => man(&args, context),
-        Command::External(words) => external::run(&words),
+        BuiltinCommand::Ls(args) => ls::run(&args, context),
+        BuiltinCommand::Cp(args) => cp::run(&args, context),
+        BuiltinCommand::Cat(args) => read::cat(&args, context),
+        BuiltinCommand::Metalink(args) => metalink::run(&args, context),
+        BuiltinCommand::Read(args) => read::run(&args, context),
+        BuiltinCommand::Mv(args) => cp::mv(&args, context),
+        BuiltinCommand::Mkdir(args) => change::mkdir(&args, context),
+        BuiltinCommand::Rm(args) => change::rm(&args, context),
+        BuiltinCommand::Stat(args) => stat::run(&args, context),
+        BuiltinCommand::Mb(args) => change::mb(&args, context),
+        BuiltinCommand::Rb(args) => change::rb(&args, context),
+        BuiltinCommand::Du(args) => stat::du(&args, context),
+        BuiltinCommand::Sync(args) => cp::sync(&args, context),
+        BuiltinCommand::Tag(args) => change::tag(&args, context),
+        BuiltinCommand::Versioning(args) => change::versioning(&args, context),
+        BuiltinCommand::Presign(args) => read::presign(&args, context),
+        BuiltinCommand::Serve(args) => serve::run(&args, context),
+        BuiltinCommand::Node(args) => serve::node(&args, context),
+        BuiltinCommand::Lab(_) => run_lab(),
+        BuiltinCommand::Gc(args) => care::gc(&args, context),
+        BuiltinCommand::Fsck(args) => care::fsck(&args, context),
+        BuiltinCommand::Completions(args) => completions(&args, context),
+        BuiltinCommand::Man(args) => man(&args, context),
+        BuiltinCommand::External(words) => external::run(&words),
     }
 }
 
 /// Does `act` for each item; a failure is reported and the others go on. Answers the first failure.
 fn for_each<T>(
-    context: &Context,
+    context: &CommandContext,
     items: impl IntoIterator<Item = T>,
-    mut act: impl FnMut(T) -> Result<Exit>,
-) -> Result<Exit> {
-    let mut first_failure = Exit::Ok;
+    mut act: impl FnMut(T) -> Result<CommandExit>,
+) -> Result<CommandExit> {
+    let mut first_failure = CommandExit::Ok;
     for item in items {
         context.interrupt.check()?;
         let exit = match act(item) {
             Ok(exit) => exit,
             Err(error) => report(context, error)?,
         };
-        if first_failure == Exit::Ok {
+        if first_failure == CommandExit::Ok {
             first_failure = exit;
         }
     }
@@ -82,38 +82,38 @@ fn for_each<T>(
 
 /// Reports an error that does not end the command. Errors: those that do, which are a request to
 /// stop and a reader that went away.
-fn report(context: &Context, error: Error) -> Result<Exit> {
+fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     if error.kind() == ErrorKind::Interrupted || context.output.is_reader_gone(&error) {
         return Err(error);
     }
     context.output.error(&error);
-    Ok(Exit::of(&error))
+    Ok(CommandExit::of(&error))
 }
 
 /// The source of a command, read from its address.
-enum Source {
+enum SourceSelection {
     /// One object or file, or standard input.
-    One(Address),
+    One(StorageAddress),
     /// All that lies below a directory or prefix.
-    Below(Address),
+    Below(StorageAddress),
     /// The objects of a bucket that fit a wildcard.
     Matching(Bucket, String),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for SourceSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::One(place) | Source::Below(place) => place.fmt(f),
-            Source::Matching(bucket, wildcard) => write!(f, "s3://{bucket}/{wildcard}"),
+            SourceSelection::One(place) | SourceSelection::Below(place) => place.fmt(f),
+            SourceSelection::Matching(bucket, wildcard) => write!(f, "s3://{bucket}/{wildcard}"),
         }
     }
 }
 
-impl Source {
+impl SourceSelection {
     /// Reads `text`, for a command that has no `--recursive`: it takes objects, and wildcards of them.
     fn find_flat(text: &str, raw: bool) -> Result<Self> {
-        match Address::parse(text)? {
-            Address::S3(bucket, key)
+        match StorageAddress::parse(text)? {
+            StorageAddress::S3(bucket, key)
                 if (raw || !has_wildcard(&key)) && (key.is_empty() || key.ends_with('/')) =>
             {
                 let place = format!("s3://{bucket}/{key}");
@@ -126,47 +126,53 @@ impl Source {
 
     /// Reads `text`; `raw` takes wildcards literally.
     fn find(text: &str, recursive: bool, raw: bool) -> Result<Self> {
-        match Address::parse(text)? {
-            Address::S3(bucket, key) if !raw && has_wildcard(&key) => Ok(Source::Matching(bucket, key)),
-            Address::S3(bucket, key) if recursive => {
-                Ok(Source::Below(Address::S3(bucket, key).into_directory()))
+        match StorageAddress::parse(text)? {
+            StorageAddress::S3(bucket, key) if !raw && has_wildcard(&key) => {
+                Ok(SourceSelection::Matching(bucket, key))
             }
-            Address::S3(bucket, key) if key.is_empty() || key.ends_with('/') => {
+            StorageAddress::S3(bucket, key) if recursive => {
+                Ok(SourceSelection::Below(StorageAddress::S3(bucket, key).into_directory()))
+            }
+            StorageAddress::S3(bucket, key) if key.is_empty() || key.ends_with('/') => {
                 let why = format!("s3://{bucket}/{key} is not one object; add --recursive for all below it");
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
-            Address::Local(path) if path.is_dir() && recursive => Ok(Source::Below(Address::Local(path))),
-            Address::Local(path) if path.is_dir() => {
+            StorageAddress::Local(path) if path.is_dir() && recursive => {
+                Ok(SourceSelection::Below(StorageAddress::Local(path)))
+            }
+            StorageAddress::Local(path) if path.is_dir() => {
                 let why = format!("{} is a directory; add --recursive for all below it", path.display());
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
-            Address::Service => Err(Error::new(ErrorKind::InvalidArgument, "s3:// names no bucket")),
-            other => Ok(Source::One(other)),
+            StorageAddress::Service => Err(Error::new(ErrorKind::InvalidArgument, "s3:// names no bucket")),
+            other => Ok(SourceSelection::One(other)),
         }
     }
 
     /// The directory or prefix that relative names start from.
-    fn root(&self) -> Address {
+    fn root(&self) -> StorageAddress {
         match self {
-            Source::Below(root) => root.clone(),
-            Source::Matching(bucket, wildcard) => {
-                Address::S3(bucket.clone(), directory(literal_prefix(wildcard)).to_owned())
+            SourceSelection::Below(root) => root.clone(),
+            SourceSelection::Matching(bucket, wildcard) => {
+                StorageAddress::S3(bucket.clone(), directory(literal_prefix(wildcard)).to_owned())
             }
-            Source::One(Address::S3(bucket, key)) => Address::S3(bucket.clone(), directory(key).to_owned()),
-            Source::One(Address::Local(path)) => {
-                Address::Local(path.parent().unwrap_or(Path::new("")).to_owned())
+            SourceSelection::One(StorageAddress::S3(bucket, key)) => {
+                StorageAddress::S3(bucket.clone(), directory(key).to_owned())
             }
-            Source::One(other) => other.clone(),
+            SourceSelection::One(StorageAddress::Local(path)) => {
+                StorageAddress::Local(path.parent().unwrap_or(Path::new("")).to_owned())
+            }
+            SourceSelection::One(other) => other.clone(),
         }
     }
 
     /// The listing of a source of several objects; `None` for a single one.
     /// A wildcard that fits nothing makes one `NoSuchKey` error.
-    fn items(&self, context: &Context) -> Result<Option<Items>> {
+    fn items(&self, context: &CommandContext) -> Result<Option<Items>> {
         match self {
-            Source::One(_) => Ok(None),
-            Source::Below(root) => plan::items(context, root).map(Some),
-            Source::Matching(bucket, wildcard) => {
+            SourceSelection::One(_) => Ok(None),
+            SourceSelection::Below(root) => plan::items(context, root).map(Some),
+            SourceSelection::Matching(bucket, wildcard) => {
                 let mut items = plan::matching(context, bucket, wildcard)?.peekable();
                 if items.peek().is_none() {
                     return Err(Error::new(
@@ -186,7 +192,7 @@ const PROGRAM: &str = "fordway-lab";
 
 /// Becomes `fordway-lab` with the command line of this process; returns only if that fails.
 /// Errors: `InvalidArgument` where there is no such program.
-fn run_lab() -> Result<Exit> {
+fn run_lab() -> Result<CommandExit> {
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_else(|| OsString::from("fordway"));
     let program = program();
@@ -210,19 +216,19 @@ fn program() -> PathBuf {
     external::beside(PROGRAM).unwrap_or_else(|| PathBuf::from(PROGRAM))
 }
 
-fn completions(args: &CompletionsArgs, context: &Context) -> Result<Exit> {
-    context.output.data(&manual::completions(args.shell, Cli::command(), "fordway"))?;
+fn completions(args: &CompletionsArgs, context: &CommandContext) -> Result<CommandExit> {
+    context.output.data(&manual::completions(args.shell, CommandLine::command(), "fordway"))?;
     context.output.data(&lab_output(&["completions", &args.shell.to_string()]))?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn man(args: &ManArgs, context: &Context) -> Result<Exit> {
+fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.out {
-        None => context.output.data(&manual::front_page(Cli::command())?)?,
+        None => context.output.data(&manual::front_page(CommandLine::command())?)?,
         Some(directory) => {
-            manual::write_pages(Cli::command(), directory)?;
+            manual::write_pages(CommandLine::command(), directory)?;
             lab_output(&["man", "--out", &directory.to_string_lossy()]);
         }
     }
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }

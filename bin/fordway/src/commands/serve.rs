@@ -8,17 +8,17 @@ use std::sync::Arc;
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_command::program::stop_when_asked;
 use fordway_command::units::human_bytes;
-use fordway_command::{Context, Exit, Interrupt};
+use fordway_command::{CommandContext, CommandExit, InterruptFlag};
 use fordway_posix::PosixStore;
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
-use fordway_serve::{Gateway, GatewayConfig, Identity, OpenStore, Reload, Tls, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, OpenStore, ReloadSignal, TlsCertificate, Users};
 use fordway_store::{Error, ErrorKind, Result, Store};
 use serde::{Serialize, Serializer};
 
 use super::env_file;
 use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
-pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Err(error) = fordway_sys::raise_open_files() {
         tracing::warn!(%error, "the limit of open files stays as it is; clients beyond it will wait");
     }
@@ -32,8 +32,8 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     }
     let root = args.root.display().to_string();
     let endpoint = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr());
-    let published = Published::of(&args.common, &endpoint, pair.as_ref())?;
-    let ready = Ready {
+    let published = GatewayAccess::of(&args.common, &endpoint, pair.as_ref())?;
+    let ready = GatewayReady {
         root: &root,
         endpoint,
         metrics: gateway.metrics_addr().map(|address| format!("http://{address}/metrics")),
@@ -45,10 +45,10 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     reload_when_asked(reload, tls, &context.interrupt);
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
     gateway.run()?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn config(args: &ServeArgs, tls: Option<Tls>) -> GatewayConfig {
+fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
     GatewayConfig {
         tls,
         #[cfg(feature = "http3")]
@@ -69,7 +69,7 @@ fn config(args: &ServeArgs, tls: Option<Tls>) -> GatewayConfig {
 }
 
 /// The users, and the key pair if there is one alone, with whether it had to be made.
-fn users(args: &ServeArgs) -> Result<(Users, Option<(Identity, bool)>)> {
+fn users(args: &ServeArgs) -> Result<(Users, Option<(AccessKeyPair, bool)>)> {
     let store = args.common.store(args.etag);
     let root = std::path::absolute(&args.root)
         .map_err(|error| fordway_command::file_error("finding", args.root.display(), error))?;
@@ -83,16 +83,16 @@ fn users(args: &ServeArgs) -> Result<(Users, Option<(Identity, bool)>)> {
 }
 
 /// The certificate, if there is to be one.
-fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
+fn tls(args: &ServeArgs) -> Result<Option<TlsCertificate>> {
     let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
-    Tls::load(certificate, key).map(Some)
+    TlsCertificate::load(certificate, key).map(Some)
 }
 
 /// Has a hang-up read all files again.
-fn reload_when_asked(reload: Reload, tls: Option<Tls>, interrupt: &Interrupt) {
+fn reload_when_asked(reload: ReloadSignal, tls: Option<TlsCertificate>, interrupt: &InterruptFlag) {
     interrupt.on_hang_up(move || {
         reload.trigger();
-        match tls.as_ref().map(Tls::reload) {
+        match tls.as_ref().map(TlsCertificate::reload) {
             None => {}
             Some(Ok(())) => tracing::info!("certificate and key were read again"),
             Some(Err(error)) => tracing::error!(%error, "the certificate is shown as before"),
@@ -102,21 +102,21 @@ fn reload_when_asked(reload: Reload, tls: Option<Tls>, interrupt: &Interrupt) {
 
 /// What is printed when the gateway can be used.
 #[derive(Serialize)]
-struct Ready<'r> {
+struct GatewayReady<'r> {
     root: &'r str,
     endpoint: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<String>,
     #[serde(flatten)]
-    published: Published<'r>,
+    published: GatewayAccess<'r>,
 }
 
-fn keys<S: serde::Serializer>(identity: &Option<&Identity>, serializer: S) -> Result<S::Ok, S::Error> {
+fn keys<S: serde::Serializer>(identity: &Option<&AccessKeyPair>, serializer: S) -> Result<S::Ok, S::Error> {
     let pair = identity.map(|identity| [&identity.access_key, &identity.secret_key]);
     pair.serialize(serializer)
 }
 
-impl fmt::Display for Ready<'_> {
+impl fmt::Display for GatewayReady<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fordway: serving {} at {}", self.root, self.endpoint)?;
         if let Some(metrics) = &self.metrics {
@@ -129,42 +129,42 @@ impl fmt::Display for Ready<'_> {
 /// How programs come to know of the gateway beyond its ready line: by a file, or by keys that are printed because nobody
 /// could know them.
 #[derive(Serialize)]
-struct Published<'r> {
+struct GatewayAccess<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
-    generated: Option<&'r Identity>,
+    generated: Option<&'r AccessKeyPair>,
     #[serde(skip_serializing_if = "Option::is_none")]
     env_file: Option<&'r Path>,
 }
 
-impl<'r> Published<'r> {
+impl<'r> GatewayAccess<'r> {
     /// Writes the file, if there is to be one; `pair` is the one key pair, with whether it was made just now.
-    fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (Identity, bool)>) -> Result<Self> {
+    fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (AccessKeyPair, bool)>) -> Result<Self> {
         let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
-        let Some(path) = &args.write_env else { return Ok(Published { generated, env_file: None }) };
+        let Some(path) = &args.write_env else { return Ok(GatewayAccess { generated, env_file: None }) };
         env_file::write(path, endpoint, pair.map(|(keys, _)| keys))?;
         // What is in a file that others cannot read does not belong into logs.
-        Ok(Published { generated: None, env_file: Some(path) })
+        Ok(GatewayAccess { generated: None, env_file: Some(path) })
     }
 }
 
 /// Lines for a shell.
-impl fmt::Display for Published<'_> {
+impl fmt::Display for GatewayAccess<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = self.env_file {
             write!(f, "\nfordway: endpoint and keys are in {}", path.display())?;
         }
-        let Some(Identity { access_key, secret_key }) = self.generated else { return Ok(()) };
+        let Some(AccessKeyPair { access_key, secret_key }) = self.generated else { return Ok(()) };
         write!(f, "\nexport AWS_ACCESS_KEY_ID={access_key}\nexport AWS_SECRET_ACCESS_KEY={secret_key}")
     }
 }
 
 /// The key pair of the environment, or a new one; the flag says which.
 /// Errors: `InvalidArgument` where one half is missing.
-pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Identity, bool)> {
+pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(AccessKeyPair, bool)> {
     let get = |name: &str| variable(name).filter(|value| !value.is_empty());
     match (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {
-        (Some(access_key), Some(secret_key)) => Ok((Identity { access_key, secret_key }, false)),
-        (None, None) => Ok((Identity::generate()?, true)),
+        (Some(access_key), Some(secret_key)) => Ok((AccessKeyPair { access_key, secret_key }, false)),
+        (None, None) => Ok((AccessKeyPair::generate()?, true)),
         _ => Err(Error::new(
             ErrorKind::InvalidArgument,
             "only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set; set both, or neither to have a pair made",
@@ -172,7 +172,7 @@ pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Ide
     }
 }
 
-pub(super) fn node(args: &NodeArgs, context: &Context) -> Result<Exit> {
+pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandExit> {
     let variable = |name: &str| std::env::var(name).ok();
     let socket = args.socket.clone().map_or_else(|| default_socket(&variable), Ok)?;
     let Some(root) = &args.root else { return node_status(socket, context) };
@@ -198,7 +198,7 @@ pub(super) fn node(args: &NodeArgs, context: &Context) -> Result<Exit> {
     let ready = NodeReady {
         root: root.display().to_string(),
         tcp_endpoint: gateway.tcp_addr().map(|address| format!("tcp://{address}")),
-        published: Published::of(&args.common, &endpoint, pair.as_ref())?,
+        published: GatewayAccess::of(&args.common, &endpoint, pair.as_ref())?,
         endpoint,
     };
     context.output.record(&ready)?;
@@ -206,7 +206,7 @@ pub(super) fn node(args: &NodeArgs, context: &Context) -> Result<Exit> {
     let stop = gateway.stop_handle();
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
     gateway.run()?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Opens the store as the user that the calling thread acts as. The path is made absolute once: each user
@@ -242,7 +242,7 @@ struct NodeReady<'r> {
     tcp_endpoint: Option<String>,
     endpoint: String,
     #[serde(flatten)]
-    published: Published<'r>,
+    published: GatewayAccess<'r>,
 }
 
 impl fmt::Display for NodeReady<'_> {
@@ -256,22 +256,22 @@ impl fmt::Display for NodeReady<'_> {
     }
 }
 
-pub(super) fn node_status(socket: PathBuf, context: &Context) -> Result<Exit> {
+pub(super) fn node_status(socket: PathBuf, context: &CommandContext) -> Result<CommandExit> {
     let address = NodeAddress::Unix(socket);
     let endpoint = address.to_string();
     let counters = NodeStore::new(address).stats()?;
-    context.output.record(&Status { endpoint, counters })?;
-    Ok(Exit::Ok)
+    context.output.record(&GatewayCounters { endpoint, counters })?;
+    Ok(CommandExit::Ok)
 }
 
 /// Counters by name, in the gateway's order.
-struct Status {
+struct GatewayCounters {
     endpoint: String,
     counters: Vec<(String, u64)>,
 }
 
 /// One object, `endpoint` first.
-impl Serialize for Status {
+impl Serialize for GatewayCounters {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         use serde::ser::SerializeMap;
         let mut map = serializer.serialize_map(Some(1 + self.counters.len()))?;
@@ -284,7 +284,7 @@ impl Serialize for Status {
 }
 
 /// A table; sizes in the form for people.
-impl fmt::Display for Status {
+impl fmt::Display for GatewayCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.endpoint)?;
         let width = self.counters.iter().map(|(name, _)| name.len()).max().unwrap_or(0);

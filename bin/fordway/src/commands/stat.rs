@@ -5,27 +5,27 @@ use std::fmt;
 use std::time::SystemTime;
 
 use fordway_command::units::{human_bytes, local_time, show_bytes, utc_time};
-use fordway_command::{Address, Context, Exit};
+use fordway_command::{CommandContext, CommandExit, StorageAddress};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Result, VersionId};
 use serde::Serialize;
 
-use super::Source;
+use super::SourceSelection;
 use crate::args::{DuArgs, StatArgs};
 use crate::{dav, web};
 
-pub(super) fn run(args: &StatArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &StatArgs, context: &CommandContext) -> Result<CommandExit> {
     if args.version_id.is_some() && args.addresses.len() != 1 {
         let why = "--version-id needs exactly one object";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     super::for_each(context, &args.addresses, |text| {
         if dav::is_dav(text) {
-            return dav::stat(text, context).map(|()| Exit::Ok);
+            return dav::stat(text, context).map(|()| CommandExit::Ok);
         }
         if web::is_address(text) {
-            return web::stat(text, context).map(|()| Exit::Ok);
+            return web::stat(text, context).map(|()| CommandExit::Ok);
         }
-        let (bucket, key) = Address::parse(text)?.into_s3()?;
+        let (bucket, key) = StorageAddress::parse(text)?.into_s3()?;
         let store = context.store()?;
         if key.is_empty() && args.version_id.is_none() {
             let created = store.head_bucket(&bucket)?.created;
@@ -36,7 +36,7 @@ pub(super) fn run(args: &StatArgs, context: &Context) -> Result<Exit> {
             let info = store.head(&bucket, &key, &options)?;
             context.output.record(&ObjectRecord::new(&bucket, &key, &info))?;
         }
-        Ok(Exit::Ok)
+        Ok(CommandExit::Ok)
     })
 }
 
@@ -157,12 +157,12 @@ impl fmt::Display for ObjectRecord<'_> {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Usage {
+struct SpaceUsage {
     objects: u64,
     size_bytes: u64,
 }
 
-impl Usage {
+impl SpaceUsage {
     fn add(&mut self, size_bytes: u64) {
         self.objects += 1;
         self.size_bytes += size_bytes;
@@ -185,11 +185,11 @@ impl fmt::Display for UsageRecord<'_> {
     }
 }
 
-pub(super) fn du(args: &DuArgs, context: &Context) -> Result<Exit> {
-    Address::parse(&args.address)?.into_s3()?;
-    let source = Source::find(&args.address, true, args.raw)?;
+pub(super) fn du(args: &DuArgs, context: &CommandContext) -> Result<CommandExit> {
+    StorageAddress::parse(&args.address)?.into_s3()?;
+    let source = SourceSelection::find(&args.address, true, args.raw)?;
     let root = source.root();
-    let (mut prefixes, mut total) = (BTreeMap::<String, Usage>::new(), Usage::default());
+    let (mut prefixes, mut total) = (BTreeMap::<String, SpaceUsage>::new(), SpaceUsage::default());
     for item in source.items(context)?.into_iter().flatten() {
         context.interrupt.check()?;
         let item = item?;
@@ -200,20 +200,20 @@ pub(super) fn du(args: &DuArgs, context: &Context) -> Result<Exit> {
             prefixes.entry(prefix.to_owned()).or_default().add(item.size);
         }
     }
-    let print = |address: &str, usage: Usage| {
-        let Usage { objects, size_bytes } = usage;
+    let print = |address: &str, usage: SpaceUsage| {
+        let SpaceUsage { objects, size_bytes } = usage;
         context.output.record(&UsageRecord { address, objects, size_bytes, human: args.human_readable })
     };
     for (prefix, usage) in prefixes {
         print(&format!("{}{prefix}/", show_root(&root)), usage)?;
     }
     print(&args.address, total)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn show_root(root: &Address) -> String {
+fn show_root(root: &StorageAddress) -> String {
     match root {
-        Address::S3(bucket, prefix) => format!("s3://{bucket}/{prefix}"),
+        StorageAddress::S3(bucket, prefix) => format!("s3://{bucket}/{prefix}"),
         other => other.to_string(),
     }
 }

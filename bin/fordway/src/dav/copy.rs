@@ -2,33 +2,33 @@
 
 use std::path::{Path, PathBuf};
 
-use fordway_command::{Address, Context, Exit};
+use fordway_command::{CommandContext, CommandExit, StorageAddress};
 use fordway_http::Origin;
 use fordway_http::webdav::{WebDav, member_url, parent_url, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::uri;
 
 use super::client;
-use super::task::{Copier, Task};
+use super::task::{CopyTask, DavCopier};
 use crate::args::{CpArgs, MvArgs, ThirdPartyArg, TransferArgs};
-use crate::transfer::{self, Existing, Taken, plan};
+use crate::transfer::{self, ClaimedDestinations, ExistingPolicy, plan};
 use crate::web::{self, http_url};
 
 /// What `cp` and `mv` ask for.
-pub(crate) struct Order<'o> {
+pub(crate) struct CopyOrder<'o> {
     pub(crate) sources: &'o [String],
     pub(crate) destination: &'o str,
     pub(crate) recursive: bool,
-    pub(crate) existing: Existing,
+    pub(crate) existing: ExistingPolicy,
     pub(crate) third_party: ThirdPartyArg,
     pub(crate) transfer: &'o TransferArgs,
     /// Whether what was copied is removed at its source.
     pub(crate) moves: bool,
 }
 
-impl<'o> Order<'o> {
-    pub(crate) fn of_cp(args: &'o CpArgs, existing: Existing) -> Self {
-        Order {
+impl<'o> CopyOrder<'o> {
+    pub(crate) fn of_cp(args: &'o CpArgs, existing: ExistingPolicy) -> Self {
+        CopyOrder {
             sources: &args.sources,
             destination: &args.destination,
             recursive: args.recursive,
@@ -39,8 +39,8 @@ impl<'o> Order<'o> {
         }
     }
 
-    pub(crate) fn of_mv(args: &'o MvArgs, existing: Existing) -> Self {
-        Order {
+    pub(crate) fn of_mv(args: &'o MvArgs, existing: ExistingPolicy) -> Self {
+        CopyOrder {
             sources: &args.sources,
             destination: &args.destination,
             recursive: args.recursive,
@@ -59,21 +59,21 @@ impl<'o> Order<'o> {
 
 /// Where something is or goes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum CopyLocation {
     Web(String),
     Local(PathBuf),
     Stdin,
 }
 
-impl Place {
+impl CopyLocation {
     /// Errors: `InvalidArgument` for what does not go together with a web server.
     fn parse(text: &str) -> Result<Self> {
         if web::is_address(text) {
-            return Ok(Place::Web(http_url(text)));
+            return Ok(CopyLocation::Web(http_url(text)));
         }
-        match Address::parse(text)? {
-            Address::Local(path) => Ok(Place::Local(path)),
-            Address::Stdio => Ok(Place::Stdin),
+        match StorageAddress::parse(text)? {
+            StorageAddress::Local(path) => Ok(CopyLocation::Local(path)),
+            StorageAddress::Stdio => Ok(CopyLocation::Stdin),
             other => {
                 let why =
                     format!("{other} cannot be copied to or from a web server; copy it to a file first");
@@ -85,13 +85,13 @@ impl Place {
     /// The last part of its name, decoded. Errors: `InvalidArgument` where there is none.
     fn name(&self) -> Result<String> {
         let name = match self {
-            Place::Local(path) => path.file_name().and_then(|name| name.to_str()).map(str::to_owned),
-            Place::Web(url) => {
+            CopyLocation::Local(path) => path.file_name().and_then(|name| name.to_str()).map(str::to_owned),
+            CopyLocation::Web(url) => {
                 let path = without_query(url).trim_end_matches('/');
                 let name = path.splitn(4, '/').nth(3).and_then(|path| path.rsplit('/').next());
                 name.and_then(uri::decode_segment)
             }
-            Place::Stdin => None,
+            CopyLocation::Stdin => None,
         };
         name.filter(|name| !matches!(name.as_str(), "" | "." | "..") && !name.contains('/')).ok_or_else(
             || {
@@ -104,43 +104,43 @@ impl Place {
     /// The place of `relative` (decoded, with `/` between its parts) below this one.
     fn below(&self, relative: &str) -> Self {
         match self {
-            Place::Web(url) => {
+            CopyLocation::Web(url) => {
                 let mut encoded = String::new();
                 uri::push_path(&mut encoded, relative);
-                Place::Web(member_url(url, &encoded))
+                CopyLocation::Web(member_url(url, &encoded))
             }
-            Place::Local(path) => Place::Local(path.join(relative)),
-            Place::Stdin => Place::Stdin,
+            CopyLocation::Local(path) => CopyLocation::Local(path.join(relative)),
+            CopyLocation::Stdin => CopyLocation::Stdin,
         }
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for CopyLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             // What follows may be a signature.
-            Place::Web(url) => f.write_str(without_query(url)),
-            Place::Local(path) => path.display().fmt(f),
-            Place::Stdin => f.write_str("-"),
+            CopyLocation::Web(url) => f.write_str(without_query(url)),
+            CopyLocation::Local(path) => path.display().fmt(f),
+            CopyLocation::Stdin => f.write_str("-"),
         }
     }
 }
 
 /// Copies or moves; one that fails is reported and the others go on.
-pub(crate) fn copy(order: &Order<'_>, context: &Context) -> Result<Exit> {
-    let destination = Place::parse(order.destination)?;
-    let sources = order.sources.iter().map(|text| Place::parse(text)).collect::<Result<Vec<_>>>()?;
+pub(crate) fn copy(order: &CopyOrder<'_>, context: &CommandContext) -> Result<CommandExit> {
+    let destination = CopyLocation::parse(order.destination)?;
+    let sources = order.sources.iter().map(|text| CopyLocation::parse(text)).collect::<Result<Vec<_>>>()?;
     let is_directory = order.destination.ends_with('/')
         || sources.len() > 1
-        || matches!(&destination, Place::Local(path) if path.is_dir() && !order.recursive);
-    if destination == Place::Stdin {
+        || matches!(&destination, CopyLocation::Local(path) if path.is_dir() && !order.recursive);
+    if destination == CopyLocation::Stdin {
         let why = "standard output is written by `cp` and `cat`, one file at a time";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let dav = client(context);
-    let copier = Copier::new(&dav, order, context);
-    let plan = |source: &'_ Place| plan(&dav, context, order, source, (&destination, is_directory));
-    let mut taken = Taken::by(sources.len());
+    let copier = DavCopier::new(&dav, order, context);
+    let plan = |source: &'_ CopyLocation| plan(&dav, context, order, source, (&destination, is_directory));
+    let mut taken = ClaimedDestinations::by(sources.len());
     let tasks = sources.iter().flat_map(plan).map(|task| {
         let task = task?;
         taken.take(&task.from, &task.to).map(|()| task)
@@ -155,11 +155,11 @@ pub(crate) fn copy(order: &Order<'_>, context: &Context) -> Result<Exit> {
 /// The copies that one source asks for.
 fn plan<'p>(
     dav: &'p WebDav,
-    context: &Context,
-    order: &'p Order<'_>,
-    source: &Place,
-    (destination, is_directory): (&Place, bool),
-) -> Box<dyn Iterator<Item = Result<Task>> + 'p> {
+    context: &CommandContext,
+    order: &'p CopyOrder<'_>,
+    source: &CopyLocation,
+    (destination, is_directory): (&CopyLocation, bool),
+) -> Box<dyn Iterator<Item = Result<CopyTask>> + 'p> {
     let found = match order.recursive {
         true if order.moves && is_within_server(source, destination) && order.transfer.filters.is_empty() => {
             Ok(Box::new(std::iter::once(Ok(whole(source, destination)))) as _)
@@ -176,64 +176,69 @@ fn plan<'p>(
     }
 }
 
-fn is_within_server(source: &Place, destination: &Place) -> bool {
-    matches!((source, destination), (Place::Web(from), Place::Web(to)) if is_one_server(from, to))
+fn is_within_server(source: &CopyLocation, destination: &CopyLocation) -> bool {
+    matches!((source, destination), (CopyLocation::Web(from), CopyLocation::Web(to)) if is_one_server(from, to))
 }
 
 /// A collection as a whole, which a server can move in one step.
-fn whole(source: &Place, destination: &Place) -> Task {
+fn whole(source: &CopyLocation, destination: &CopyLocation) -> CopyTask {
     let (from, to) = (source.below(""), destination.below(""));
-    Task { from, to, relative: String::new(), size_bytes: None }
+    CopyTask { from, to, relative: String::new(), size_bytes: None }
 }
 
-fn one(source: &Place, destination: &Place, is_directory: bool) -> Result<Task> {
-    if let Place::Local(path) = source
+fn one(source: &CopyLocation, destination: &CopyLocation, is_directory: bool) -> Result<CopyTask> {
+    if let CopyLocation::Local(path) = source
         && path.is_dir()
     {
         let why = format!("{} is a directory; add --recursive for all below it", path.display());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let to = if is_directory { destination.below(&source.name()?) } else { destination.clone() };
-    let relative = if *source == Place::Stdin { String::new() } else { source.name()? };
+    let relative = if *source == CopyLocation::Stdin { String::new() } else { source.name()? };
     let size_bytes = size_of(source);
-    Ok(Task { from: source.clone(), to, relative, size_bytes })
+    Ok(CopyTask { from: source.clone(), to, relative, size_bytes })
 }
 
-fn size_of(source: &Place) -> Option<u64> {
+fn size_of(source: &CopyLocation) -> Option<u64> {
     match source {
-        Place::Local(path) => {
+        CopyLocation::Local(path) => {
             path.metadata().ok().filter(std::fs::Metadata::is_file).map(|about| about.len())
         }
-        Place::Web(_) | Place::Stdin => None,
+        CopyLocation::Web(_) | CopyLocation::Stdin => None,
     }
 }
 
-type Tasks<'p> = Box<dyn Iterator<Item = Result<Task>> + 'p>;
+type Tasks<'p> = Box<dyn Iterator<Item = Result<CopyTask>> + 'p>;
 
 /// All files below a source, to the same names below the destination.
-fn below<'p>(dav: &'p WebDav, context: &Context, source: &Place, to: &Place) -> Result<Tasks<'p>> {
+fn below<'p>(
+    dav: &'p WebDav,
+    context: &CommandContext,
+    source: &CopyLocation,
+    to: &CopyLocation,
+) -> Result<Tasks<'p>> {
     let (source, to) = (source.clone(), to.clone());
     match &source {
-        Place::Stdin => Err(Error::new(ErrorKind::InvalidArgument, "--recursive does not go with -")),
-        Place::Local(path) if !path.is_dir() => {
+        CopyLocation::Stdin => Err(Error::new(ErrorKind::InvalidArgument, "--recursive does not go with -")),
+        CopyLocation::Local(path) if !path.is_dir() => {
             one(&source, &to, false).map(|task| Box::new(std::iter::once(Ok(task))) as _)
         }
-        Place::Local(path) => {
-            let items = plan::items(context, &Address::Local(path.clone()))?;
+        CopyLocation::Local(path) => {
+            let items = plan::items(context, &StorageAddress::Local(path.clone()))?;
             Ok(Box::new(items.map(move |item| {
                 let item = item?;
                 let (from, to) = (source.below(&item.relative), to.below(&item.relative));
-                Ok(Task { from, to, relative: item.relative, size_bytes: Some(item.size) })
+                Ok(CopyTask { from, to, relative: item.relative, size_bytes: Some(item.size) })
             })))
         }
-        Place::Web(url) => {
+        CopyLocation::Web(url) => {
             let files =
                 dav.walk(url).filter(|found| found.as_ref().map_or(true, |found| !found.is_collection));
             Ok(Box::new(files.map(move |found| {
                 let found = found?;
                 let to = to.below(&found.relative);
-                Ok(Task {
-                    from: Place::Web(found.url),
+                Ok(CopyTask {
+                    from: CopyLocation::Web(found.url),
                     to,
                     relative: found.relative,
                     size_bytes: found.size_bytes,
@@ -244,10 +249,10 @@ fn below<'p>(dav: &'p WebDav, context: &Context, source: &Place, to: &Place) -> 
 }
 
 /// The collection that has to be there before a copy.
-pub(super) fn parent(place: &Place) -> Option<String> {
+pub(super) fn parent(place: &CopyLocation) -> Option<String> {
     match place {
-        Place::Web(url) => parent_url(url),
-        Place::Local(_) | Place::Stdin => None,
+        CopyLocation::Web(url) => parent_url(url),
+        CopyLocation::Local(_) | CopyLocation::Stdin => None,
     }
 }
 
@@ -258,7 +263,7 @@ pub(super) fn is_one_server(a: &str, b: &str) -> bool {
 }
 
 /// The type that a file's name suggests.
-pub(super) fn content_type(path: &Path, order: &Order<'_>) -> Option<String> {
+pub(super) fn content_type(path: &Path, order: &CopyOrder<'_>) -> Option<String> {
     let transfer = order.transfer;
     let guess = || mime_guess::from_path(path).first().map(|kind| kind.to_string());
     transfer.content_type.clone().or_else(|| (!transfer.no_guess_mime_type).then(guess).flatten())

@@ -4,23 +4,23 @@
 mod copy;
 mod task;
 
-pub(crate) use copy::{Order, copy};
+pub(crate) use copy::{CopyOrder, copy};
 
 use std::fmt;
 
 use fordway_command::units::{human_bytes, local_time};
-use fordway_command::{Context, Exit};
-use fordway_http::webdav::{Resource, WebDav, without_query};
+use fordway_command::{CommandContext, CommandExit};
+use fordway_http::webdav::{DavResource, WebDav, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::date::format_http;
 use serde::Serialize;
 
-use super::transfer::{self, Tally};
+use super::transfer::{self, TransferTally};
 use crate::args::RmArgs;
 use crate::web::{self, http_url};
 
 /// The servers, with whatever credentials the environment has.
-pub(crate) fn client(context: &Context) -> WebDav {
+pub(crate) fn client(context: &CommandContext) -> WebDav {
     WebDav::new(context.web().clone())
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn is_dav(text: &str) -> bool {
 /// What was done (or would be), as a line or as JSON; the fields of the other lanes, and how a copy
 /// between servers was made.
 #[derive(Serialize)]
-struct Event<'e> {
+struct DavEvent<'e> {
     operation: &'static str,
     source: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,13 +45,13 @@ struct Event<'e> {
     dry_run: bool,
 }
 
-impl<'e> Event<'e> {
+impl<'e> DavEvent<'e> {
     fn new(operation: &'static str, source: &'e str) -> Self {
-        Event { operation, source, destination: None, size_bytes: None, by: None, dry_run: false }
+        DavEvent { operation, source, destination: None, size_bytes: None, by: None, dry_run: false }
     }
 }
 
-impl fmt::Display for Event<'_> {
+impl fmt::Display for DavEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dry = if self.dry_run { "(dryrun) " } else { "" };
         write!(f, "{dry}{}: {}", self.operation, self.source)?;
@@ -62,17 +62,17 @@ impl fmt::Display for Event<'_> {
 
 /// What `stat` shows.
 #[derive(Serialize)]
-struct Record<'r> {
+struct ResourceRecord<'r> {
     url: &'r str,
     r#type: &'static str,
     size_bytes: Option<u64>,
     etag: Option<&'r str>,
     last_modified: Option<String>,
     #[serde(skip)]
-    resource: &'r Resource,
+    resource: &'r DavResource,
 }
 
-impl fmt::Display for Record<'_> {
+impl fmt::Display for ResourceRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let heading = if self.resource.is_collection { "Collection" } else { "File" };
         write!(f, "{heading:>10}: {}", self.url)?;
@@ -87,9 +87,9 @@ impl fmt::Display for Record<'_> {
 }
 
 /// Shows what a server says of one resource.
-pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
+pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     let resource = client(context).stat(&web::http_url(url))?;
-    context.output.record(&Record {
+    context.output.record(&ResourceRecord {
         url: without_query(url),
         r#type: if resource.is_collection { "collection" } else { "file" },
         size_bytes: resource.size_bytes,
@@ -100,18 +100,18 @@ pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
 }
 
 /// Makes a collection, with `parents` those above it too.
-pub(crate) fn make(address: &str, parents: bool, context: &Context) -> Result<()> {
+pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Result<()> {
     let (dav, url) = (client(context), http_url(address));
     match parents {
         true => dav.make_collections(&url)?,
         false => dav.make_collection(&url)?,
     }
-    context.output.event(&Event::new("make_collection", without_query(address)))
+    context.output.event(&DavEvent::new("make_collection", without_query(address)))
 }
 
 /// Removes what is at an address, with `--recursive` a collection and all in it: each file by a
 /// request of its own, so that what cannot be removed is named and the rest is gone.
-pub(crate) fn remove(address: &str, args: &RmArgs, context: &Context) -> Result<Exit> {
+pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> Result<CommandExit> {
     let (dav, url) = (client(context), http_url(address));
     let found = dav.stat(&url)?;
     if found.is_collection && !args.recursive {
@@ -119,7 +119,7 @@ pub(crate) fn remove(address: &str, args: &RmArgs, context: &Context) -> Result<
         let why = format!("{address} is a collection; add --recursive to remove it and all in it");
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let removal = Removal { dav: &dav, args, context, tally: Tally::default() };
+    let removal = DavRemoval { dav: &dav, args, context, tally: TransferTally::default() };
     if !found.is_collection {
         removal.one(&found);
         return removal.tally.finish(context);
@@ -148,28 +148,28 @@ pub(crate) fn remove(address: &str, args: &RmArgs, context: &Context) -> Result<
     removal.tally.finish(context)
 }
 
-struct Removal<'r> {
+struct DavRemoval<'r> {
     dav: &'r WebDav,
     args: &'r RmArgs,
-    context: &'r Context,
-    tally: Tally,
+    context: &'r CommandContext,
+    tally: TransferTally,
 }
 
-impl Removal<'_> {
-    fn one(&self, resource: &Resource) {
+impl DavRemoval<'_> {
+    fn one(&self, resource: &DavResource) {
         match self.try_one(resource) {
             Ok(()) => self.tally.done(),
             Err(error) => self.tally.failed(self.context, &error),
         }
     }
 
-    fn try_one(&self, resource: &Resource) -> Result<()> {
+    fn try_one(&self, resource: &DavResource) -> Result<()> {
         self.context.interrupt.check()?;
         if !self.args.dry_run {
             self.dav.remove(&resource.url)?;
         }
         let event =
-            Event { dry_run: self.args.dry_run, ..Event::new("delete", without_query(&resource.url)) };
+            DavEvent { dry_run: self.args.dry_run, ..DavEvent::new("delete", without_query(&resource.url)) };
         self.context.output.event(&event)
     }
 }

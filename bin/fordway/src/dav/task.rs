@@ -7,16 +7,16 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::vector::RemoteFile;
-use fordway_http::webdav::{Direction, ThirdParty, Upload, WebDav, without_query};
+use fordway_http::webdav::{CopyDirection, DavUpload, ThirdParty, WebDav, without_query};
 use fordway_store::{Error, ErrorKind, PageBuffer, Result};
 
-use super::Event;
-use super::copy::{Order, Place, content_type, is_one_server, parent};
+use super::DavEvent;
+use super::copy::{CopyLocation, CopyOrder, content_type, is_one_server, parent};
 use crate::args::{ReplicaArgs, ThirdPartyArg};
-use crate::replicas::Places;
-use crate::transfer::{Existing, Tally};
+use crate::replicas::ReplicaOpener;
+use crate::transfer::{ExistingPolicy, TransferTally};
 use crate::web;
 
 /// Read from a file at once.
@@ -26,16 +26,16 @@ const SILENCE: Duration = Duration::from_secs(300);
 
 /// A copy to be made.
 #[derive(Debug)]
-pub(super) struct Task {
-    pub(super) from: Place,
-    pub(super) to: Place,
+pub(super) struct CopyTask {
+    pub(super) from: CopyLocation,
+    pub(super) to: CopyLocation,
     /// The name that filters are checked against.
     pub(super) relative: String,
     pub(super) size_bytes: Option<u64>,
 }
 
 /// How a copy ended that did not fail.
-enum Copied {
+enum CopyStatus {
     Done {
         operation: &'static str,
         size_bytes: Option<u64>,
@@ -47,22 +47,22 @@ enum Copied {
 }
 
 /// What all copies of a command share.
-pub(super) struct Copier<'c> {
+pub(super) struct DavCopier<'c> {
     dav: &'c WebDav,
-    order: &'c Order<'c>,
-    context: &'c Context,
-    tally: Tally,
+    order: &'c CopyOrder<'c>,
+    context: &'c CommandContext,
+    tally: TransferTally,
     /// Collections that are there by now.
     made: Mutex<HashSet<String>>,
 }
 
-impl<'c> Copier<'c> {
-    pub(super) fn new(dav: &'c WebDav, order: &'c Order<'c>, context: &'c Context) -> Self {
-        Copier { dav, order, context, tally: Tally::default(), made: Mutex::default() }
+impl<'c> DavCopier<'c> {
+    pub(super) fn new(dav: &'c WebDav, order: &'c CopyOrder<'c>, context: &'c CommandContext) -> Self {
+        DavCopier { dav, order, context, tally: TransferTally::default(), made: Mutex::default() }
     }
 
     /// Counts and tells how it went; a failure does not end the others.
-    pub(super) fn perform(&self, task: Result<Task>) {
+    pub(super) fn perform(&self, task: Result<CopyTask>) {
         let ended = task.and_then(|task| {
             let copied = self.copy(&task)?;
             self.tell(&task, copied)
@@ -72,26 +72,26 @@ impl<'c> Copier<'c> {
         }
     }
 
-    pub(super) fn finish(self) -> Result<Exit> {
+    pub(super) fn finish(self) -> Result<CommandExit> {
         self.tally.finish(self.context)
     }
 
-    fn tell(&self, task: &Task, copied: Copied) -> Result<()> {
+    fn tell(&self, task: &CopyTask, copied: CopyStatus) -> Result<()> {
         let (operation, size_bytes, by) = match copied {
-            Copied::Skipped => {
+            CopyStatus::Skipped => {
                 self.tally.skipped();
                 return Ok(());
             }
-            Copied::Told => {
+            CopyStatus::Told => {
                 self.tally.done();
                 return Ok(());
             }
-            Copied::Done { operation, size_bytes, by } => (operation, size_bytes, by),
+            CopyStatus::Done { operation, size_bytes, by } => (operation, size_bytes, by),
         };
         self.tally.done();
         let (source, destination) = (task.from.to_string(), task.to.to_string());
         let dry_run = self.order.transfer.dry_run;
-        self.context.output.event(&Event {
+        self.context.output.event(&DavEvent {
             operation,
             source: &source,
             destination: Some(&destination),
@@ -101,20 +101,24 @@ impl<'c> Copier<'c> {
         })
     }
 
-    fn copy(&self, task: &Task) -> Result<Copied> {
+    fn copy(&self, task: &CopyTask) -> Result<CopyStatus> {
         self.context.interrupt.check()?;
         if task.from == task.to {
             let why = format!("{} would be written over itself", task.from);
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        if self.order.existing != Existing::Replace && self.exists(&task.to)? {
+        if self.order.existing != ExistingPolicy::Replace && self.exists(&task.to)? {
             let why = format!("{} exists", task.to);
             let refused = Error::new(ErrorKind::PreconditionFailed, why);
-            return if self.order.existing == Existing::Skip { Ok(Copied::Skipped) } else { Err(refused) };
+            return if self.order.existing == ExistingPolicy::Skip {
+                Ok(CopyStatus::Skipped)
+            } else {
+                Err(refused)
+            };
         }
         if self.order.transfer.dry_run {
             let operation = if self.order.moves { "move" } else { "copy" };
-            return Ok(Copied::Done { operation, size_bytes: task.size_bytes, by: None });
+            return Ok(CopyStatus::Done { operation, size_bytes: task.size_bytes, by: None });
         }
         if self.order.recursive
             && let Some(parent) = parent(&task.to)
@@ -124,28 +128,29 @@ impl<'c> Copier<'c> {
         match self.copy_content(task) {
             // Somebody was faster than our look; with --no-clobber that is theirs to keep.
             Err(error)
-                if error.kind() == ErrorKind::PreconditionFailed && self.order.existing == Existing::Skip =>
+                if error.kind() == ErrorKind::PreconditionFailed
+                    && self.order.existing == ExistingPolicy::Skip =>
             {
-                Ok(Copied::Skipped)
+                Ok(CopyStatus::Skipped)
             }
             copied => copied,
         }
     }
 
-    fn copy_content(&self, task: &Task) -> Result<Copied> {
+    fn copy_content(&self, task: &CopyTask) -> Result<CopyStatus> {
         let copied = match (&task.from, &task.to) {
-            (Place::Local(path), Place::Web(url)) => self.upload(path, url, task.size_bytes)?,
-            (Place::Stdin, Place::Web(url)) => self.upload_stream(url)?,
-            (Place::Web(url), Place::Local(path)) => {
+            (CopyLocation::Local(path), CopyLocation::Web(url)) => self.upload(path, url, task.size_bytes)?,
+            (CopyLocation::Stdin, CopyLocation::Web(url)) => self.upload_stream(url)?,
+            (CopyLocation::Web(url), CopyLocation::Local(path)) => {
                 let replicas = ReplicaArgs::default();
-                let places = Places::usual(&replicas, true);
+                let places = ReplicaOpener::usual(&replicas, true);
                 web::download_to(url, path, self.order.existing, &places, self.context)?;
-                Copied::Told
+                CopyStatus::Told
             }
-            (Place::Web(from), Place::Web(to)) if is_one_server(from, to) => {
+            (CopyLocation::Web(from), CopyLocation::Web(to)) if is_one_server(from, to) => {
                 return self.within_server(from, to);
             }
-            (Place::Web(from), Place::Web(to)) => self.between_servers(from, to)?,
+            (CopyLocation::Web(from), CopyLocation::Web(to)) => self.between_servers(from, to)?,
             (from, to) => {
                 let why = format!("cannot copy {from} to {to}: one of the two must be at a web server");
                 return Err(Error::new(ErrorKind::InvalidArgument, why));
@@ -157,25 +162,25 @@ impl<'c> Copier<'c> {
         Ok(copied)
     }
 
-    fn remove_source(&self, source: &Place) -> Result<()> {
+    fn remove_source(&self, source: &CopyLocation) -> Result<()> {
         match source {
-            Place::Web(url) => self.dav.remove(url),
-            Place::Local(path) => {
+            CopyLocation::Web(url) => self.dav.remove(url),
+            CopyLocation::Local(path) => {
                 std::fs::remove_file(path).map_err(|error| file_error("removing", path.display(), error))
             }
-            Place::Stdin => Ok(()),
+            CopyLocation::Stdin => Ok(()),
         }
     }
 
-    fn exists(&self, place: &Place) -> Result<bool> {
+    fn exists(&self, place: &CopyLocation) -> Result<bool> {
         match place {
-            Place::Web(url) => match self.dav.stat(url) {
+            CopyLocation::Web(url) => match self.dav.stat(url) {
                 Ok(_) => Ok(true),
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(false),
                 Err(error) => Err(error),
             },
-            Place::Local(path) => Ok(path.symlink_metadata().is_ok()),
-            Place::Stdin => Ok(false),
+            CopyLocation::Local(path) => Ok(path.symlink_metadata().is_ok()),
+            CopyLocation::Stdin => Ok(false),
         }
     }
 
@@ -203,13 +208,13 @@ impl<'c> Copier<'c> {
     }
 
     fn only_new(&self) -> bool {
-        self.order.existing != Existing::Replace
+        self.order.existing != ExistingPolicy::Replace
     }
 
-    fn upload(&self, path: &Path, url: &str, size_bytes: Option<u64>) -> Result<Copied> {
+    fn upload(&self, path: &Path, url: &str, size_bytes: Option<u64>) -> Result<CopyStatus> {
         let failed = |error| file_error("reading", path.display(), error);
         let kind = content_type(path, self.order);
-        let upload = Upload { size_bytes, content_type: kind.as_deref(), only_new: self.only_new() };
+        let upload = DavUpload { size_bytes, content_type: kind.as_deref(), only_new: self.only_new() };
         self.context.output.expect_bytes(size_bytes.unwrap_or(0));
         let mut buffer = PageBuffer::new(CHUNK_BYTES);
         self.dav.put(url, &upload, &mut |sink| {
@@ -223,11 +228,11 @@ impl<'c> Copier<'c> {
                 self.advance(got as u64)?;
             }
         })?;
-        Ok(Copied::Done { operation: "upload", size_bytes, by: None })
+        Ok(CopyStatus::Done { operation: "upload", size_bytes, by: None })
     }
 
-    fn upload_stream(&self, url: &str) -> Result<Copied> {
-        let upload = Upload { size_bytes: None, content_type: None, only_new: self.only_new() };
+    fn upload_stream(&self, url: &str) -> Result<CopyStatus> {
+        let upload = DavUpload { size_bytes: None, content_type: None, only_new: self.only_new() };
         let (mut buffer, mut bytes) = (PageBuffer::new(CHUNK_BYTES), 0);
         self.dav.put(url, &upload, &mut |sink| {
             // A second attempt has nothing to begin anew from, and says so.
@@ -245,11 +250,11 @@ impl<'c> Copier<'c> {
                 self.advance(got as u64)?;
             }
         })?;
-        Ok(Copied::Done { operation: "upload", size_bytes: Some(bytes), by: None })
+        Ok(CopyStatus::Done { operation: "upload", size_bytes: Some(bytes), by: None })
     }
 
     /// The server does it; where it can move but not copy, or neither, this program copies.
-    fn within_server(&self, from: &str, to: &str) -> Result<Copied> {
+    fn within_server(&self, from: &str, to: &str) -> Result<CopyStatus> {
         let source = self.dav.stat(from)?;
         if source.is_collection && !self.order.recursive {
             let why = format!("{} is a collection; add --recursive for all in it", without_query(from));
@@ -271,7 +276,7 @@ impl<'c> Copier<'c> {
         };
         match done {
             Ok(()) => {
-                return Ok(Copied::Done {
+                return Ok(CopyStatus::Done {
                     operation,
                     size_bytes: source.size_bytes,
                     by: Some("by the server"),
@@ -303,10 +308,10 @@ impl<'c> Copier<'c> {
         }
     }
 
-    fn between_servers(&self, from: &str, to: &str) -> Result<Copied> {
+    fn between_servers(&self, from: &str, to: &str) -> Result<CopyStatus> {
         let (direction, by) = match self.order.third_party {
-            ThirdPartyArg::Pull => (Direction::Pull, "third-party copy, pulled"),
-            ThirdPartyArg::Push => (Direction::Push, "third-party copy, pushed"),
+            ThirdPartyArg::Pull => (CopyDirection::Pull, "third-party copy, pulled"),
+            ThirdPartyArg::Push => (CopyDirection::Push, "third-party copy, pushed"),
             ThirdPartyArg::Never => return self.stream(from, to),
         };
         let copy = ThirdParty { from, to, direction, replaces: !self.only_new(), silence: SILENCE };
@@ -320,7 +325,7 @@ impl<'c> Copier<'c> {
             self.advance(more)
         });
         match copied {
-            Ok(size_bytes) => Ok(Copied::Done { operation: "copy", size_bytes, by: Some(by) }),
+            Ok(size_bytes) => Ok(CopyStatus::Done { operation: "copy", size_bytes, by: Some(by) }),
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 self.note(&error);
                 self.stream(from, to)
@@ -335,18 +340,18 @@ impl<'c> Copier<'c> {
     }
 
     /// Reads from one server and writes to the other.
-    fn stream(&self, from: &str, to: &str) -> Result<Copied> {
+    fn stream(&self, from: &str, to: &str) -> Result<CopyStatus> {
         let file = RemoteFile::open(self.dav.session(), from)?;
         let size_bytes = Some(file.size_bytes());
         self.context.output.expect_bytes(file.size_bytes());
-        let upload = Upload { size_bytes, content_type: None, only_new: self.only_new() };
+        let upload = DavUpload { size_bytes, content_type: None, only_new: self.only_new() };
         self.dav.put(to, &upload, &mut |sink| {
             file.copy_range(0..file.size_bytes(), &mut |chunk| {
                 sink(chunk)?;
                 self.advance(chunk.len() as u64)
             })
         })?;
-        Ok(Copied::Done { operation: "copy", size_bytes, by: Some("through this machine") })
+        Ok(CopyStatus::Done { operation: "copy", size_bytes, by: Some("through this machine") })
     }
 }
 

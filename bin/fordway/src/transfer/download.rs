@@ -5,38 +5,39 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use fordway_command::{Leftover, file_error};
+use fordway_command::{LeftoverKind, file_error};
 use fordway_store::{
-    Bucket, ByteRange, ChecksumAlgorithm, CompletedPart, Conditions, Content, ETagPolicy, Error, ErrorKind,
-    Expected, FileRegion, GetOptions, Hasher, Key, Object, ObjectInfo, PageBuffer, PutResult, Result, Writer,
+    Bucket, ByteRange, ChecksumAlgorithm, CompletedPart, Conditions, ContentHasher, ETagPolicy, Error,
+    ErrorKind, ExpectedContent, FileRegion, GetOptions, Key, ObjectContent, ObjectInfo, OpenObject,
+    PageBuffer, PutResult, Result, Writer,
 };
 use tempfile::NamedTempFile;
 
 use super::upload::part_ranges;
-use super::{Existing, Runner};
+use super::{ExistingPolicy, TransferRunner};
 
-impl Runner<'_> {
+impl TransferRunner<'_> {
     /// Writes beside the target, verifies, and only then renames: a failure or a signal leaves what
     /// was there before. The file gets the object's modification time. Answers the number of bytes.
     pub(super) fn download(&self, from: (&Bucket, &Key), size: Option<u64>, path: &Path) -> Result<u64> {
-        let target = Target::find(path)?;
-        if target == Target::Special {
+        let target = DownloadTarget::find(path)?;
+        if target == DownloadTarget::Special {
             return self.download_into_special(from, path);
         }
-        if self.settings.existing == Existing::Fail && target != Target::Missing {
+        if self.settings.existing == ExistingPolicy::Fail && target != DownloadTarget::Missing {
             let why = format!("{} exists", path.display());
             return Err(Error::new(ErrorKind::PreconditionFailed, why));
         }
         let path = target.path(path);
         let mut temporary = temporary_beside(&path)?;
-        let _removed_by_signals = self.context.interrupt.temporary(temporary.path(), Leftover::Useless);
+        let _removed_by_signals = self.context.interrupt.temporary(temporary.path(), LeftoverKind::Useless);
         let info = self.fetch(from, size, temporary.as_file_mut(), &path)?;
         let failed = |error| file_error("writing", path.display(), error);
         temporary.as_file().set_modified(info.modified).map_err(failed)?;
         self.context.interrupt.check()?;
         match self.settings.existing {
-            Existing::Replace => temporary.persist(&path).map_err(|error| failed(error.error))?,
-            Existing::Skip | Existing::Fail => {
+            ExistingPolicy::Replace => temporary.persist(&path).map_err(|error| failed(error.error))?,
+            ExistingPolicy::Skip | ExistingPolicy::Fail => {
                 temporary.persist_noclobber(&path).map_err(|error| match error.error.kind() {
                     std::io::ErrorKind::AlreadyExists => {
                         Error::new(ErrorKind::PreconditionFailed, format!("{} exists", path.display()))
@@ -81,12 +82,12 @@ impl Runner<'_> {
 
     fn fetch_stream(
         &self,
-        object: Object,
+        object: OpenObject,
         from: (&Bucket, &Key),
         file: &mut File,
         path: &Path,
     ) -> Result<ObjectInfo> {
-        let mut verifier = Verifier::new(&object.info, self.settings.verify);
+        let mut verifier = ContentVerifier::new(&object.info, self.settings.verify);
         object
             .content
             .for_each_chunk(|chunk| {
@@ -135,12 +136,12 @@ impl Runner<'_> {
     }
 
     fn verify_file(&self, info: &ObjectInfo, file: &File, path: &Path) -> Result<()> {
-        let mut verifier = Verifier::new(info, self.settings.verify);
+        let mut verifier = ContentVerifier::new(info, self.settings.verify);
         if !verifier.is_needed() {
             return Ok(());
         }
         let again = file.try_clone().map_err(|error| file_error("reading", path.display(), error))?;
-        let content = Content::File(FileRegion { file: again, offset: 0, len: info.size });
+        let content = ObjectContent::File(FileRegion { file: again, offset: 0, len: info.size });
         content.for_each_chunk(|chunk| {
             verifier.update(chunk);
             self.context.interrupt.check()
@@ -155,7 +156,7 @@ impl Runner<'_> {
 
 /// What lies where a download goes.
 #[derive(Debug, PartialEq, Eq)]
-enum Target {
+enum DownloadTarget {
     Missing,
     /// A regular file, links followed: the link stays and its target is replaced.
     File(PathBuf),
@@ -163,7 +164,7 @@ enum Target {
     Special,
 }
 
-impl Target {
+impl DownloadTarget {
     fn find(path: &Path) -> Result<Self> {
         match path.metadata() {
             Ok(about) if about.is_dir() => {
@@ -171,17 +172,19 @@ impl Target {
                     format!("{} is a directory, and the object would have to be a file", path.display());
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
-            Ok(about) if about.is_file() => Ok(Target::File(path.canonicalize().unwrap_or(path.to_owned()))),
-            Ok(_) => Ok(Target::Special),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Target::Missing),
+            Ok(about) if about.is_file() => {
+                Ok(DownloadTarget::File(path.canonicalize().unwrap_or(path.to_owned())))
+            }
+            Ok(_) => Ok(DownloadTarget::Special),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(DownloadTarget::Missing),
             Err(error) => Err(file_error("reading", path.display(), error)),
         }
     }
 
     fn path(self, asked: &Path) -> PathBuf {
         match self {
-            Target::File(path) => path,
-            Target::Missing | Target::Special => asked.to_owned(),
+            DownloadTarget::File(path) => path,
+            DownloadTarget::Missing | DownloadTarget::Special => asked.to_owned(),
         }
     }
 }
@@ -204,23 +207,23 @@ pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 ///
 /// A stored checksum is preferred; an ETag that looks like an MD5 is the second choice, for the
 /// ETags of some encrypted objects look like one and are none.
-pub(crate) struct Verifier(Option<(Hasher, Expected)>);
+pub(crate) struct ContentVerifier(Option<(ContentHasher, ExpectedContent)>);
 
-impl Verifier {
+impl ContentVerifier {
     /// A verifier of the whole object; one that checks nothing if there is nothing to check.
     pub(crate) fn new(info: &ObjectInfo, verify: bool) -> Self {
         let size = Some(info.size);
         // One that was made of parts' checksums says nothing of the content as it is read.
         let checksum = info.checksum.as_ref().filter(|checksum| checksum.parts.is_none());
-        Verifier(match (checksum, info.etag.as_md5()) {
+        ContentVerifier(match (checksum, info.etag.as_md5()) {
             _ if !verify => None,
             (Some(checksum), _) => {
-                let hasher = Hasher::new(ETagPolicy::Fast, false, Some(checksum.algorithm));
-                Some((hasher, Expected { size, md5: None, checksum: Some(checksum.clone()) }))
+                let hasher = ContentHasher::new(ETagPolicy::Fast, false, Some(checksum.algorithm));
+                Some((hasher, ExpectedContent { size, md5: None, checksum: Some(checksum.clone()) }))
             }
             (None, Some(md5)) => {
-                let hasher = Hasher::new(ETagPolicy::Md5, false, None);
-                Some((hasher, Expected { size, md5: Some(md5), checksum: None }))
+                let hasher = ContentHasher::new(ETagPolicy::Md5, false, None);
+                Some((hasher, ExpectedContent { size, md5: Some(md5), checksum: None }))
             }
             (None, None) => None,
         })
@@ -264,7 +267,7 @@ fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
     Err(Error::new(kind, why))
 }
 
-impl Runner<'_> {
+impl TransferRunner<'_> {
     /// Feeds `reader` to `writer` and publishes it; `size` is what is expected where that is known.
     /// The checksum is computed here too, so that the store's side is checked against ours.
     pub(super) fn pump(
@@ -274,7 +277,7 @@ impl Runner<'_> {
         mut writer: Box<dyn Writer>,
         size: Option<u64>,
     ) -> Result<(PutResult, u64)> {
-        let mut hasher = self.checksum().map(|name| Hasher::new(ETagPolicy::Fast, false, Some(name)));
+        let mut hasher = self.checksum().map(|name| ContentHasher::new(ETagPolicy::Fast, false, Some(name)));
         let mut buffer = PageBuffer::new(size.map_or(CHUNK_BYTES, |size| CHUNK_BYTES.min(size as usize + 1)));
         let mut total_bytes = 0;
         loop {
@@ -291,12 +294,12 @@ impl Runner<'_> {
         }
         check_size(name, size, total_bytes)?;
         let checksum = match hasher {
-            Some(hasher) => hasher.finish(&Expected::default())?.checksum,
+            Some(hasher) => hasher.finish(&ExpectedContent::default())?.checksum,
             None => None,
         };
         // Ctrl-C ends the program that feeds us too: its early end must not become an object.
         self.context.interrupt.check()?;
-        let made = writer.commit(&Expected { size: Some(total_bytes), md5: None, checksum })?;
+        let made = writer.commit(&ExpectedContent { size: Some(total_bytes), md5: None, checksum })?;
         Ok((made, total_bytes))
     }
 

@@ -9,7 +9,7 @@ mod download;
 pub(crate) mod plan;
 mod upload;
 
-pub(crate) use download::{Verifier, temporary_beside};
+pub(crate) use download::{ContentVerifier, temporary_beside};
 
 use std::collections::HashSet;
 use std::fmt::{self, Display};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use fordway_command::{Address, Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_lanes::Lane;
 use fordway_store::{
     BoxedMetadata, Bucket, ChecksumAlgorithm, DeleteOptions, Error, ErrorKind, GetOptions, Key, Metadata,
@@ -42,7 +42,7 @@ fn source_error(doing: &str, path: &Path, error: std::io::Error) -> Error {
 
 /// What to do about something that is at the destination already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Existing {
+pub(crate) enum ExistingPolicy {
     Replace,
     Skip,
     Fail,
@@ -50,9 +50,9 @@ pub(crate) enum Existing {
 
 /// How actions are done.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct TransferSettings {
     pub(crate) dry_run: bool,
-    pub(crate) existing: Existing,
+    pub(crate) existing: ExistingPolicy,
     /// The version that is read of a source; `None` is the latest.
     source_version: Option<VersionId>,
     jobs: u16,
@@ -66,11 +66,11 @@ pub(crate) struct Settings {
     removes_sources: bool,
 }
 
-impl Settings {
+impl TransferSettings {
     /// Settings as the command line gives them.
-    pub(crate) fn of(args: &TransferArgs, existing: Existing) -> Self {
+    pub(crate) fn of(args: &TransferArgs, existing: ExistingPolicy) -> Self {
         let user = args.metadata.iter().cloned().collect();
-        Settings {
+        TransferSettings {
             dry_run: args.dry_run,
             existing,
             source_version: None,
@@ -88,19 +88,19 @@ impl Settings {
 
     /// The same, taking away each source when it was copied.
     pub(crate) fn removing_sources(self) -> Self {
-        Settings { removes_sources: true, ..self }
+        TransferSettings { removes_sources: true, ..self }
     }
 
     /// The same, reading that version of the source; `None` is the latest.
     pub(crate) fn reading(self, source_version: Option<VersionId>) -> Self {
-        Settings { source_version, ..self }
+        TransferSettings { source_version, ..self }
     }
 
     /// Settings of commands that only remove.
     pub(crate) fn removal(dry_run: bool, jobs: u16) -> Self {
-        Settings {
+        TransferSettings {
             dry_run,
-            existing: Existing::Replace,
+            existing: ExistingPolicy::Replace,
             source_version: None,
             jobs,
             concurrency: 1,
@@ -117,23 +117,23 @@ impl Settings {
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum TransferAction {
     /// Make `to` what `from` is.
-    Copy { from: Address, to: Address, size: Option<u64> },
+    Copy { from: StorageAddress, to: StorageAddress, size: Option<u64> },
     /// Remove an object or a file.
-    Remove(Address),
+    Remove(StorageAddress),
 }
 
 /// What a worker takes from the queue.
-enum Task {
-    Copy { from: Address, to: Address, size: Option<u64> },
+enum TransferTask {
+    Copy { from: StorageAddress, to: StorageAddress, size: Option<u64> },
     RemoveObjects(Bucket, Vec<Key>),
     RemoveFile(PathBuf),
     Failed(Error),
 }
 
 /// How a copy ended that did not fail.
-enum Copied {
+enum TransferOutcome {
     /// With this many bytes, where that is known.
     Done(Option<u64>),
     /// Something is at the destination, and is to stay.
@@ -142,7 +142,7 @@ enum Copied {
 
 /// What was done (or would be), as a line or as JSON.
 #[derive(Serialize)]
-struct Event<'e> {
+struct TransferEvent<'e> {
     operation: &'static str,
     source: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,7 +152,7 @@ struct Event<'e> {
     dry_run: bool,
 }
 
-impl fmt::Display for Event<'_> {
+impl fmt::Display for TransferEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dry = if self.dry_run { "(dryrun) " } else { "" };
         write!(f, "{dry}{}: {}", self.operation, self.source)?;
@@ -164,11 +164,11 @@ impl fmt::Display for Event<'_> {
 ///
 /// The first failure decides the exit code. Errors: only from opening the lane.
 pub(crate) fn run(
-    context: &Context,
-    settings: &Settings,
-    actions: impl Iterator<Item = Result<Action>>,
-) -> Result<Exit> {
-    let runner = Runner { context, settings, lane: context.lane()?, tally: Tally::default() };
+    context: &CommandContext,
+    settings: &TransferSettings,
+    actions: impl Iterator<Item = Result<TransferAction>>,
+) -> Result<CommandExit> {
+    let runner = TransferRunner { context, settings, lane: context.lane()?, tally: TransferTally::default() };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     for_each(settings.jobs, upload::batched(actions), |task| runner.perform(task));
@@ -177,110 +177,121 @@ pub(crate) fn run(
 }
 
 /// What every worker shares.
-struct Runner<'c> {
-    context: &'c Context,
-    settings: &'c Settings,
+struct TransferRunner<'c> {
+    context: &'c CommandContext,
+    settings: &'c TransferSettings,
     lane: Lane,
-    tally: Tally,
+    tally: TransferTally,
 }
 
-impl Runner<'_> {
-    fn perform(&self, task: Task) {
+impl TransferRunner<'_> {
+    fn perform(&self, task: TransferTask) {
         match task {
-            Task::Copy { from, to, size } => match self.copy(&from, &to, size) {
-                Ok(Copied::Done(size)) => {
+            TransferTask::Copy { from, to, size } => match self.copy(&from, &to, size) {
+                Ok(TransferOutcome::Done(size)) => {
                     let name = if self.settings.removes_sources { "move" } else { copy_name(&from, &to) };
                     self.done(name, &from, Some(&to), size);
                 }
-                Ok(Copied::Skipped) => self.tally.skipped(),
+                Ok(TransferOutcome::Skipped) => self.tally.skipped(),
                 Err(error) => self.failed(&error),
             },
-            Task::RemoveObjects(bucket, keys) => self.remove_objects(&bucket, &keys),
-            Task::RemoveFile(path) => self.remove_file(path),
-            Task::Failed(error) => self.failed(&error),
+            TransferTask::RemoveObjects(bucket, keys) => self.remove_objects(&bucket, &keys),
+            TransferTask::RemoveFile(path) => self.remove_file(path),
+            TransferTask::Failed(error) => self.failed(&error),
         }
     }
 
-    fn copy(&self, from: &Address, to: &Address, size: Option<u64>) -> Result<Copied> {
+    fn copy(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<TransferOutcome> {
         self.context.interrupt.check()?;
         tracing::debug!(%from, %to, "copy");
-        if self.settings.existing == Existing::Skip && self.exists(to)? {
-            return Ok(Copied::Skipped);
+        if self.settings.existing == ExistingPolicy::Skip && self.exists(to)? {
+            return Ok(TransferOutcome::Skipped);
         }
         if self.settings.dry_run {
-            return Ok(Copied::Done(size));
+            return Ok(TransferOutcome::Done(size));
         }
         self.context.output.expect_bytes(size.unwrap_or(0));
         let copied = self.copy_content(from, to, size);
         match copied.and_then(|bytes| self.settle(from, to).map(|()| bytes)) {
-            Ok(bytes) => Ok(Copied::Done(bytes.or(size))),
+            Ok(bytes) => Ok(TransferOutcome::Done(bytes.or(size))),
             // Somebody was faster than our look; with --no-clobber that is theirs to keep.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
-                    && self.settings.existing == Existing::Skip =>
+                    && self.settings.existing == ExistingPolicy::Skip =>
             {
-                Ok(Copied::Skipped)
+                Ok(TransferOutcome::Skipped)
             }
             Err(error) => Err(error),
         }
     }
 
     /// After a copy: a move takes its source away.
-    fn settle(&self, from: &Address, to: &Address) -> Result<()> {
+    fn settle(&self, from: &StorageAddress, to: &StorageAddress) -> Result<()> {
         match from {
             _ if !self.settings.removes_sources => Ok(()),
             _ if from == to => {
                 let why = format!("{from} would be moved to itself");
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
-            Address::S3(bucket, key) => {
+            StorageAddress::S3(bucket, key) => {
                 self.store().delete(bucket, &Key::new(key)?, &DeleteOptions::default()).map(drop)
             }
-            Address::Local(path) => {
+            StorageAddress::Local(path) => {
                 std::fs::remove_file(path).map_err(|error| file_error("removing", path.display(), error))
             }
-            Address::Service | Address::Stdio => Ok(()),
+            StorageAddress::Service | StorageAddress::Stdio => Ok(()),
         }
     }
 
     /// Answers the number of bytes, where it is known.
-    fn copy_content(&self, from: &Address, to: &Address, size: Option<u64>) -> Result<Option<u64>> {
+    fn copy_content(
+        &self,
+        from: &StorageAddress,
+        to: &StorageAddress,
+        size: Option<u64>,
+    ) -> Result<Option<u64>> {
         match (from, to) {
-            (Address::Local(path), Address::S3(bucket, key)) => {
+            (StorageAddress::Local(path), StorageAddress::S3(bucket, key)) => {
                 self.upload_file(path, bucket, &Key::new(key)?).map(Some)
             }
-            (Address::Stdio, Address::S3(bucket, key)) => {
+            (StorageAddress::Stdio, StorageAddress::S3(bucket, key)) => {
                 self.upload_stream(bucket, &Key::new(key)?).map(Some)
             }
-            (Address::S3(bucket, key), Address::Local(path)) => {
+            (StorageAddress::S3(bucket, key), StorageAddress::Local(path)) => {
                 self.download((bucket, &Key::new(key)?), size, path).map(Some)
             }
-            (Address::S3(bucket, key), Address::S3(to_bucket, to_key)) => {
+            (StorageAddress::S3(bucket, key), StorageAddress::S3(to_bucket, to_key)) => {
                 self.copy_object((bucket, &Key::new(key)?), to_bucket, &Key::new(to_key)?, size)
             }
             _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
         }
     }
 
-    fn exists(&self, place: &Address) -> Result<bool> {
+    fn exists(&self, place: &StorageAddress) -> Result<bool> {
         match place {
-            Address::S3(bucket, key) => {
+            StorageAddress::S3(bucket, key) => {
                 match self.lane.store.head(bucket, &Key::new(key)?, &GetOptions::default()) {
                     Ok(_) => Ok(true),
                     Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(false),
                     Err(error) => Err(error),
                 }
             }
-            Address::Local(path) => Ok(path.symlink_metadata().is_ok()),
-            Address::Service | Address::Stdio => Ok(false),
+            StorageAddress::Local(path) => Ok(path.symlink_metadata().is_ok()),
+            StorageAddress::Service | StorageAddress::Stdio => Ok(false),
         }
     }
 
     /// Counts what was done and tells of it.
-    fn done(&self, operation: &'static str, from: &Address, to: Option<&Address>, size: Option<u64>) {
-        let (source, destination) = (from.to_string(), to.map(Address::to_string));
+    fn done(
+        &self,
+        operation: &'static str,
+        from: &StorageAddress,
+        to: Option<&StorageAddress>,
+        size: Option<u64>,
+    ) {
+        let (source, destination) = (from.to_string(), to.map(StorageAddress::to_string));
         let dry_run = self.settings.dry_run;
-        let event = Event {
+        let event = TransferEvent {
             operation,
             source: &source,
             destination: destination.as_deref(),
@@ -320,16 +331,16 @@ impl Runner<'_> {
     }
 }
 
-fn copy_name(from: &Address, to: &Address) -> &'static str {
+fn copy_name(from: &StorageAddress, to: &StorageAddress) -> &'static str {
     match (from, to) {
-        (Address::S3(..), Address::S3(..)) => "copy",
-        (_, Address::S3(..)) => "upload",
+        (StorageAddress::S3(..), StorageAddress::S3(..)) => "copy",
+        (_, StorageAddress::S3(..)) => "upload",
         _ => "download",
     }
 }
 
 /// Why two places cannot be copied between.
-pub(crate) fn unsupported(from: impl fmt::Display, to: &Address) -> String {
+pub(crate) fn unsupported(from: impl fmt::Display, to: &StorageAddress) -> String {
     format!("cannot copy {from} to {to}: at least one of the two must be of the form s3://BUCKET/KEY")
 }
 
@@ -371,18 +382,18 @@ fn next<T>(receiver: &Mutex<Receiver<T>>) -> Option<T> {
 }
 
 #[derive(Default)]
-pub(crate) struct Tally(Mutex<Counts>);
+pub(crate) struct TransferTally(Mutex<TransferCounts>);
 
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct TransferCounts {
     done: u64,
     skipped: u64,
     failed: u64,
-    first_failure: Option<Exit>,
+    first_failure: Option<CommandExit>,
 }
 
-impl Tally {
-    fn change(&self, change: impl FnOnce(&mut Counts)) -> Counts {
+impl TransferTally {
+    fn change(&self, change: impl FnOnce(&mut TransferCounts)) -> TransferCounts {
         let mut counts = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         change(&mut counts);
         *counts
@@ -397,14 +408,14 @@ impl Tally {
     }
 
     /// Reports `error`, unless it only says that all work stops.
-    pub(crate) fn failed(&self, context: &Context, error: &Error) {
+    pub(crate) fn failed(&self, context: &CommandContext, error: &Error) {
         if error.kind() == ErrorKind::Interrupted {
             return;
         }
         context.output.error(error);
         self.change(|counts| {
             counts.failed += 1;
-            counts.first_failure.get_or_insert(Exit::of(error));
+            counts.first_failure.get_or_insert(CommandExit::of(error));
         });
     }
 
@@ -414,8 +425,8 @@ impl Tally {
     }
 
     /// Tells how it went, where that is not plain from what was reported. Errors: `Interrupted`.
-    pub(crate) fn finish(&self, context: &Context) -> Result<Exit> {
-        let Counts { done, skipped, failed, first_failure } = self.change(|_| {});
+    pub(crate) fn finish(&self, context: &CommandContext) -> Result<CommandExit> {
+        let TransferCounts { done, skipped, failed, first_failure } = self.change(|_| {});
         if context.interrupt.is_raised() {
             let why = format!("stopped by a signal after {done} objects; what was not finished was removed");
             return Err(Error::new(ErrorKind::Interrupted, why));
@@ -424,18 +435,18 @@ impl Tally {
             let total = failed + done + skipped;
             context.output.note(&format!("{failed} of {total} failed, {done} done, {skipped} skipped"));
         }
-        Ok(first_failure.unwrap_or(Exit::Ok))
+        Ok(first_failure.unwrap_or(CommandExit::Ok))
     }
 }
 
 /// The places that sources go to. One source never goes to a place twice, but two may: the files `a/x`
 /// and `b/x` to one directory. Which of them stayed would be chance, and a move would lose the other.
-pub(crate) struct Taken<P>(Option<HashSet<P>>);
+pub(crate) struct ClaimedDestinations<P>(Option<HashSet<P>>);
 
-impl<P: Clone + Display + Eq + Hash> Taken<P> {
+impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {
     /// Remembers places only where there are several sources, for that takes memory.
     pub(crate) fn by(sources: usize) -> Self {
-        Taken((sources > 1).then(HashSet::new))
+        ClaimedDestinations((sources > 1).then(HashSet::new))
     }
 
     /// Takes `to` for `from`. Errors: `InvalidArgument` where it is taken.

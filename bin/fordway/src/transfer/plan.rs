@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fordway_command::{Address, Context, file_error};
-use fordway_store::{Bucket, Entry, Error, ErrorKind, ListQuery, ObjectSummary, Result, Store};
+use fordway_command::{CommandContext, StorageAddress, file_error};
+use fordway_store::{Bucket, Error, ErrorKind, ListEntry, ListQuery, ObjectSummary, Result, Store};
 use walkdir::{DirEntry, WalkDir};
 
-use crate::wildcard::{Pattern, directory, literal_prefix};
+use crate::wildcard::{WildcardPattern, directory, literal_prefix};
 
 /// Which way content flows; `aws s3 sync` reads times differently for downloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum SyncDirection {
     /// To a store.
     Upload,
     /// To this machine.
@@ -27,7 +27,7 @@ pub(crate) enum Direction {
 /// When two items of one name count as equal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SyncRules {
-    pub(crate) direction: Direction,
+    pub(crate) direction: SyncDirection,
     pub(crate) size_only: bool,
     pub(crate) exact_timestamps: bool,
     pub(crate) delete: bool,
@@ -35,25 +35,25 @@ pub(crate) struct SyncRules {
 
 /// One step of a synchronisation.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum SyncStep {
     /// The source's item is missing or old at the destination.
-    Copy(Item),
+    Copy(SyncItem),
     /// The source does not have this item of the destination.
-    Remove(Item),
+    Remove(SyncItem),
 }
 
 impl SyncRules {
     /// Whether the destination's item may stay.
-    fn is_current(&self, source: &Item, destination: &Item) -> bool {
+    fn is_current(&self, source: &SyncItem, destination: &SyncItem) -> bool {
         if source.size != destination.size {
             return false;
         }
         let (from, to) = (whole_seconds(source.modified), whole_seconds(destination.modified));
         match self.direction {
             _ if self.size_only => true,
-            Direction::Download if self.exact_timestamps => from == to,
-            Direction::Download => to <= from,
-            Direction::Upload | Direction::Copy => to >= from,
+            SyncDirection::Download if self.exact_timestamps => from == to,
+            SyncDirection::Download => to <= from,
+            SyncDirection::Upload | SyncDirection::Copy => to >= from,
         }
     }
 }
@@ -69,14 +69,14 @@ fn whole_seconds(time: SystemTime) -> u64 {
 /// After an error of the destination the rest of the source is copied nowhere, for what is
 /// there cannot be told.
 pub(crate) fn sync(
-    source: impl Iterator<Item = Result<Item>>,
-    destination: impl Iterator<Item = Result<Item>>,
+    source: impl Iterator<Item = Result<SyncItem>>,
+    destination: impl Iterator<Item = Result<SyncItem>>,
     rules: SyncRules,
-) -> impl Iterator<Item = Result<Step>> {
-    Merge { source: source.peekable(), destination: destination.peekable(), rules, blind: false }
+) -> impl Iterator<Item = Result<SyncStep>> {
+    ListingMerge { source: source.peekable(), destination: destination.peekable(), rules, blind: false }
 }
 
-struct Merge<S: Iterator<Item = Result<Item>>, D: Iterator<Item = Result<Item>>> {
+struct ListingMerge<S: Iterator<Item = Result<SyncItem>>, D: Iterator<Item = Result<SyncItem>>> {
     source: Peekable<S>,
     destination: Peekable<D>,
     rules: SyncRules,
@@ -84,10 +84,10 @@ struct Merge<S: Iterator<Item = Result<Item>>, D: Iterator<Item = Result<Item>>>
     blind: bool,
 }
 
-impl<S, D> Merge<S, D>
+impl<S, D> ListingMerge<S, D>
 where
-    S: Iterator<Item = Result<Item>>,
-    D: Iterator<Item = Result<Item>>,
+    S: Iterator<Item = Result<SyncItem>>,
+    D: Iterator<Item = Result<SyncItem>>,
 {
     /// Which side has the smaller name; `None` when both are at their end.
     fn smaller(&mut self) -> Option<Ordering> {
@@ -99,16 +99,16 @@ where
         }
     }
 
-    fn next_of_source(&mut self) -> Option<Result<Step>> {
+    fn next_of_source(&mut self) -> Option<Result<SyncStep>> {
         let found = self.source.next()?;
         self.rules.delete &= found.is_ok();
-        Some(found.map(Step::Copy))
+        Some(found.map(SyncStep::Copy))
     }
 
     /// An item that only the destination has; `None` where it may stay.
-    fn next_of_destination(&mut self) -> Option<Result<Step>> {
+    fn next_of_destination(&mut self) -> Option<Result<SyncStep>> {
         match self.destination.next()? {
-            Ok(item) => self.rules.delete.then_some(Ok(Step::Remove(item))),
+            Ok(item) => self.rules.delete.then_some(Ok(SyncStep::Remove(item))),
             Err(error) => {
                 self.blind = true;
                 Some(Err(error))
@@ -116,22 +116,22 @@ where
         }
     }
 
-    fn next_of_both(&mut self) -> Option<Result<Step>> {
+    fn next_of_both(&mut self) -> Option<Result<SyncStep>> {
         match (self.source.next()?, self.destination.next()?) {
             (Ok(source), Ok(destination)) if self.rules.is_current(&source, &destination) => None,
-            (source, _) => Some(source.map(Step::Copy)),
+            (source, _) => Some(source.map(SyncStep::Copy)),
         }
     }
 }
 
-impl<S, D> Iterator for Merge<S, D>
+impl<S, D> Iterator for ListingMerge<S, D>
 where
-    S: Iterator<Item = Result<Item>>,
-    D: Iterator<Item = Result<Item>>,
+    S: Iterator<Item = Result<SyncItem>>,
+    D: Iterator<Item = Result<SyncItem>>,
 {
-    type Item = Result<Step>;
+    type Item = Result<SyncStep>;
 
-    fn next(&mut self) -> Option<Result<Step>> {
+    fn next(&mut self) -> Option<Result<SyncStep>> {
         while !self.blind {
             let step = match self.smaller()? {
                 Ordering::Less => self.next_of_source(),
@@ -148,7 +148,7 @@ where
 
 /// A file or object below a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Item {
+pub(crate) struct SyncItem {
     /// Its name below the root, with `/` between the parts.
     pub(crate) relative: String,
     /// Its size in bytes.
@@ -158,13 +158,13 @@ pub(crate) struct Item {
 }
 
 /// A stream of findings; an error does not end it.
-pub(crate) type Items = Box<dyn Iterator<Item = Result<Item>>>;
+pub(crate) type Items = Box<dyn Iterator<Item = Result<SyncItem>>>;
 
 /// All files below a directory, or all objects below a prefix (which ends in `/`, or is empty).
-pub(crate) fn items(context: &Context, root: &Address) -> Result<Items> {
+pub(crate) fn items(context: &CommandContext, root: &StorageAddress) -> Result<Items> {
     match root {
-        Address::Local(path) => files(path),
-        Address::S3(bucket, prefix) => Ok(below(context.store()?, bucket.clone(), prefix.clone())),
+        StorageAddress::Local(path) => files(path),
+        StorageAddress::S3(bucket, prefix) => Ok(below(context.store()?, bucket.clone(), prefix.clone())),
         other => Err(Error::new(
             ErrorKind::InvalidArgument,
             format!("{other} is neither a directory nor a prefix"),
@@ -173,8 +173,8 @@ pub(crate) fn items(context: &Context, root: &Address) -> Result<Items> {
 }
 
 /// The objects of a wildcard, named relative to the directory of its literal beginning.
-pub(crate) fn matching(context: &Context, bucket: &Bucket, wildcard: &str) -> Result<Items> {
-    let pattern = Pattern::of_address(wildcard);
+pub(crate) fn matching(context: &CommandContext, bucket: &Bucket, wildcard: &str) -> Result<Items> {
+    let pattern = WildcardPattern::of_address(wildcard);
     let literal = literal_prefix(wildcard).to_owned();
     let cut = directory(&literal).len();
     let found = objects(context.store()?, bucket.clone(), ListQuery::prefix(literal));
@@ -189,9 +189,9 @@ fn below(store: Arc<dyn Store>, bucket: Bucket, prefix: String) -> Items {
     Box::new(found.filter_map(move |found| found.map(|entry| item(&entry, cut)).transpose()))
 }
 
-fn item(entry: &Entry, cut: usize) -> Option<Item> {
+fn item(entry: &ListEntry, cut: usize) -> Option<SyncItem> {
     let ObjectSummary { key, size, modified, .. } = entry.object()?;
-    Some(Item { relative: key[cut..].to_owned(), size: *size, modified: *modified })
+    Some(SyncItem { relative: key[cut..].to_owned(), size: *size, modified: *modified })
 }
 
 /// The entries of a bucket, page by page; an error ends the stream.
@@ -199,7 +199,7 @@ pub(crate) fn objects(
     store: Arc<dyn Store>,
     bucket: Bucket,
     mut query: ListQuery,
-) -> impl Iterator<Item = Result<Entry>> {
+) -> impl Iterator<Item = Result<ListEntry>> {
     let mut page = Vec::new().into_iter();
     let mut more = true;
     std::iter::from_fn(move || {
@@ -251,7 +251,7 @@ fn sort_name(entry: &DirEntry) -> Vec<u8> {
     name
 }
 
-fn file_item(root: &Path, entry: &DirEntry) -> Result<Item> {
+fn file_item(root: &Path, entry: &DirEntry) -> Result<SyncItem> {
     let path = entry.path();
     if !entry.file_type().is_file() {
         let why =
@@ -266,7 +266,7 @@ fn file_item(root: &Path, entry: &DirEntry) -> Result<Item> {
     })?;
     let about = entry.metadata().map_err(walk_error)?;
     let modified = about.modified().unwrap_or(UNIX_EPOCH);
-    Ok(Item { relative: relative.to_owned(), size: about.len(), modified })
+    Ok(SyncItem { relative: relative.to_owned(), size: about.len(), modified })
 }
 
 fn walk_error(error: walkdir::Error) -> Error {
@@ -284,18 +284,22 @@ mod tests {
 
     use super::*;
 
-    const RULES: SyncRules =
-        SyncRules { direction: Direction::Upload, size_only: false, exact_timestamps: false, delete: true };
+    const RULES: SyncRules = SyncRules {
+        direction: SyncDirection::Upload,
+        size_only: false,
+        exact_timestamps: false,
+        delete: true,
+    };
 
-    fn item(name: &str, size: u64, seconds: u64) -> Result<Item> {
+    fn item(name: &str, size: u64, seconds: u64) -> Result<SyncItem> {
         let modified = UNIX_EPOCH + Duration::from_secs(seconds);
-        Ok(Item { relative: name.to_owned(), size, modified })
+        Ok(SyncItem { relative: name.to_owned(), size, modified })
     }
 
-    fn steps(source: Vec<Result<Item>>, destination: Vec<Result<Item>>, rules: SyncRules) -> String {
-        let show = |step: Result<Step>| match step {
-            Ok(Step::Copy(item)) => format!("+{}", item.relative),
-            Ok(Step::Remove(item)) => format!("-{}", item.relative),
+    fn steps(source: Vec<Result<SyncItem>>, destination: Vec<Result<SyncItem>>, rules: SyncRules) -> String {
+        let show = |step: Result<SyncStep>| match step {
+            Ok(SyncStep::Copy(item)) => format!("+{}", item.relative),
+            Ok(SyncStep::Remove(item)) => format!("-{}", item.relative),
             Err(error) => format!("!{:?}", error.kind()),
         };
         sync(source.into_iter(), destination.into_iter(), rules).map(show).collect::<Vec<_>>().join(" ")
@@ -317,7 +321,7 @@ mod tests {
     fn times_count_by_direction() {
         let copied =
             |from, to, rules| !steps(vec![item("a", 1, from)], vec![item("a", 1, to)], rules).is_empty();
-        let download = SyncRules { direction: Direction::Download, ..RULES };
+        let download = SyncRules { direction: SyncDirection::Download, ..RULES };
         let exact = SyncRules { exact_timestamps: true, ..download };
         for (from, to, upload, down, exactly) in
             [(5, 5, false, false, false), (5, 6, false, true, true), (6, 5, true, false, true)]

@@ -6,20 +6,20 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use fordway_command::{Address, file_error};
+use fordway_command::{StorageAddress, file_error};
 use fordway_store::{
     BoxedMetadata, Bucket, ByteRange, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart,
-    Conditions, CopyOptions, Deleted, Error, ErrorKind, FileRegion, GetOptions, Key, MAX_PARTS, PartOptions,
-    PutOptions, Result, Tags, UploadId,
+    Conditions, CopyOptions, DeleteResult, Error, ErrorKind, FileRegion, GetOptions, Key, MAX_PARTS,
+    PartOptions, PutOptions, Result, Tags, UploadId,
 };
 
 use super::download::CHUNK_BYTES;
-use super::{Action, Existing, Runner, Task};
+use super::{ExistingPolicy, TransferAction, TransferRunner, TransferTask};
 
 /// S3's limit for a part.
 const MAX_PART_BYTES: u64 = 5 << 30;
 
-impl Runner<'_> {
+impl TransferRunner<'_> {
     /// Answers the number of bytes.
     pub(super) fn upload_file(&self, path: &Path, bucket: &Bucket, key: &Key) -> Result<u64> {
         let name = path.display().to_string();
@@ -181,8 +181,8 @@ impl Runner<'_> {
     /// What must hold at the destination.
     pub(super) fn conditions(&self) -> Conditions {
         match self.settings.existing {
-            Existing::Replace => Conditions::default(),
-            Existing::Skip | Existing::Fail => Conditions::create_only(),
+            ExistingPolicy::Replace => Conditions::default(),
+            ExistingPolicy::Skip | ExistingPolicy::Fail => Conditions::create_only(),
         }
     }
 }
@@ -201,7 +201,7 @@ const MAX_COPY_BYTES: u64 = 5 << 30;
 /// The most bytes of a part that is copied: nothing passes through this machine, so parts are large.
 const COPY_PART_BYTES: u64 = 512 << 20;
 
-impl Runner<'_> {
+impl TransferRunner<'_> {
     /// Answers the number of bytes, where it is known.
     pub(super) fn copy_object(
         &self,
@@ -269,43 +269,54 @@ impl Runner<'_> {
 const BATCH_KEYS: usize = 1000;
 
 /// Turns actions into tasks, gathering the removals of one bucket.
-pub(super) fn batched(actions: impl Iterator<Item = Result<Action>>) -> impl Iterator<Item = Task> {
-    Batches { actions, doomed: None }
+pub(super) fn batched(
+    actions: impl Iterator<Item = Result<TransferAction>>,
+) -> impl Iterator<Item = TransferTask> {
+    TaskBatches { actions, doomed: None }
 }
 
-struct Batches<I> {
+struct TaskBatches<I> {
     actions: I,
     doomed: Option<(Bucket, Vec<Key>)>,
 }
 
-impl<I: Iterator<Item = Result<Action>>> Batches<I> {
+impl<I: Iterator<Item = Result<TransferAction>>> TaskBatches<I> {
     /// Adds a key to the batch; a batch that is full or of another bucket comes out.
-    fn gather(&mut self, bucket: Bucket, key: Key) -> Option<Task> {
+    fn gather(&mut self, bucket: Bucket, key: Key) -> Option<TransferTask> {
         match &mut self.doomed {
             Some((same, keys)) if *same == bucket && keys.len() < BATCH_KEYS => {
                 keys.push(key);
                 None
             }
-            other => {
-                other.replace((bucket, vec![key])).map(|(bucket, keys)| Task::RemoveObjects(bucket, keys))
-            }
+            other => other
+                .replace((bucket, vec![key]))
+                .map(|(bucket, keys)| TransferTask::RemoveObjects(bucket, keys)),
         }
     }
 }
 
-impl<I: Iterator<Item = Result<Action>>> Iterator for Batches<I> {
-    type Item = Task;
+impl<I: Iterator<Item = Result<TransferAction>>> Iterator for TaskBatches<I> {
+    type Item = TransferTask;
 
-    fn next(&mut self) -> Option<Task> {
+    fn next(&mut self) -> Option<TransferTask> {
         loop {
             let task = match self.actions.next() {
-                None => return self.doomed.take().map(|(bucket, keys)| Task::RemoveObjects(bucket, keys)),
-                Some(Err(error)) => Some(Task::Failed(error)),
-                Some(Ok(Action::Copy { from, to, size })) => Some(Task::Copy { from, to, size }),
-                Some(Ok(Action::Remove(Address::Local(path)))) => Some(Task::RemoveFile(path)),
-                Some(Ok(Action::Remove(place))) => match place.into_object() {
+                None => {
+                    return self
+                        .doomed
+                        .take()
+                        .map(|(bucket, keys)| TransferTask::RemoveObjects(bucket, keys));
+                }
+                Some(Err(error)) => Some(TransferTask::Failed(error)),
+                Some(Ok(TransferAction::Copy { from, to, size })) => {
+                    Some(TransferTask::Copy { from, to, size })
+                }
+                Some(Ok(TransferAction::Remove(StorageAddress::Local(path)))) => {
+                    Some(TransferTask::RemoveFile(path))
+                }
+                Some(Ok(TransferAction::Remove(place))) => match place.into_object() {
                     Ok((bucket, key)) => self.gather(bucket, key),
-                    Err(error) => Some(Task::Failed(error)),
+                    Err(error) => Some(TransferTask::Failed(error)),
                 },
             };
             if task.is_some() {
@@ -315,15 +326,15 @@ impl<I: Iterator<Item = Result<Action>>> Iterator for Batches<I> {
     }
 }
 
-impl Runner<'_> {
+impl TransferRunner<'_> {
     pub(super) fn remove_objects(&self, bucket: &Bucket, keys: &[Key]) {
         let results = match self.settings.dry_run {
-            true => keys.iter().map(|_| Ok(Deleted::default())).collect(),
+            true => keys.iter().map(|_| Ok(DeleteResult::default())).collect(),
             false => self.store().delete_many(bucket, keys),
         };
         for (key, result) in keys.iter().zip(results) {
             match result {
-                Ok(_) => self.removed(&Address::S3(bucket.clone(), key.as_str().to_owned())),
+                Ok(_) => self.removed(&StorageAddress::S3(bucket.clone(), key.as_str().to_owned())),
                 Err(error) => self.failed(&error),
             }
         }
@@ -332,12 +343,12 @@ impl Runner<'_> {
     pub(super) fn remove_file(&self, path: PathBuf) {
         let result = if self.settings.dry_run { Ok(()) } else { std::fs::remove_file(&path) };
         match result {
-            Ok(()) => self.removed(&Address::Local(path)),
+            Ok(()) => self.removed(&StorageAddress::Local(path)),
             Err(error) => self.failed(&file_error("removing", path.display(), error)),
         }
     }
 
-    fn removed(&self, place: &Address) {
+    fn removed(&self, place: &StorageAddress) {
         self.done("delete", place, None, None);
     }
 }
@@ -366,11 +377,12 @@ mod tests {
     fn batches_are_of_one_bucket_and_at_most_a_thousand() {
         let bucket = |name: &str| Bucket::new(name).unwrap();
         let keys = |name: &'static str, count: usize| {
-            (0..count).map(move |i| Ok(Action::Remove(Address::S3(bucket(name), format!("k{i}")))))
+            (0..count)
+                .map(move |i| Ok(TransferAction::Remove(StorageAddress::S3(bucket(name), format!("k{i}")))))
         };
         let sizes: Vec<(String, usize)> = batched(keys("one", 2500).chain(keys("two", 3)))
             .map(|task| match task {
-                Task::RemoveObjects(bucket, keys) => (bucket.to_string(), keys.len()),
+                TransferTask::RemoveObjects(bucket, keys) => (bucket.to_string(), keys.len()),
                 _ => panic!("only removals were asked for"),
             })
             .collect();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fordway_command::Exit;
+use fordway_command::CommandExit;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{ChecksumAlgorithm, MultipartUploads, Objects, PutOptions};
 
@@ -75,7 +75,7 @@ fn fsck_ends_with_8_only_where_data_is_corrupt() {
     assert_eq!(noted.lines().count(), 2);
     rot(rig.path("root/bkt/k"));
     rig.run(&["fsck", "DIR/root"]).ok();
-    let rotten = rig.run(&["fsck", "DIR/root", "--read", "--bucket", "bkt"]).ended(Exit::Corrupt);
+    let rotten = rig.run(&["fsck", "DIR/root", "--read", "--bucket", "bkt"]).ended(CommandExit::Corrupt);
     assert_eq!(rotten.stderr, "");
     let found = rotten.stdout.lines().find(|line| line.starts_with("corrupt: corrupt: bkt/k: ")).unwrap();
     assert!(found.contains("CRC32C is ") && found.contains("; restore it from a copy"), "{found}");
@@ -85,7 +85,7 @@ fn fsck_ends_with_8_only_where_data_is_corrupt() {
 fn fsck_in_json_has_one_object_per_finding() {
     let (rig, _) = rig_with_a_bucket();
     rot(rig.path("root/bkt/k"));
-    let ran = rig.run(&["fsck", "DIR/root", "--read", "--json", "--quiet"]).ended(Exit::Corrupt);
+    let ran = rig.run(&["fsck", "DIR/root", "--read", "--json", "--quiet"]).ended(CommandExit::Corrupt);
     let finding: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(
         (&finding["severity"], &finding["kind"], &finding["path"]),
@@ -97,11 +97,11 @@ fn fsck_in_json_has_one_object_per_finding() {
 fn what_is_not_there_is_said() {
     let (rig, _) = rig_with_a_bucket();
     for command in ["gc", "fsck"] {
-        let ran = rig.run(&[command, "DIR/none"]).ended(Exit::Usage);
+        let ran = rig.run(&[command, "DIR/none"]).ended(CommandExit::Usage);
         assert!(ran.stderr.contains("none does not exist"), "{}", ran.stderr);
-        let ran = rig.run(&[command, "DIR/root", "--bucket", "missing"]).ended(Exit::NotFound);
+        let ran = rig.run(&[command, "DIR/root", "--bucket", "missing"]).ended(CommandExit::NotFound);
         assert!(ran.stderr.contains("s3://missing"), "{}", ran.stderr);
     }
     rig.interrupt.raise();
-    rig.run(&["fsck", "DIR/root"]).ended(Exit::Interrupted);
+    rig.run(&["fsck", "DIR/root"]).ended(CommandExit::Interrupted);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use crate::support::{Captured, Fault, FaultyStore, InterruptedInput, Rig, ShortPipe, bucket, name};
-use fordway_command::{Exit, Interrupt};
+use fordway_command::{CommandExit, InterruptFlag};
 use fordway_store::{ErrorKind, GetOptions, MultipartUploads, Objects, UploadsQuery};
 
 fn faulty(fault: Fault) -> Rig {
@@ -65,7 +65,7 @@ fn wildcards_keep_the_path_below_their_literal_part() {
     }
     rig.run(&["cp", "s3://bkt/logs/*.gz", "DIR/out"]).ok();
     assert_eq!(rig.files(), ["out/1.gz", "out/2024/2.gz", "out/[x].gz"]);
-    let none = rig.run(&["cp", "s3://bkt/none*", "DIR/out"]).ended(Exit::NotFound);
+    let none = rig.run(&["cp", "s3://bkt/none*", "DIR/out"]).ended(CommandExit::NotFound);
     assert!(none.stderr.contains("nothing fits s3://bkt/none*"), "{}", none.stderr);
     rig.put("a*b", "literal");
     rig.run(&["cp", "--raw", "s3://bkt/a*b", "DIR/star"]).ok();
@@ -98,7 +98,7 @@ fn several_sources_need_a_directory() {
     }
     rig.run(&["cp", "DIR/a", "DIR/b", "s3://bkt/dir"]).ok();
     assert_eq!(rig.keys(), ["dir/a", "dir/b"]);
-    let ran = rig.run(&["cp", "s3://bkt/dir/a", "s3://bkt/dir/b", "DIR/a"]).ended(Exit::Usage);
+    let ran = rig.run(&["cp", "s3://bkt/dir/a", "s3://bkt/dir/b", "DIR/a"]).ended(CommandExit::Usage);
     assert!(ran.stderr.contains("name a directory"), "{}", ran.stderr);
 }
 
@@ -108,12 +108,12 @@ fn hostile_keys_never_leave_the_destination() {
     for key in ["p/../../../escaped", "p//etc/absolute", "p/good", "p/a/./b", "p/zlast"] {
         rig.put(key, key);
     }
-    let ran = rig.run(&["cp", "s3://bkt/p/", "DIR/in/out", "--recursive"]).ended(Exit::Usage);
+    let ran = rig.run(&["cp", "s3://bkt/p/", "DIR/in/out", "--recursive"]).ended(CommandExit::Usage);
     assert_eq!(rig.files(), ["in/out/good", "in/out/zlast"]);
     assert_eq!(ran.stderr.matches("cannot be a path below").count(), 3, "{}", ran.stderr);
     assert!(ran.stderr.contains("copy s3://bkt/p/../../../escaped (memory)"), "{}", ran.stderr);
     assert!(ran.stderr.ends_with("3 of 5 failed, 2 done, 0 skipped\n"), "{}", ran.stderr);
-    rig.run(&["sync", "s3://bkt/p/", "DIR/in/synced"]).ended(Exit::Usage);
+    rig.run(&["sync", "s3://bkt/p/", "DIR/in/synced"]).ended(CommandExit::Usage);
     assert_eq!(rig.files(), ["in/out/good", "in/out/zlast", "in/synced/good", "in/synced/zlast"]);
 }
 
@@ -123,10 +123,10 @@ fn existing_destinations() {
     rig.write("f", "new");
     rig.put("f", "old");
     assert_eq!(rig.run(&["cp", "-n", "DIR/f", "s3://bkt/f"]).ok().stdout, "");
-    rig.run(&["cp", "--if-none-match", "DIR/f", "s3://bkt/f"]).ended(Exit::Conflict);
+    rig.run(&["cp", "--if-none-match", "DIR/f", "s3://bkt/f"]).ended(CommandExit::Conflict);
     assert_eq!(rig.get("f").unwrap(), b"old");
     rig.run(&["cp", "-n", "s3://bkt/f", "DIR/f"]).ok();
-    rig.run(&["cp", "--if-none-match", "s3://bkt/f", "DIR/f"]).ended(Exit::Conflict);
+    rig.run(&["cp", "--if-none-match", "s3://bkt/f", "DIR/f"]).ended(CommandExit::Conflict);
     assert_eq!(std::fs::read(rig.path("f")).unwrap(), b"new");
     assert_eq!(rig.files(), ["f"]);
     rig.run(&["cp", "DIR/f", "s3://bkt/f"]).ok();
@@ -169,11 +169,11 @@ fn one_failure_does_not_stop_the_others() {
     for key in ["p/a", "p/bad", "p/c"] {
         rig.put(key, key);
     }
-    let ran = rig.run(&["cp", "s3://bkt/p/", "DIR/out", "--recursive"]).ended(Exit::Denied);
+    let ran = rig.run(&["cp", "s3://bkt/p/", "DIR/out", "--recursive"]).ended(CommandExit::Denied);
     assert_eq!(rig.files(), ["out/a", "out/c"]);
     assert!(ran.stderr.contains("get s3://bkt/p/bad (memory): access denied"), "{}", ran.stderr);
     assert!(ran.stderr.contains("1 of 3 failed, 2 done"), "{}", ran.stderr);
-    let ran = rig.run(&["cat", "s3://bkt/p/*"]).ended(Exit::Denied);
+    let ran = rig.run(&["cat", "s3://bkt/p/*"]).ended(CommandExit::Denied);
     assert_eq!(ran.stdout, "p/ap/c");
 }
 
@@ -181,25 +181,25 @@ fn one_failure_does_not_stop_the_others() {
 fn corrupt_content_is_found_and_leaves_no_file() {
     let rig = faulty(Fault::Corrupts("bad"));
     rig.put("bad", "some content");
-    let ran = rig.run(&["cp", "s3://bkt/bad", "DIR/out"]).ended(Exit::Corrupt);
+    let ran = rig.run(&["cp", "s3://bkt/bad", "DIR/out"]).ended(CommandExit::Corrupt);
     assert!(ran.stderr.contains("get s3://bkt/bad (memory): bad digest"), "{}", ran.stderr);
     assert!(rig.files().is_empty());
-    rig.run(&["cp", "s3://bkt/bad", "DIR/out", "--multipart-threshold", "1"]).ended(Exit::Corrupt);
+    rig.run(&["cp", "s3://bkt/bad", "DIR/out", "--multipart-threshold", "1"]).ended(CommandExit::Corrupt);
     assert!(rig.files().is_empty());
-    rig.run(&["cat", "s3://bkt/bad"]).ended(Exit::Corrupt);
+    rig.run(&["cat", "s3://bkt/bad"]).ended(CommandExit::Corrupt);
     rig.run(&["cp", "s3://bkt/bad", "DIR/out", "--no-verify"]).ok();
     assert_eq!(rig.files(), ["out"]);
 }
 
 #[test]
 fn ctrl_c_leaves_what_was_there() {
-    let interrupt = Interrupt::default();
+    let interrupt = InterruptFlag::default();
     let mut rig = faulty(Fault::Interrupts("big", interrupt.clone()));
     rig.interrupt = interrupt;
     rig.put("p/big", vec![7; 1_000_000]);
     rig.put("p/later", "x");
     rig.write("out/big", "before");
-    let ran = rig.run(&["cp", "s3://bkt/p/", "DIR/out", "-r", "-j", "1"]).ended(Exit::Interrupted);
+    let ran = rig.run(&["cp", "s3://bkt/p/", "DIR/out", "-r", "-j", "1"]).ended(CommandExit::Interrupted);
     assert_eq!(rig.files(), ["out/big"]);
     assert_eq!(std::fs::read(rig.path("out/big")).unwrap(), b"before");
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
@@ -215,7 +215,7 @@ fn ctrl_c_stops_at_the_next_chunk() {
             InterruptedInput { interrupt, bytes_before: 6 << 20, bytes_after: Arc::clone(&bytes_after) };
         let words = ["cp", "-", "s3://bkt/k", "--part-size", "5MiB"];
         let exit = rig.run_with_input(&words, input, Captured::default(), Captured::default());
-        assert_eq!(exit, Exit::Interrupted);
+        assert_eq!(exit, CommandExit::Interrupted);
         let taken = bytes_after.load(Ordering::Relaxed);
         assert!(taken <= 1 << 20, "{taken} bytes were read after Ctrl-C");
         assert!(rig.keys().is_empty());
@@ -252,7 +252,7 @@ fn a_failed_part_aborts_the_upload() {
     let rig = faulty(Fault::FailsPart(2));
     rig.write("big", vec![1; 11_000_000]);
     let words = ["cp", "DIR/big", "s3://bkt/big", "--multipart-threshold", "1", "--part-size", "5MiB"];
-    rig.run(&words).ended(Exit::Unavailable);
+    rig.run(&words).ended(CommandExit::Unavailable);
     assert!(rig.keys().is_empty());
     let left = rig.memory.list_uploads(&bucket("bkt"), &UploadsQuery::default()).unwrap();
     assert_eq!(left.uploads, []);
@@ -269,14 +269,14 @@ fn standard_input_and_output() {
         rig.run(&["cp", "-", "s3://bkt/piped", "--part-size", "5MiB"]).ok();
         assert!(rig.get("piped").unwrap() == rig.input, "{size} {threshold:?}");
     }
-    rig.run(&["cp", "-", "s3://bkt/dir/"]).ended(Exit::Usage);
+    rig.run(&["cp", "-", "s3://bkt/dir/"]).ended(CommandExit::Usage);
     rig.put("text", "0123456789");
     assert_eq!(rig.run(&["cp", "s3://bkt/text", "-"]).ok().stdout, "0123456789");
     for (range, shown) in [("2-4", "234"), ("8-", "89"), ("-3", "789")] {
         assert_eq!(rig.run(&["cat", "s3://bkt/text", "--range", range]).ok().stdout, shown);
     }
-    rig.run(&["cat", "s3://bkt/text", "--range", "10-"]).ended(Exit::Usage);
-    let ran = rig.run(&["cat", "s3://bkt/none", "s3://bkt/text"]).ended(Exit::NotFound);
+    rig.run(&["cat", "s3://bkt/text", "--range", "10-"]).ended(CommandExit::Usage);
+    let ran = rig.run(&["cat", "s3://bkt/none", "s3://bkt/text"]).ended(CommandExit::NotFound);
     assert_eq!(ran.stdout, "0123456789");
 }
 
@@ -286,7 +286,7 @@ fn a_reader_that_leaves_ends_commands_quietly() {
     rig.put("big", vec![b'x'; 1_000_000]);
     for words in [&["cat", "s3://bkt/big", "s3://bkt/big"][..], &["ls", "s3://bkt", "-r"]] {
         let stderr = Captured::default();
-        assert_eq!(rig.run_with_streams(words, ShortPipe(10), stderr.clone()), Exit::Ok);
+        assert_eq!(rig.run_with_streams(words, ShortPipe(10), stderr.clone()), CommandExit::Ok);
         assert_eq!(stderr.text(), "");
     }
 }
@@ -298,7 +298,7 @@ fn copies_go_on_although_nobody_reads_of_them() {
         rig.put(key, key);
     }
     let words = ["cp", "s3://bkt/p/", "DIR/out", "-r"];
-    assert_eq!(rig.run_with_streams(&words, ShortPipe(10), Captured::default()), Exit::Denied);
+    assert_eq!(rig.run_with_streams(&words, ShortPipe(10), Captured::default()), CommandExit::Denied);
     assert_eq!(rig.files(), ["out/a", "out/c"]);
 }
 
@@ -306,7 +306,7 @@ fn copies_go_on_although_nobody_reads_of_them() {
 fn one_source_that_is_not_there_does_not_stop_the_others() {
     let rig = Rig::new();
     rig.put("a1", "x");
-    let ran = rig.run(&["cp", "s3://bkt/none*", "s3://bkt/a*", "DIR/out/"]).ended(Exit::NotFound);
+    let ran = rig.run(&["cp", "s3://bkt/none*", "s3://bkt/a*", "DIR/out/"]).ended(CommandExit::NotFound);
     assert_eq!(rig.files(), ["out/a1"]);
     assert!(ran.stderr.contains("1 of 2 failed, 1 done"), "{}", ran.stderr);
 }
@@ -324,13 +324,13 @@ fn places_that_cannot_be_copied_between() {
         &["sync", "DIR", "DIR"],
         &["sync", "s3://bkt/a", "s3://bkt/a/b"],
     ] {
-        let ran = rig.run(words).ended(Exit::Usage);
+        let ran = rig.run(words).ended(CommandExit::Usage);
         assert!(ran.stderr.starts_with("fordway: "), "{words:?}: {}", ran.stderr);
     }
-    let none = rig.run(&["cp", "DIR/none", "s3://bkt/"]).ended(Exit::NotFound);
+    let none = rig.run(&["cp", "DIR/none", "s3://bkt/"]).ended(CommandExit::NotFound);
     assert!(none.stderr.contains("/none; check the path, or write s3://BUCKET/KEY"), "{}", none.stderr);
-    rig.run(&["cp", "DIR/f", "s3://nobucket/"]).ended(Exit::NotFound);
-    rig.run(&["cp", "s3://bkt/none", "DIR/x"]).ended(Exit::NotFound);
+    rig.run(&["cp", "DIR/f", "s3://nobucket/"]).ended(CommandExit::NotFound);
+    rig.run(&["cp", "s3://bkt/none", "DIR/x"]).ended(CommandExit::NotFound);
     assert_eq!(rig.files(), ["f"]);
 }
 
@@ -370,10 +370,10 @@ fn sync_up_and_down() {
 fn sync_removes_nothing_when_the_source_is_missing() {
     let rig = Rig::new();
     rig.put("s/a", "a");
-    rig.run(&["sync", "DIR/none", "s3://bkt/s", "--delete"]).ended(Exit::NotFound);
+    rig.run(&["sync", "DIR/none", "s3://bkt/s", "--delete"]).ended(CommandExit::NotFound);
     assert_eq!(rig.keys(), ["s/a"]);
     rig.write("down/a", "a");
-    rig.run(&["sync", "s3://nobucket/s", "DIR/down", "--delete"]).ended(Exit::NotFound);
+    rig.run(&["sync", "s3://nobucket/s", "DIR/down", "--delete"]).ended(CommandExit::NotFound);
     assert_eq!(rig.files(), ["down/a"]);
 }
 
@@ -384,7 +384,7 @@ fn parts_of_a_download_agree_on_the_size() {
     let rig = faulty(Fault::Grows(PART as u64));
     rig.put("k", vec![7; 2 * PART + 1]);
     let words = ["cp", "s3://bkt/k", "DIR/out", "--part-size", "5MiB", "--multipart-threshold", "6MiB"];
-    let ran = rig.run(&words).ended(Exit::Unavailable);
+    let ran = rig.run(&words).ended(CommandExit::Unavailable);
     assert!(ran.stderr.contains("copy it again"), "{}", ran.stderr);
     assert!(rig.files().is_empty(), "{:?}", rig.files());
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::{Fault, FaultyStore, PlainPresigner, Rig, bucket, name};
-use fordway_command::Exit;
+use fordway_command::CommandExit;
 use fordway_store::{ErrorKind, MultipartUploads, Objects, PutOptions};
 
 /// The listing without its dates and times.
@@ -39,11 +39,11 @@ fn ls_has_the_columns_of_aws() {
 fn ls_that_finds_nothing() {
     let rig = Rig::new();
     rig.run(&["ls", "s3://bkt"]).ok();
-    rig.run(&["ls", "s3://bkt/none"]).ended(Exit::Failure);
-    rig.run(&["ls", "s3://bkt/none*"]).ended(Exit::Failure);
-    rig.run(&["ls", "s3://nobucket"]).ended(Exit::NotFound);
-    rig.run(&["ls", "DIR/none"]).ended(Exit::NotFound);
-    rig.run(&["ls", "-"]).ended(Exit::Usage);
+    rig.run(&["ls", "s3://bkt/none"]).ended(CommandExit::Failure);
+    rig.run(&["ls", "s3://bkt/none*"]).ended(CommandExit::Failure);
+    rig.run(&["ls", "s3://nobucket"]).ended(CommandExit::NotFound);
+    rig.run(&["ls", "DIR/none"]).ended(CommandExit::NotFound);
+    rig.run(&["ls", "-"]).ended(CommandExit::Usage);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn stat_tells_all() {
     assert!(shown.contains(r#""content_type":"text/plain","content_encoding":null"#), "{shown}");
     assert!(shown.ends_with("\"metadata\":{\"run\":\"7\"}}\n"), "{shown}");
     assert!(rig.run(&["stat", "s3://bkt"]).ok().stdout.contains("Bucket: s3://bkt"));
-    let ran = rig.run(&["stat", "s3://bkt/none", "s3://bkt/k"]).ended(Exit::NotFound);
+    let ran = rig.run(&["stat", "s3://bkt/none", "s3://bkt/k"]).ended(CommandExit::NotFound);
     assert!(ran.stdout.contains("s3://bkt/k"), "the second address is shown although the first failed");
 }
 
@@ -151,9 +151,9 @@ fn rm_removes_what_is_meant() {
     assert_eq!(ran.sorted(), ["delete: s3://bkt/single", "delete: s3://bkt/x1", "delete: s3://bkt/x2"]);
     assert_eq!(rig.keys(), ["old/2.keep", "older"]);
     rig.run(&["rm", "s3://bkt/gone-already"]).ok();
-    rig.run(&["rm", "s3://bkt/none*"]).ended(Exit::NotFound);
+    rig.run(&["rm", "s3://bkt/none*"]).ended(CommandExit::NotFound);
     for words in [&["rm", "s3://bkt"][..], &["rm", "s3://bkt/old/"], &["rm", "DIR"], &["rm", "DIR", "-r"]] {
-        rig.run(words).ended(Exit::Usage);
+        rig.run(words).ended(CommandExit::Usage);
     }
     assert_eq!(rig.keys(), ["old/2.keep", "older"]);
     assert!(rig.dir.path().exists());
@@ -166,7 +166,7 @@ fn rm_goes_on_after_a_failure() {
     for key in ["p/a", "p/bad", "p/c"] {
         rig.put(key, key);
     }
-    let ran = rig.run(&["rm", "s3://bkt/p/", "-r", "--quiet"]).ended(Exit::Denied);
+    let ran = rig.run(&["rm", "s3://bkt/p/", "-r", "--quiet"]).ended(CommandExit::Denied);
     assert_eq!(rig.keys(), ["p/bad"]);
     assert_eq!(ran.stdout, "");
     assert!(ran.stderr.contains("delete s3://bkt/p/bad (memory): read only"), "{}", ran.stderr);
@@ -176,21 +176,21 @@ fn rm_goes_on_after_a_failure() {
 fn buckets_come_and_go() {
     let rig = Rig::new();
     assert_eq!(rig.run(&["mb", "s3://one", "s3://two"]).ok().stdout, "make_bucket: one\nmake_bucket: two\n");
-    rig.run(&["mb", "s3://one"]).ended(Exit::Conflict);
-    rig.run(&["mb", "s3://one/key"]).ended(Exit::Usage);
+    rig.run(&["mb", "s3://one"]).ended(CommandExit::Conflict);
+    rig.run(&["mb", "s3://one/key"]).ended(CommandExit::Usage);
     rig.put("k", "x");
     rig.memory.create_upload(&bucket("bkt"), &name("unfinished"), &PutOptions::default()).unwrap();
-    rig.run(&["rb", "s3://bkt"]).ended(Exit::Conflict);
+    rig.run(&["rb", "s3://bkt"]).ended(CommandExit::Conflict);
     assert_eq!(rig.keys(), ["k"]);
     let ran = rig.run(&["rb", "s3://bkt", "--force"]).ok();
     assert_eq!(ran.stdout, "delete: s3://bkt/k\nremove_bucket: bkt\n");
-    rig.run(&["rb", "s3://bkt"]).ended(Exit::NotFound);
+    rig.run(&["rb", "s3://bkt"]).ended(CommandExit::NotFound);
 }
 
 #[test]
 fn presign_needs_a_lane_with_urls() {
     let mut rig = Rig::new();
-    let ran = rig.run(&["presign", "s3://bkt/k"]).ended(Exit::Failure);
+    let ran = rig.run(&["presign", "s3://bkt/k"]).ended(CommandExit::Failure);
     assert!(ran.stderr.contains("presign s3://bkt/k (memory): not implemented: this lane has no URLs"));
     rig.presigner = Some(Arc::new(PlainPresigner));
     let ran = rig.run(&["presign", "s3://bkt/k", "--expires-in", "60", "--method", "put"]).ok();

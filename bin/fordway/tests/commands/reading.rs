@@ -1,9 +1,9 @@
 //! `read`: ranges of objects and of files at an HTTP server.
 
 use clap::Parser as _;
-use fordway_cli::Cli;
-use fordway_command::Exit;
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_cli::CommandLine;
+use fordway_command::CommandExit;
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 
 use crate::support::Rig;
 
@@ -26,7 +26,7 @@ fn rig() -> Rig {
 }
 
 fn server() -> HostileServer {
-    HostileServer::start(content(), Script::honest())
+    HostileServer::start(content(), LieScript::honest())
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_read_that_never_began_leaves_the_file_there_was() {
     let rig = rig();
     rig.write("out", "of yesterday");
     let read = |words: &[&str]| rig.run(&[&["read"], words, &["--output", "DIR/out"]].concat());
-    let ran = read(&["s3://bkt/mistyped", "--ranges", "-"]).ended(Exit::NotFound);
+    let ran = read(&["s3://bkt/mistyped", "--ranges", "-"]).ended(CommandExit::NotFound);
     assert!(ran.stderr.contains("no such key"), "{}", ran.stderr);
     assert_eq!(rig.path("out").metadata().unwrap().len(), 12);
     rig.write("none", "");
@@ -71,7 +71,7 @@ fn what_was_thrown_away_is_summed_up() {
 #[test]
 fn ranges_are_read_by_http2() {
     let rig = rig();
-    let server = HostileServer::start_http2(content(), Script::honest());
+    let server = HostileServer::start_http2(content(), LieScript::honest());
     let words = ["read", &server.url(), "--ranges", "-", "--http", "2", "--per-call", "2"];
     assert_eq!(rig.run(&words).ok().stdout.as_bytes(), wanted());
     let words = ["read", &server.url(), "--sequential", "30", "--http", "2", "--output", "DIR/out"];
@@ -79,7 +79,7 @@ fn ranges_are_read_by_http2() {
     assert_eq!(std::fs::read(rig.dir.path().join("out")).unwrap(), content());
     assert_eq!(server.connections(), 2, "one a command");
     let words = ["fordway", "read", &server.url(), "--ranges", "-", "--http", "4"];
-    let refused = Cli::try_parse_from(words).unwrap_err().to_string();
+    let refused = CommandLine::try_parse_from(words).unwrap_err().to_string();
     assert!(refused.contains("say 1.1, or 2"), "{refused}");
 }
 
@@ -95,7 +95,7 @@ fn a_file_is_read_in_blocks() {
         assert_eq!(summary[name], value, "{name} in {summary}");
     }
     let refused = rig.run(&["read", "s3://bkt/k", "--sequential", "30"]);
-    assert!(refused.exit != Exit::Ok && refused.stderr.contains("fordway cat"), "{}", refused.stderr);
+    assert!(refused.exit != CommandExit::Ok && refused.stderr.contains("fordway cat"), "{}", refused.stderr);
 }
 
 #[test]
@@ -107,12 +107,12 @@ fn wrong_lists_and_ranges_are_told() {
     ] {
         rig.input = input.into();
         for url in ["s3://bkt/k", &server.url()] {
-            let ran = rig.run(&["read", url, "--ranges", "-", "--discard"]).ended(Exit::Usage);
+            let ran = rig.run(&["read", url, "--ranges", "-", "--discard"]).ended(CommandExit::Usage);
             assert!(ran.stderr.contains(said), "{}", ran.stderr);
         }
     }
     rig.input = "0 1\n".into();
-    server.follow(Script::honest().always(Lie::Status(404, None)));
-    let ran = rig.run(&["read", &server.url(), "--ranges", "-"]).ended(Exit::NotFound);
+    server.follow(LieScript::honest().always(Lie::Status(404, None)));
+    let ran = rig.run(&["read", &server.url(), "--ranges", "-"]).ended(CommandExit::NotFound);
     assert!(ran.stderr.contains(&format!("open {} (http): no such key", server.url())), "{}", ran.stderr);
 }

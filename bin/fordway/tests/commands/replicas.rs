@@ -1,7 +1,7 @@
 //! `cp`, `cat` and `read` of files at several places, and `metalink`.
 
-use fordway_command::Exit;
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_command::CommandExit;
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 
 use crate::support::{Ran, Rig};
 
@@ -9,7 +9,7 @@ fn content() -> Vec<u8> {
     (0..300_000_u32).flat_map(u32::to_le_bytes).map(|byte| b'a' + byte % 26).collect()
 }
 
-fn server(script: Script) -> HostileServer {
+fn server(script: LieScript) -> HostileServer {
     HostileServer::start(content(), script)
 }
 
@@ -27,7 +27,7 @@ fn rig(servers: &[&HostileServer]) -> Rig {
 }
 
 fn made(ran: &Ran) {
-    assert!(ran.exit == Exit::Ok && ran.stdout.starts_with("made: "), "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.exit == CommandExit::Ok && ran.stdout.starts_with("made: "), "{}{}", ran.stdout, ran.stderr);
 }
 
 fn left(rig: &Rig) -> Vec<String> {
@@ -36,7 +36,8 @@ fn left(rig: &Rig) -> Vec<String> {
 
 #[test]
 fn what_is_described_is_copied_shown_and_read() {
-    let (bad, good) = (server(Script::honest().always(Lie::Status(500, None))), server(Script::honest()));
+    let (bad, good) =
+        (server(LieScript::honest().always(Lie::Status(500, None))), server(LieScript::honest()));
     let rig = rig(&[&bad, &good]);
     rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ok();
     rig.run(&["get", "--metalink", "DIR/m.meta4", "DIR/"]).ok();
@@ -58,22 +59,22 @@ fn what_is_described_is_copied_shown_and_read() {
 
 #[test]
 fn a_copy_that_cannot_be_right_is_none() {
-    let corrupt = server(Script::honest().always(Lie::FlippedAt(800_000)));
+    let corrupt = server(LieScript::honest().always(Lie::FlippedAt(800_000)));
     let rig = rig(&[&corrupt]);
-    let ran = rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ended(Exit::Corrupt);
+    let ran = rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ended(CommandExit::Corrupt);
     assert!(ran.stderr.contains("digest") && ran.stderr.contains(&corrupt.url()), "{}", ran.stderr);
     assert!(!rig.path("copy").exists());
-    rig.run(&["cat", "--metalink", "DIR/m.meta4"]).ended(Exit::Corrupt);
+    rig.run(&["cat", "--metalink", "DIR/m.meta4"]).ended(CommandExit::Corrupt);
     rig.run(&["read", "--metalink", "DIR/m.meta4", "--ranges", "-"]).ok();
-    rig.run(&["cp", "--metalink", "DIR/nothing.meta4", "DIR/copy"]).ended(Exit::NotFound);
+    rig.run(&["cp", "--metalink", "DIR/nothing.meta4", "DIR/copy"]).ended(CommandExit::NotFound);
 }
 
 #[test]
 fn a_metalink_is_understood_as_what_it_describes() {
-    let good = server(Script::honest());
+    let good = server(LieScript::honest());
     let rig = rig(&[&good]);
     let document = std::fs::read_to_string(rig.path("m.meta4")).unwrap();
-    let holder = server(Script::honest().always(Lie::Document("x.meta4", "text/plain", document)));
+    let holder = server(LieScript::honest().always(Lie::Document("x.meta4", "text/plain", document)));
     let url = holder.url().replace("/file", "/x.meta4");
     rig.run(&["cp", &url, "DIR/"]).ok();
     assert!(std::fs::read(rig.path("x")).unwrap() == content());
@@ -83,15 +84,15 @@ fn a_metalink_is_understood_as_what_it_describes() {
 /// The server knows of another place, and breaks off in the middle.
 #[test]
 fn the_server_is_asked_when_it_fails() {
-    let good = server(Script::honest());
+    let good = server(LieScript::honest());
     let rig = rig(&[&good]);
     let document = std::fs::read_to_string(rig.path("m.meta4")).unwrap();
     let known = Lie::Document("file.meta4", "application/metalink4+xml", document);
-    let origin = server(Script::honest());
+    let origin = server(LieScript::honest());
     for failing in [
-        Script::honest().on_requests(0..1_000, Lie::Status(503, None)),
-        Script::honest().on_requests(1..1_000, Lie::CloseAt(0)),
-        Script::honest()
+        LieScript::honest().on_requests(0..1_000, Lie::Status(503, None)),
+        LieScript::honest().on_requests(1..1_000, Lie::CloseAt(0)),
+        LieScript::honest()
             .on_requests(1..2, Lie::CloseAt(600_000))
             .on_requests(2..1_000, Lie::Status(500, None)),
     ] {
@@ -100,21 +101,21 @@ fn the_server_is_asked_when_it_fails() {
         assert!(std::fs::read(rig.path("copy")).unwrap() == content());
         assert_eq!(left(&rig), ["copy"]);
     }
-    let failing = || Script::honest().on_requests(1..1_000, Lie::CloseAt(600_000)).always(known.clone());
+    let failing = || LieScript::honest().on_requests(1..1_000, Lie::CloseAt(600_000)).always(known.clone());
     origin.follow(failing());
     let cut = server(failing());
     assert!(rig.run(&["cat", &cut.url()]).ok().stdout.into_bytes() == content());
     let refusing =
-        server(Script::honest().on_requests(1..1_000, Lie::Status(500, None)).always(known.clone()));
+        server(LieScript::honest().on_requests(1..1_000, Lie::Status(500, None)).always(known.clone()));
     let found = rig.run(&["read", &refusing.url(), "--ranges", "-", "--per-call", "1", "--window", "2"]).ok();
     assert_eq!(found.stdout.as_bytes(), [&content()[90..100], &content()[1_100_000..1_100_003]].concat());
-    let alone = server(Script::honest().always(Lie::Status(503, None)).always(known));
-    rig.run(&["cp", "--metalink", "none", &alone.url(), "DIR/copy"]).ended(Exit::Unavailable);
+    let alone = server(LieScript::honest().always(Lie::Status(503, None)).always(known));
+    rig.run(&["cp", "--metalink", "none", &alone.url(), "DIR/copy"]).ended(CommandExit::Unavailable);
 }
 
 #[test]
 fn streams_copy_one_file() {
-    let one = server(Script::honest());
+    let one = server(LieScript::honest());
     let rig = rig(&[&one]);
     rig.run(&["cp", &one.url(), "DIR/copy", "--streams", "3"]).ok();
     rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/other", "--streams", "3"]).ok();
@@ -126,7 +127,7 @@ fn streams_copy_one_file() {
 
 #[test]
 fn metalinks_are_shown() {
-    let good = server(Script::honest());
+    let good = server(LieScript::honest());
     let rig = rig(&[&good]);
     let text = rig.run(&["metalink", "show", "DIR/m.meta4"]).ok().stdout;
     for part in ["File: file", "(1200000 bytes)", "sha-256: ", "Pieces: 5 of 262144 bytes", &good.url()] {
@@ -137,7 +138,7 @@ fn metalinks_are_shown() {
     assert_eq!((&shown["size_bytes"], &shown["pieces"]["count"]), (&1_200_000.into(), &5.into()));
     assert_eq!(shown["replicas"][0]["priority"], 1);
     let asked = rig.run(&["metalink", "show", &good.url()]);
-    assert_ne!(asked.exit, Exit::Ok);
+    assert_ne!(asked.exit, CommandExit::Ok);
     assert!(asked.stderr.contains("nobody tells"), "{}", asked.stderr);
 }
 
@@ -150,7 +151,7 @@ fn places_of_several_files_are_directories() {
     let made = rig.run(&[&words[..], &["--replica", "http://h/d/@CH"]].concat()).ok().stdout;
     assert!(made.contains("<url location=\"ch\" priority=\"1\">http://h/d/a%20b</url>"), "{made}");
     for (place, why) in [("http://h/f", "is of one file"), ("h/f", "is no address")] {
-        let refused = rig.run(&[&words[..], &["--replica", place]].concat()).ended(Exit::Usage);
+        let refused = rig.run(&[&words[..], &["--replica", place]].concat()).ended(CommandExit::Usage);
         assert!(refused.stderr.contains(why), "{}", refused.stderr);
     }
 }
@@ -159,18 +160,18 @@ fn places_of_several_files_are_directories() {
 /// could take for right.
 #[test]
 fn replicas_that_fail_leave_no_part() {
-    let good = server(Script::honest());
+    let good = server(LieScript::honest());
     let rig = rig(&[&good]);
     let document = std::fs::read_to_string(rig.path("m.meta4")).unwrap();
     let known = Lie::Document("file.meta4", "application/metalink4+xml", document);
-    let breaks_off = Script::honest()
+    let breaks_off = LieScript::honest()
         .on_requests(1..2, Lie::CloseAt(600_000))
         .on_requests(2..1_000, Lie::Status(500, None));
     let origin = server(breaks_off.always(known));
-    good.follow(Script::honest().always(Lie::FlippedAt(800_000)));
-    rig.run(&["cp", &origin.url(), "DIR/copy"]).ended(Exit::Corrupt);
+    good.follow(LieScript::honest().always(Lie::FlippedAt(800_000)));
+    rig.run(&["cp", &origin.url(), "DIR/copy"]).ended(CommandExit::Corrupt);
     assert_eq!(left(&rig), Vec::<String>::new(), "nothing is left");
-    good.follow(Script::honest());
+    good.follow(LieScript::honest());
     rig.run(&["cp", &origin.url(), "DIR/copy"]).ok();
     assert!(std::fs::read(rig.path("copy")).unwrap() == content());
 }
@@ -179,7 +180,7 @@ fn replicas_that_fail_leave_no_part() {
 #[test]
 fn a_copy_that_was_killed_is_gone_on_with() {
     let large = content().repeat(10);
-    let stalling = Script::honest().on_requests(2..1_000, Lie::StallAt(100));
+    let stalling = LieScript::honest().on_requests(2..1_000, Lie::StallAt(100));
     let server = HostileServer::start(large.clone(), stalling);
     let rig = Rig::new();
     rig.write("source/file", &large);
@@ -204,7 +205,7 @@ fn a_copy_that_was_killed_is_gone_on_with() {
     killed.kill().unwrap();
     killed.wait().unwrap();
     assert!(!copy.exists());
-    server.follow(Script::honest());
+    server.follow(LieScript::honest());
     let told = rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy", "--json"]).ok().stdout;
     let event: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert!(event["resumed_bytes"].as_u64().unwrap() > 1_000_000, "{event}");

@@ -1,7 +1,7 @@
 //! Versions and tags against a store in memory.
 
 use crate::support::{Rig, bucket, name};
-use fordway_command::Exit;
+use fordway_command::CommandExit;
 use fordway_store::{GetOptions, ObjectVersions, Objects, VersionsQuery};
 
 /// A bucket that keeps versions, with two of `d/k`, and their names from the older to the newer.
@@ -23,8 +23,8 @@ fn versioning_is_shown_and_changed() {
     assert_eq!(shown(&["enable"]), "s3://bkt: enabled\n");
     assert_eq!(shown(&["suspend"]), "s3://bkt: suspended\n");
     assert_eq!(shown(&["--json"]), "{\"bucket\":\"bkt\",\"versioning\":\"suspended\"}\n");
-    rig.run(&["versioning", "s3://none"]).ended(Exit::NotFound);
-    rig.run(&["versioning", "s3://bkt/k"]).ended(Exit::Usage);
+    rig.run(&["versioning", "s3://none"]).ended(CommandExit::NotFound);
+    rig.run(&["versioning", "s3://bkt/k"]).ended(CommandExit::Usage);
 }
 
 #[test]
@@ -46,8 +46,8 @@ fn ls_shows_versions_and_markers() {
         "{marker}"
     );
     assert!(!marker.contains("size_bytes"), "{marker}");
-    rig.run(&["ls", "s3://bkt/none", "--versions"]).ended(Exit::Failure);
-    rig.run(&["ls", "--versions"]).ended(Exit::Usage);
+    rig.run(&["ls", "s3://bkt/none", "--versions"]).ended(CommandExit::Failure);
+    rig.run(&["ls", "--versions"]).ended(CommandExit::Usage);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn one_version_is_read_copied_and_removed() {
     let on = |command: &str, version: &str| rig.run(&[command, "s3://bkt/d/k", "--version-id", version]);
     assert_eq!(on("cat", &older).ok().stdout, "older");
     assert!(on("stat", &older).ok().stdout.contains(&format!("Version: {older}")));
-    on("cat", "unknown").ended(Exit::NotFound);
+    on("cat", "unknown").ended(CommandExit::NotFound);
     rig.run(&["cp", "s3://bkt/d/k", "DIR/file", "--version-id", &older]).ok();
     assert_eq!(std::fs::read(rig.path("file")).unwrap(), b"older");
     assert_eq!(rig.run(&["cp", "s3://bkt/d/k", "-", "--version-id", &older]).ok().stdout, "older");
@@ -69,11 +69,12 @@ fn one_version_is_read_copied_and_removed() {
     on("rm", &newer).ok();
     assert_eq!(rig.run(&["cat", "s3://bkt/d/k"]).ok().stdout, "older");
     for command in ["cat", "rm"] {
-        rig.run(&[command, "s3://bkt/d/k", "s3://bkt/copy", "--version-id", &older]).ended(Exit::Usage);
-        rig.run(&[command, "s3://bkt/*", "--version-id", &older]).ended(Exit::Usage);
+        rig.run(&[command, "s3://bkt/d/k", "s3://bkt/copy", "--version-id", &older])
+            .ended(CommandExit::Usage);
+        rig.run(&[command, "s3://bkt/*", "--version-id", &older]).ended(CommandExit::Usage);
     }
-    rig.run(&["stat", "s3://bkt/d/k", "s3://bkt/copy", "--version-id", &older]).ended(Exit::Usage);
-    rig.run(&["cp", "DIR/file", "s3://bkt/k", "--version-id", &older]).ended(Exit::Usage);
+    rig.run(&["stat", "s3://bkt/d/k", "s3://bkt/copy", "--version-id", &older]).ended(CommandExit::Usage);
+    rig.run(&["cp", "DIR/file", "s3://bkt/k", "--version-id", &older]).ended(CommandExit::Usage);
 }
 
 #[test]
@@ -99,7 +100,7 @@ fn a_large_version_is_copied_in_parts() {
 fn rb_removes_versions_by_force() {
     let (rig, [older, _]) = versioned();
     rig.run(&["rm", "s3://bkt/d/k"]).ok();
-    rig.run(&["rb", "s3://bkt"]).ended(Exit::Conflict);
+    rig.run(&["rb", "s3://bkt"]).ended(CommandExit::Conflict);
     let shown = rig.run(&["rb", "s3://bkt", "--force"]).ok().stdout;
     assert_eq!(shown.lines().count(), 4, "{shown}");
     assert!(shown.contains(&format!("delete: s3://bkt/d/k (version {older})\n")), "{shown}");
@@ -116,10 +117,10 @@ fn tags_are_shown_and_replaced() {
     let json = rig.run(&["tag", "s3://bkt/k", "--json"]).ok().stdout;
     assert_eq!(json, "{\"bucket\":\"bkt\",\"key\":\"k\",\"tags\":{\"A\":\"x=y\",\"b\":\"2\"}}\n");
     assert!(rig.run(&["stat", "s3://bkt/k"]).ok().stdout.contains("Tags: 2"));
-    rig.run(&["tag", "s3://bkt/k", "a=1", "a=2"]).ended(Exit::Usage);
+    rig.run(&["tag", "s3://bkt/k", "a=1", "a=2"]).ended(CommandExit::Usage);
     rig.run(&["tag", "s3://bkt/k", "--remove"]).ok();
     let none = rig.run(&["tag", "s3://bkt/k", "--json"]).ok().stdout;
     assert_eq!(none, "{\"bucket\":\"bkt\",\"key\":\"k\",\"tags\":{}}\n");
-    rig.run(&["tag", "s3://bkt/none"]).ended(Exit::NotFound);
-    rig.run(&["tag", "s3://bkt"]).ended(Exit::Usage);
+    rig.run(&["tag", "s3://bkt/none"]).ended(CommandExit::NotFound);
+    rig.run(&["tag", "s3://bkt"]).ended(CommandExit::Usage);
 }

@@ -1,8 +1,8 @@
 //! `cat`, `stat` and `cp` of files at web servers.
 
-use fordway_command::Exit;
+use fordway_command::CommandExit;
 use fordway_store::{Checksum, ChecksumAlgorithm};
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 
 use crate::support::Rig;
 
@@ -11,7 +11,7 @@ fn content() -> Vec<u8> {
 }
 
 fn server() -> HostileServer {
-    HostileServer::start(content(), Script::honest())
+    HostileServer::start(content(), LieScript::honest())
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn files_are_copied_under_their_name_or_another() {
     std::fs::write(rig.dir.path().join("mine"), "mine").unwrap();
     rig.run(&["cp", "--no-clobber", &server.url(), "DIR/mine"]).ok();
     let refused = rig.run(&["cp", "--if-none-match", &server.url(), "DIR/mine"]);
-    assert_ne!(refused.exit, Exit::Ok);
+    assert_ne!(refused.exit, CommandExit::Ok);
     assert!(refused.stderr.contains("exists"), "{}", refused.stderr);
     assert_eq!(std::fs::read(rig.dir.path().join("mine")).unwrap(), b"mine");
     rig.run(&["cp", &server.url(), "DIR/mine"]).ok();
@@ -50,13 +50,14 @@ fn files_are_copied_under_their_name_or_another() {
 #[test]
 fn an_interrupted_copy_goes_on_where_it_ended() {
     let (rig, server) = (Rig::new(), server());
-    let cut =
-        Script::honest().on_requests(1..2, Lie::CloseAt(700_000)).on_requests(2..3, Lie::Status(404, None));
+    let cut = LieScript::honest()
+        .on_requests(1..2, Lie::CloseAt(700_000))
+        .on_requests(2..3, Lie::Status(404, None));
     server.follow(cut);
     let failed = rig.run(&["cp", &server.url(), "DIR/copy"]);
-    assert_ne!(failed.exit, Exit::Ok);
+    assert_ne!(failed.exit, CommandExit::Ok);
     assert!(!rig.dir.path().join("copy").exists());
-    server.follow(Script::honest());
+    server.follow(LieScript::honest());
     rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
     assert!(std::fs::read(rig.dir.path().join("copy")).unwrap() == content());
     let last = server.requests().pop().unwrap();
@@ -69,13 +70,13 @@ fn an_interrupted_copy_goes_on_where_it_ended() {
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
     for framing in [Lie::Chunked(1_000), Lie::UntilClose] {
         let (rig, server) = (Rig::new(), server());
-        let longer = Script::honest().on_method("GET", framing).on_method("GET", Lie::BodyOff(11));
+        let longer = LieScript::honest().on_method("GET", framing).on_method("GET", Lie::BodyOff(11));
         server.follow(longer);
         for words in
             [&["cat", &server.url()][..], &["cp", &server.url(), "DIR/copy"], &["cp", &server.url(), "-"]]
         {
             let ran = rig.run(words);
-            assert_ne!(ran.exit, Exit::Ok, "{words:?}");
+            assert_ne!(ran.exit, CommandExit::Ok, "{words:?}");
             assert!(ran.stderr.contains("goes on behind"), "{words:?}: {}", ran.stderr);
         }
         assert_eq!(rig.files(), Vec::<String>::new());
@@ -86,30 +87,32 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
 #[test]
 fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     let cut = || {
-        Script::honest().on_requests(1..2, Lie::CloseAt(700_000)).on_requests(2..100, Lie::Status(404, None))
+        LieScript::honest()
+            .on_requests(1..2, Lie::CloseAt(700_000))
+            .on_requests(2..100, Lie::Status(404, None))
     };
     let (rig, server) = (Rig::new(), server());
     server.follow(cut());
     let kept = rig.run(&["cp", &server.url(), "DIR/copy"]);
-    assert_ne!(kept.exit, Exit::Ok);
+    assert_ne!(kept.exit, CommandExit::Ok);
     let files = rig.files();
     assert!(
         files.len() == 1 && kept.stderr.contains(&format!("{}; give the same command", files[0])),
         "{}",
         kept.stderr
     );
-    server.follow(Script::honest());
+    server.follow(LieScript::honest());
     rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
     assert_eq!(rig.files(), ["copy"]);
     for script in [
         cut().always(Lie::NoETag),
-        Script::honest().on_requests(1..100, Lie::Status(404, None)),
-        Script::honest().on_requests(1..2, Lie::CloseAt(700_000)).on_requests(2..100, Lie::Version(3)),
+        LieScript::honest().on_requests(1..100, Lie::Status(404, None)),
+        LieScript::honest().on_requests(1..2, Lie::CloseAt(700_000)).on_requests(2..100, Lie::Version(3)),
     ] {
         let (rig, server) = (Rig::new(), self::server());
         server.follow(script.clone());
         let failed = rig.run(&["cp", &server.url(), "DIR/copy"]);
-        assert_ne!(failed.exit, Exit::Ok);
+        assert_ne!(failed.exit, CommandExit::Ok);
         assert_eq!(rig.files(), Vec::<String>::new(), "{script:?}: {}", failed.stderr);
     }
 }
@@ -117,12 +120,12 @@ fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
 /// Ctrl-C before the first byte, and in the middle of a copy that nobody could go on from.
 #[test]
 fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
-    for script in [Script::honest(), Script::honest().always(Lie::NoETag)] {
+    for script in [LieScript::honest(), LieScript::honest().always(Lie::NoETag)] {
         let rig = Rig::new();
         let server = HostileServer::start(content(), script);
         rig.interrupt.raise();
-        assert_ne!(rig.run(&["cp", &server.url(), "DIR/copy"]).exit, Exit::Ok);
-        assert_ne!(rig.run(&["cp", "--streams", "2", &server.url(), "DIR/copy"]).exit, Exit::Ok);
+        assert_ne!(rig.run(&["cp", &server.url(), "DIR/copy"]).exit, CommandExit::Ok);
+        assert_ne!(rig.run(&["cp", "--streams", "2", &server.url(), "DIR/copy"]).exit, CommandExit::Ok);
         assert_eq!(rig.files(), Vec::<String>::new());
     }
 }
@@ -130,7 +133,7 @@ fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
 /// A second Ctrl-C, as while nothing arrives: the process ends at once, and leaves no more than it should.
 #[test]
 fn a_copy_that_is_ended_by_signals_says_what_it_leaves() {
-    for (script, is_kept) in [(Script::honest(), true), (Script::honest().always(Lie::NoETag), false)] {
+    for (script, is_kept) in [(LieScript::honest(), true), (LieScript::honest().always(Lie::NoETag), false)] {
         let rig = Rig::new();
         let server = HostileServer::start(content(), script.on_requests(1..2, Lie::StallAt(700_000)));
         let copying = std::process::Command::new(env!("CARGO_BIN_EXE_fordway"))
@@ -171,11 +174,12 @@ fn a_copy_that_is_ended_by_signals_says_what_it_leaves() {
 #[test]
 fn a_part_of_another_version_is_not_used() {
     let (rig, server) = (Rig::new(), server());
-    let cut =
-        Script::honest().on_requests(1..2, Lie::CloseAt(700_000)).on_requests(2..3, Lie::Status(404, None));
+    let cut = LieScript::honest()
+        .on_requests(1..2, Lie::CloseAt(700_000))
+        .on_requests(2..3, Lie::Status(404, None));
     server.follow(cut);
-    assert_ne!(rig.run(&["cp", &server.url(), "DIR/copy"]).exit, Exit::Ok);
-    server.follow(Script::honest().always(Lie::Version(1)));
+    assert_ne!(rig.run(&["cp", &server.url(), "DIR/copy"]).exit, CommandExit::Ok);
+    server.follow(LieScript::honest().always(Lie::Version(1)));
     rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
     let changed: Vec<u8> = content().iter().map(|byte| byte ^ 1).collect();
     assert!(std::fs::read(rig.dir.path().join("copy")).unwrap() == changed);
@@ -193,7 +197,7 @@ fn what_web_servers_cannot_do_is_said() {
         (vec!["cp", &url, "/dev/null"], "no file"),
     ] {
         let refused = rig.run(&words);
-        assert_ne!(refused.exit, Exit::Ok, "{words:?}");
+        assert_ne!(refused.exit, CommandExit::Ok, "{words:?}");
         assert!(refused.stderr.contains(hint), "{words:?}: {}", refused.stderr);
     }
     assert_eq!(server.requests().len(), 0);
@@ -203,7 +207,7 @@ fn what_web_servers_cannot_do_is_said() {
 fn a_copy_that_has_not_the_digest_is_made_once_more() {
     let rig = Rig::new();
     let sum = Checksum::of(ChecksumAlgorithm::Sha256, &content()).to_base64();
-    let stated = || Script::honest().always(Lie::Header("Digest", format!("SHA-256={sum}")));
+    let stated = || LieScript::honest().always(Lie::Header("Digest", format!("SHA-256={sum}")));
     let server = HostileServer::start(content(), stated().on_requests(1..2, Lie::Flipped));
     let copied = rig.run(&["cp", "--json", &server.url(), "DIR/copy"]).ok();
     assert!(copied.stdout.contains(r#""verified":"SHA256""#), "{}", copied.stdout);
@@ -211,10 +215,10 @@ fn a_copy_that_has_not_the_digest_is_made_once_more() {
     assert_eq!(server.requests().len(), 3, "HEAD, and two copies");
     server.follow(stated().always(Lie::Flipped));
     let failed = rig.run(&["cp", "--metalink", "none", &server.url(), "DIR/other"]);
-    assert_eq!(failed.exit, Exit::Corrupt);
+    assert_eq!(failed.exit, CommandExit::Corrupt);
     assert!(failed.stderr.contains("SHA256 that the server states"), "{}", failed.stderr);
     assert_eq!(server.requests().len(), 6, "tried twice");
     let left: Vec<_> = rig.dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["copy"]);
-    assert_eq!(rig.run(&["cat", &server.url()]).exit, Exit::Corrupt);
+    assert_eq!(rig.run(&["cat", &server.url()]).exit, CommandExit::Corrupt);
 }

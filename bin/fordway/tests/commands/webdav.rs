@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use fordway_command::Exit;
-use fordway_testkit::foreign::{Authority, ForeignServer};
-use fordway_testkit::hostile::{HostileServer, Script};
+use fordway_command::CommandExit;
+use fordway_testkit::foreign::{ForeignServer, SelfSignedCertificate};
+use fordway_testkit::hostile::{HostileServer, LieScript};
 
 use crate::support::Rig;
 
@@ -49,7 +49,7 @@ fn two_files_never_go_to_one_address() {
     rig.write("b/x", "of b");
     let to = dav(&server, "to/");
     rig.run(&["mkdir", &to]).ok();
-    let ran = rig.run(&["mv", "DIR/a/x", "DIR/b/x", &to]).ended(Exit::Usage);
+    let ran = rig.run(&["mv", "DIR/a/x", "DIR/b/x", &to]).ended(CommandExit::Usage);
     assert!(ran.stderr.contains("b/x would replace"), "{}", ran.stderr);
     assert_eq!(rig.run(&["cat", &dav(&server, "to/x")]).ok().stdout, "of a");
     assert_eq!(rig.files(), ["b/x"], "nothing is lost");
@@ -89,22 +89,22 @@ fn what_is_there_is_kept_where_that_is_asked_for() {
     let url = dav(&server, "f");
     rig.run(&["cp", "DIR/old", &url]).ok();
     rig.run(&["cp", "--no-clobber", "DIR/f", &url]).ok();
-    rig.run(&["cp", "--if-none-match", "DIR/f", &url]).ended(Exit::Conflict);
+    rig.run(&["cp", "--if-none-match", "DIR/f", &url]).ended(CommandExit::Conflict);
     rig.run(&["cp", "--dry-run", "DIR/f", &url]).ok();
     assert_eq!(rig.run(&["cat", &url]).ok().stdout, "old");
     let other = dav(&server, "other");
     rig.run(&["cp", &url, &other]).ok();
     rig.run(&["cp", "DIR/f", &url]).ok();
-    rig.run(&["cp", "--if-none-match", &url, &other]).ended(Exit::Conflict);
+    rig.run(&["cp", "--if-none-match", &url, &other]).ended(CommandExit::Conflict);
     rig.run(&["cp", &url, &other]).ok();
     assert_eq!(rig.run(&["cat", &other]).ok().stdout, "new");
     // A file would take the place of the whole collection.
     rig.run(&["mkdir", &dav(&server, "d")]).ok();
-    let refused = rig.run(&["cp", &url, &dav(&server, "d")]).ended(Exit::Usage);
+    let refused = rig.run(&["cp", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
     assert!(refused.stderr.contains("is a collection, which would be gone"), "{}", refused.stderr);
-    rig.run(&["mv", &url, &dav(&server, "d")]).ended(Exit::Usage);
-    rig.run(&["cp", &url, &url]).ended(Exit::Usage);
-    rig.run(&["cp", &dav(&server, "d"), &dav(&server, "e")]).ended(Exit::Usage);
+    rig.run(&["mv", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
+    rig.run(&["cp", &url, &url]).ended(CommandExit::Usage);
+    rig.run(&["cp", &dav(&server, "d"), &dav(&server, "e")]).ended(CommandExit::Usage);
     rig.run(&["cp", &url, &dav(&server, "d/")]).ok();
     assert_eq!(rig.run(&["cat", &dav(&server, "d/f")]).ok().stdout, "new");
 }
@@ -121,24 +121,24 @@ fn files_and_collections_are_moved_and_removed() {
     assert_eq!(rig.files(), Vec::<String>::new());
     let moved = rig.run(&["mv", "--recursive", &t, &v]).ok();
     assert!(moved.stdout.ends_with("(by the server)\n"), "{}", moved.stdout);
-    assert_eq!(rig.run(&["stat", &t]).exit, Exit::NotFound);
+    assert_eq!(rig.run(&["stat", &t]).exit, CommandExit::NotFound);
     rig.run(&["mv", &dav(&server, "v/1"), &dav(&server, "v/u/")]).ok();
     rig.run(&["mv", &dav(&server, "v/u/1"), "DIR/1"]).ok();
     assert_eq!(std::fs::read(rig.path("1")).unwrap(), b"t/1");
-    rig.run(&["rm", &v]).ended(Exit::Usage);
+    rig.run(&["rm", &v]).ended(CommandExit::Usage);
     rig.run(&["rm", &v, "--recursive", "--dry-run"]).ok();
     rig.run(&["rm", &v, "--recursive", "--exclude", "*.keep"]).ok();
     let left = rig.run(&["ls", &v, "--recursive"]).ok().stdout;
     assert!(left.ends_with(" 2.keep\n") && left.lines().count() == 1, "{left}");
     rig.run(&["rm", &v, "--recursive"]).ok();
     for words in [["rm", &v], ["ls", &v], ["stat", &v], ["cat", &v]] {
-        rig.run(&words).ended(Exit::NotFound);
+        rig.run(&words).ended(CommandExit::NotFound);
     }
     let there = dav(&server, "a/b/c");
-    rig.run(&["mkdir", &there]).ended(Exit::NotFound);
+    rig.run(&["mkdir", &there]).ended(CommandExit::NotFound);
     rig.run(&["mkdir", "--parents", &there]).ok();
     rig.run(&["mkdir", "--parents", &there]).ok();
-    rig.run(&["mkdir", &there]).ended(Exit::Conflict);
+    rig.run(&["mkdir", &there]).ended(CommandExit::Conflict);
 }
 
 #[test]
@@ -154,24 +154,24 @@ fn objects_are_moved_too_and_have_markers() {
     assert!(!rig.path("b").exists());
     rig.run(&["mv", "--recursive", "s3://bkt/f", "s3://bkt/g"]).ok();
     rig.run(&["mv", "--dry-run", "s3://bkt/e/a", "s3://bkt/x"]).ok();
-    rig.run(&["mv", "s3://bkt/e/a", "s3://bkt/e/a"]).ended(Exit::Usage);
+    rig.run(&["mv", "s3://bkt/e/a", "s3://bkt/e/a"]).ended(CommandExit::Usage);
     rig.run(&["mv", "--no-clobber", "s3://bkt/e/a", "s3://bkt/g/b"]).ok();
     assert_eq!(rig.keys(), ["e/a", "g/b"]);
     rig.run(&["mkdir", "s3://bkt/new"]).ok();
     assert_eq!(rig.keys(), ["e/a", "g/b", "new/"]);
-    rig.run(&["mkdir", "s3://bkt"]).ended(Exit::Usage);
-    rig.run(&["mkdir", "DIR/x"]).ended(Exit::Usage);
+    rig.run(&["mkdir", "s3://bkt"]).ended(CommandExit::Usage);
+    rig.run(&["mkdir", "DIR/x"]).ended(CommandExit::Usage);
 }
 
 /// What a plain web server cannot do is said in a sentence.
 #[test]
 fn servers_without_webdav_say_so() {
-    let (rig, server) = (Rig::new(), HostileServer::start("hello", Script::honest()));
+    let (rig, server) = (Rig::new(), HostileServer::start("hello", LieScript::honest()));
     rig.write("f", "1");
     let url = server.url();
     for words in [vec!["ls", &url], vec!["mkdir", &url], vec!["cp", "DIR/f", &url], vec!["rm", &url]] {
         let refused = rig.run(&words);
-        assert_ne!(refused.exit, Exit::Ok, "{words:?}");
+        assert_ne!(refused.exit, CommandExit::Ok, "{words:?}");
         assert!(refused.stderr.contains("does not speak WebDAV"), "{words:?}: {}", refused.stderr);
     }
     let about = rig.run(&["stat", &url.replace("http", "dav")]).ok().stdout;
@@ -179,7 +179,7 @@ fn servers_without_webdav_say_so() {
 }
 
 /// Runs the binary, which is told of the certificate by its environment.
-fn fordway(authority: &Authority, words: &[&str]) -> (i32, String, String) {
+fn fordway(authority: &SelfSignedCertificate, words: &[&str]) -> (i32, String, String) {
     let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
         .args(words)
         .env("AWS_CA_BUNDLE", authority.file())
@@ -191,7 +191,7 @@ fn fordway(authority: &Authority, words: &[&str]) -> (i32, String, String) {
 
 #[test]
 fn servers_copy_to_one_another_where_they_can() {
-    let authority = Authority::new();
+    let authority = SelfSignedCertificate::new();
     let (Some(one), Some(two)) = (ForeignServer::xrootd(&authority), ForeignServer::xrootd(&authority))
     else {
         return;

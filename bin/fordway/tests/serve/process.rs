@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_store::Bucket;
 
 pub(crate) const KEYS: (&str, &str) = ("me", "secret");
@@ -22,7 +22,7 @@ pub(crate) fn bucket() -> Bucket {
 
 /// A client of a gateway, or of what stands before one. It tries each request once more at most.
 pub(crate) fn client(endpoint: &str, (access_key, secret_key): (&str, &str)) -> S3Store {
-    let keys = Credentials::keys(access_key, secret_key, "this test");
+    let keys = S3Credentials::keys(access_key, secret_key, "this test");
     S3Store::new(S3Config::new(endpoint, "us-east-1", keys)).unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::TlsRoots;
 use fordway_store::{Bucket, GetOptions, Key, Objects, PutOptions};
 
@@ -59,7 +59,7 @@ impl Gateway {
 
 /// A client that trusts the certificate in `file` as it is now.
 fn client(endpoint: &str, file: &Path) -> S3Store {
-    let keys = Credentials::keys(KEYS[0], KEYS[1], "the test");
+    let keys = S3Credentials::keys(KEYS[0], KEYS[1], "the test");
     let mut config = S3Config::new(endpoint, "us-east-1", keys);
     config.tls_roots = TlsRoots::File(file.to_owned());
     config.max_retries = 0;

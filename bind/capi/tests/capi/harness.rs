@@ -6,8 +6,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Tls, Users};
-use fordway_testkit::hostile::{HostileServer, Script};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, TlsCertificate, Users};
+use fordway_testkit::hostile::{HostileServer, LieScript};
 use tempfile::TempDir;
 
 pub(crate) const SIZE: usize = 600_000;
@@ -131,7 +131,7 @@ pub(crate) struct Place {
     pub(crate) _kept: Option<Box<dyn std::any::Any>>,
 }
 
-pub(crate) fn at_a_server(script: Script) -> Place {
+pub(crate) fn at_a_server(script: LieScript) -> Place {
     let server = HostileServer::start(content(), script);
     let url = server.url();
     // It has one file, whatever it is asked for: what is missing is on this machine.
@@ -160,12 +160,12 @@ pub(crate) fn embedded() -> Place {
 pub(crate) fn gateway(certificate: Option<&Certificate>) -> Place {
     let root = bucket();
     let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let mut config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
     config.tls = certificate.map(Certificate::load);
     let users = Users::one(identity.clone(), Arc::new(store));
     let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
-    let Identity { access_key, secret_key } = identity;
+    let AccessKeyPair { access_key, secret_key } = identity;
     // As options: what the environment says is tried by the tests of other leaves.
     let environment = vec![("PROBE_ACCESS_KEY", access_key), ("PROBE_SECRET_KEY", secret_key)];
     let scheme = if certificate.is_some() { "https" } else { "http" };
@@ -192,7 +192,7 @@ impl Certificate {
         self.path("cert").to_str().unwrap().to_owned()
     }
 
-    fn load(&self) -> Tls {
-        Tls::load(&self.path("cert"), &self.path("key")).unwrap()
+    fn load(&self) -> TlsCertificate {
+        TlsCertificate::load(&self.path("cert"), &self.path("key")).unwrap()
     }
 }

@@ -4,22 +4,22 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
 use super::exported;
-use crate::abi::{Abi, AclGrant, MAX_OWNER_BYTES, STYLE_VIRTUAL_HOST, StatusNumber};
+use crate::abi::{AbiVersion, AclGrant, MAX_OWNER_BYTES, STYLE_VIRTUAL_HOST, StatusNumber};
 use crate::arguments::{self, text};
-use crate::bucket::Acl;
+use crate::bucket::AccessControlList;
 use crate::lane;
 use crate::queue::RequestContext;
-use crate::response::{self, Failure, Outcome, without_panic, write_text};
+use crate::response::{self, Outcome, RequestFailure, without_panic, write_text};
 use crate::status::Status;
 
 /// The number of how `work` ended, for functions without a handler.
 pub(super) fn status_of(work: impl FnOnce() -> Outcome) -> StatusNumber {
     response::start_diagnosis();
     match without_panic(work) {
-        Ok(()) => Abi::EXPORTED.number(Status::OK),
+        Ok(()) => AbiVersion::EXPORTED.number(Status::OK),
         Err(failure) => {
             tracing::debug!(message = failure.message(), "a call failed");
-            failure.number(Abi::EXPORTED)
+            failure.number(AbiVersion::EXPORTED)
         }
     }
 }
@@ -56,7 +56,7 @@ exported! {
 
     /// The status's name without the prefix `S3Status`; `Unknown` for what is none.
     fn S3_get_status_name(status: StatusNumber) -> *const c_char {
-        Status::from_number(Abi::EXPORTED, status).map_or(c"Unknown", Status::name).as_ptr()
+        Status::from_number(AbiVersion::EXPORTED, status).map_or(c"Unknown", Status::name).as_ptr()
     }
 
     /// Whether libs3 allows the name for a bucket.
@@ -66,7 +66,7 @@ exported! {
             let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
             match arguments::validate_bucket(name.to_bytes(), uri_style == STYLE_VIRTUAL_HOST) {
                 Status::OK => Ok(()),
-                fault => Err(Failure::refused(fault, "the name of the bucket")),
+                fault => Err(RequestFailure::refused(fault, "the name of the bucket")),
             }
         })
     }
@@ -81,9 +81,9 @@ exported! {
     ) -> StatusNumber {
         status_of(|| {
             // SAFETY: the caller vouches for the document, two buffers of 128 bytes, the number, and
-            // room for 100 grants, which is the most that `Acl` holds.
+            // room for 100 grants, which is the most that `AccessControlList` holds.
             unsafe {
-                let acl = Acl::read(text(document)?.unwrap_or_default().as_bytes())?;
+                let acl = AccessControlList::read(text(document)?.unwrap_or_default().as_bytes())?;
                 write_text(owner_id, MAX_OWNER_BYTES, &acl.owner_id);
                 write_text(owner_name, MAX_OWNER_BYTES, &acl.owner_name);
                 ptr::copy_nonoverlapping(acl.grants.as_ptr(), grants, acl.grants.len());
@@ -95,14 +95,14 @@ exported! {
 
     /// Whether a request that ended so may succeed if it is made again.
     fn S3_status_is_retryable(status: StatusNumber) -> c_int {
-        c_int::from(Status::from_number(Abi::EXPORTED, status).is_some_and(Status::is_retryable))
+        c_int::from(Status::from_number(AbiVersion::EXPORTED, status).is_some_and(Status::is_retryable))
     }
 
     /// Makes a request context.
     fn S3_create_request_context(made: *mut *mut RequestContext) -> StatusNumber {
         status_of(|| {
             let context = RequestContext::new()
-                .map_err(|error| Failure::refused(Status::OutOfMemory, format!("no descriptor is left: {error}")))?;
+                .map_err(|error| RequestFailure::refused(Status::OutOfMemory, format!("no descriptor is left: {error}")))?;
             // SAFETY: the caller vouches for it.
             unsafe { *made = Box::into_raw(Box::new(context)) };
             Ok(())

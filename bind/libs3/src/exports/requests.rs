@@ -5,30 +5,31 @@ use std::ffi::{c_char, c_int, c_ulong, c_void};
 use fordway_store::{GetOptions, PartsQuery, UploadsQuery};
 
 use crate::abi::{
-    Abi, AclGrant, CommitHandler, GetConditions, GetDataCallback, Handler, ListBucketCallback,
-    ListPartsCallback, ListServiceCallback, ListUploadsCallback, MAX_GRANTS, PutDataCallback,
+    AbiVersion, AclGrant, CommitHandler, GetConditions, GetDataCallback, ListBucketCallback,
+    ListPartsCallback, ListServiceCallback, ListUploadsCallback, MAX_GRANTS, PutDataCallback, RequestHandler,
     ResponseHandler, UploadIdCallback,
 };
 use crate::arguments::{
-    Context, Properties, check_acl, conditions, count, key, owned, properties, required, required_key, text,
+    ContextFields, PropertyFields, check_acl, conditions, count, key, owned, properties, required,
+    required_key, text,
 };
 use crate::bucket::{self, AclReturns};
-use crate::lane::{self, TakenTarget, Target};
-use crate::object::{self, CopyReturns, Part, part_number, upload_id};
+use crate::lane::{self, BucketTarget, TakenTarget};
+use crate::object::{self, CopyReturns, UploadPart, part_number, upload_id};
 use crate::queue::{RequestContext, submit};
-use crate::response::{self, Failure, Outcome, Responder, Source};
+use crate::response::{self, CallbackResponder, ContentSource, Outcome, RequestFailure};
 use crate::status::Status;
 
 /// What every request has beside its own arguments.
 #[derive(Clone, Copy)]
-pub(super) struct Call {
+pub(super) struct RequestArguments {
     pub(super) queue: *mut RequestContext,
     pub(super) data: *mut c_void,
     /// How long it may take, in milliseconds; 0 leaves it to the lane.
     pub(super) timeout_ms: c_int,
 }
 
-impl Call {
+impl RequestArguments {
     /// Checks a request by `prepare`, and carries it out, or leaves it to its context.
     ///
     /// # Safety
@@ -36,20 +37,20 @@ impl Call {
     /// not destroyed.
     unsafe fn submit<Work>(self, handler: *const ResponseHandler, prepare: impl FnOnce() -> Outcome<Work>)
     where
-        Work: FnOnce(&Responder) -> Outcome + 'static,
+        Work: FnOnce(&CallbackResponder) -> Outcome + 'static,
     {
         response::start_diagnosis();
         let nobody = ResponseHandler { properties: None, complete: None };
         // SAFETY: the caller vouches for both pointers.
         unsafe {
             let handler = handler.as_ref().copied().unwrap_or(nobody);
-            submit(self.queue, Responder::new(Abi::EXPORTED, handler, self.data), prepare);
+            submit(self.queue, CallbackResponder::new(AbiVersion::EXPORTED, handler, self.data), prepare);
         }
     }
 
     /// # Safety
     /// `context` is NULL or points to a context whose pointers are NULL or C strings.
-    unsafe fn target<C: Context>(self, context: *const C) -> Outcome<TakenTarget> {
+    unsafe fn target<C: ContextFields>(self, context: *const C) -> Outcome<TakenTarget> {
         // SAFETY: the caller vouches for it.
         unsafe { required(context, "bucket context")?.target(self.timeout_ms) }
     }
@@ -59,34 +60,34 @@ impl Call {
 ///
 /// # Safety
 /// `handler` is NULL or points to one.
-unsafe fn callback<T: Copy>(handler: *const Handler<T>) -> Option<T> {
+unsafe fn callback<T: Copy>(handler: *const RequestHandler<T>) -> Option<T> {
     // SAFETY: the caller vouches for it.
     unsafe { handler.as_ref() }.and_then(|handler| handler.callback)
 }
 
 /// # Safety
 /// As the header says of `S3_list_service`.
-pub(super) unsafe fn list_service<C: Context>(
+pub(super) unsafe fn list_service<C: ContextFields>(
     context: &C,
-    call: Call,
-    handler: *const Handler<ListServiceCallback>,
+    call: RequestArguments,
+    handler: *const RequestHandler<ListServiceCallback>,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (lane, callback) =
                 (lane::lane(&context.address(call.timeout_ms).checked()?)?, callback(handler));
-            Ok(move |responder: &Responder| bucket::list_all(&lane, callback, responder))
+            Ok(move |responder: &CallbackResponder| bucket::list_all(&lane, callback, responder))
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_test_bucket`.
-pub(super) unsafe fn test_bucket<C: Context>(
+pub(super) unsafe fn test_bucket<C: ContextFields>(
     context: &C,
     (location, capacity): (*mut c_char, c_int),
-    call: Call,
+    call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller vouches for all arguments.
@@ -94,7 +95,7 @@ pub(super) unsafe fn test_bucket<C: Context>(
         call.submit(handler, || {
             let (target, capacity) =
                 (context.target(call.timeout_ms)?, count(capacity, "locationConstraintReturnSize")?);
-            Ok(move |responder: &Responder| {
+            Ok(move |responder: &CallbackResponder| {
                 // S3's first region has no name as a location, and neither has a directory.
                 response::write_text(location, capacity, "");
                 bucket::test(&target, responder)
@@ -105,10 +106,10 @@ pub(super) unsafe fn test_bucket<C: Context>(
 
 /// # Safety
 /// As the header says of `S3_create_bucket`.
-pub(super) unsafe fn create_bucket<C: Context>(
+pub(super) unsafe fn create_bucket<C: ContextFields>(
     context: &C,
     (acl, location, region): (c_int, *const c_char, *const c_char),
-    call: Call,
+    call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller vouches for all arguments.
@@ -117,7 +118,7 @@ pub(super) unsafe fn create_bucket<C: Context>(
             check_acl(acl)?;
             let (target, location, region) =
                 (context.target(call.timeout_ms)?, owned(location)?, owned(region)?);
-            Ok(move |responder: &Responder| {
+            Ok(move |responder: &CallbackResponder| {
                 bucket::create(&target, location.as_deref(), region.as_deref(), responder)
             })
         });
@@ -126,24 +127,28 @@ pub(super) unsafe fn create_bucket<C: Context>(
 
 /// # Safety
 /// As the header says of `S3_delete_bucket`.
-pub(super) unsafe fn delete_bucket<C: Context>(context: &C, call: Call, handler: *const ResponseHandler) {
+pub(super) unsafe fn delete_bucket<C: ContextFields>(
+    context: &C,
+    call: RequestArguments,
+    handler: *const ResponseHandler,
+) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
             let target = context.target(call.timeout_ms)?;
-            Ok(move |responder: &Responder| bucket::delete(&target, responder))
+            Ok(move |responder: &CallbackResponder| bucket::delete(&target, responder))
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_list_bucket`.
-pub(super) unsafe fn list_bucket<C: Context>(
+pub(super) unsafe fn list_bucket<C: ContextFields>(
     context: *const C,
     [prefix, marker, delimiter]: [*const c_char; 3],
     max_keys: c_int,
-    call: Call,
-    handler: *const Handler<ListBucketCallback>,
+    call: RequestArguments,
+    handler: *const RequestHandler<ListBucketCallback>,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
@@ -151,32 +156,32 @@ pub(super) unsafe fn list_bucket<C: Context>(
             let max_keys = count(max_keys, "maxkeys")?;
             let query = bucket::query(text(prefix)?, text(marker)?, text(delimiter)?, max_keys);
             let (target, callback) = (call.target(context)?, callback(handler));
-            Ok(move |responder: &Responder| bucket::list(&target, &query, callback, responder))
+            Ok(move |responder: &CallbackResponder| bucket::list(&target, &query, callback, responder))
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_put_object`.
-pub(super) unsafe fn put_object<C: Context, P: Properties>(
+pub(super) unsafe fn put_object<C: ContextFields, P: PropertyFields>(
     context: *const C,
     name: *const c_char,
     (length, said): (u64, *const P),
-    call: Call,
-    handler: *const Handler<PutDataCallback>,
+    call: RequestArguments,
+    handler: *const RequestHandler<PutDataCallback>,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, said) =
                 (call.target(context)?, key(name)?, properties(said)?.unwrap_or_default());
-            let source = Source::new(callback(handler), call.data, length);
-            Ok(move |responder: &Responder| {
+            let source = ContentSource::new(callback(handler), call.data, length);
+            Ok(move |responder: &CallbackResponder| {
                 if key.is_none() && length == 0 {
                     return object::touch_bucket(&target, responder);
                 }
                 let made = object::put(&target, key.as_ref(), said, source)?;
-                responder.succeeded(|| response::Properties::of_written(&made))
+                responder.succeeded(|| response::SuccessProperties::of_written(&made))
             })
         });
     }
@@ -184,12 +189,12 @@ pub(super) unsafe fn put_object<C: Context, P: Properties>(
 
 /// # Safety
 /// As the header says of `S3_get_object`.
-pub(super) unsafe fn get_object<C: Context>(
+pub(super) unsafe fn get_object<C: ContextFields>(
     context: *const C,
     name: *const c_char,
     (asked, start, length): (*const GetConditions, u64, u64),
-    call: Call,
-    handler: *const Handler<GetDataCallback>,
+    call: RequestArguments,
+    handler: *const RequestHandler<GetDataCallback>,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
@@ -200,41 +205,41 @@ pub(super) unsafe fn get_object<C: Context>(
                 conditions: conditions(asked)?,
                 ..Default::default()
             };
-            Ok(move |responder: &Responder| object::get(&target, &key, &options, callback, responder))
+            Ok(move |responder: &CallbackResponder| object::get(&target, &key, &options, callback, responder))
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_head_object`.
-pub(super) unsafe fn head_object<C: Context>(
+pub(super) unsafe fn head_object<C: ContextFields>(
     context: *const C,
     name: *const c_char,
-    call: Call,
+    call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
-            Ok(move |responder: &Responder| object::head(&target, key.as_ref(), responder))
+            Ok(move |responder: &CallbackResponder| object::head(&target, key.as_ref(), responder))
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_delete_object`.
-pub(super) unsafe fn delete_object<C: Context>(
+pub(super) unsafe fn delete_object<C: ContextFields>(
     context: *const C,
     name: *const c_char,
-    call: Call,
+    call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
-            Ok(move |responder: &Responder| object::delete(&target, key.as_ref(), responder))
+            Ok(move |responder: &CallbackResponder| object::delete(&target, key.as_ref(), responder))
         });
     }
 }
@@ -258,12 +263,12 @@ pub(super) struct CopyPart {
 
 /// # Safety
 /// As the header says of `S3_copy_object` and `S3_copy_object_range`.
-pub(super) unsafe fn copy_object<C: Context, P: Properties>(
+pub(super) unsafe fn copy_object<C: ContextFields, P: PropertyFields>(
     context: *const C,
     name: *const c_char,
     to: CopyTo,
     said: *const P,
-    call: Call,
+    call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller vouches for all arguments, also for where the result is told, until the
@@ -277,17 +282,17 @@ pub(super) unsafe fn copy_object<C: Context, P: Properties>(
             let part = match &to.part {
                 Some(CopyPart { number, upload, .. }) => {
                     let (number, upload) = (part_number(*number)?, upload_id(text(*upload)?)?);
-                    Some(Part { key: to_key.clone(), upload, number })
+                    Some(UploadPart { key: to_key.clone(), upload, number })
                 }
                 None => None,
             };
-            Ok(move |responder: &Responder| {
+            Ok(move |responder: &CallbackResponder| {
                 let made = match &part {
                     Some(part) => object::copy_part(&target, &from, range, (&to_bucket, part))?,
                     None => object::copy(&target, &from, (&to_bucket, &to_key), said)?,
                 };
                 to.returns.tell(&made);
-                responder.succeeded(|| response::Properties::of_written(&made))
+                responder.succeeded(|| response::SuccessProperties::of_written(&made))
             })
         });
     }
@@ -295,29 +300,31 @@ pub(super) unsafe fn copy_object<C: Context, P: Properties>(
 
 /// # Safety
 /// As the header says of `S3_get_acl`.
-pub(super) unsafe fn get_acl<C: Context>(
+pub(super) unsafe fn get_acl<C: ContextFields>(
     context: *const C,
     name: *const c_char,
     returns: AclReturns,
-    call: Call,
+    call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
-            Ok(move |responder: &Responder| bucket::get_acl(&target, key.as_ref(), &returns, responder))
+            Ok(move |responder: &CallbackResponder| {
+                bucket::get_acl(&target, key.as_ref(), &returns, responder)
+            })
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_set_acl`.
-pub(super) unsafe fn set_acl<C: Context>(
+pub(super) unsafe fn set_acl<C: ContextFields>(
     context: *const C,
     name: *const c_char,
     (grants, number): (*const AclGrant, c_int),
-    call: Call,
+    call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller vouches for all arguments.
@@ -326,105 +333,112 @@ pub(super) unsafe fn set_acl<C: Context>(
             let number = count(number, "aclGrantCount")?;
             if number > MAX_GRANTS {
                 let why = format!("{number} grants are too many; {MAX_GRANTS} fit");
-                return Err(Failure::refused(Status::TooManyGrants, why));
+                return Err(RequestFailure::refused(Status::TooManyGrants, why));
             }
             let grants = if grants.is_null() { &[] } else { std::slice::from_raw_parts(grants, number) };
             let (target, key, grants) = (call.target(context)?, key(name)?, grants.to_vec());
-            Ok(move |responder: &Responder| bucket::set_acl(&target, key.as_ref(), &grants, responder))
+            Ok(move |responder: &CallbackResponder| {
+                bucket::set_acl(&target, key.as_ref(), &grants, responder)
+            })
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_get_server_access_logging`.
-pub(super) unsafe fn get_logging<C: Context>(
+pub(super) unsafe fn get_logging<C: ContextFields>(
     context: *const C,
     returns: (*mut c_char, *mut c_char, *mut c_int),
-    call: Call,
+    call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
             let target = call.target(context)?;
-            Ok(move |responder: &Responder| bucket::get_logging(&target, returns, responder))
+            Ok(move |responder: &CallbackResponder| bucket::get_logging(&target, returns, responder))
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_set_server_access_logging`.
-pub(super) unsafe fn set_logging<C: Context>(
+pub(super) unsafe fn set_logging<C: ContextFields>(
     context: *const C,
     to_bucket: *const c_char,
-    call: Call,
+    call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
             let (target, bucket) = (call.target(context)?, owned(to_bucket)?);
-            Ok(move |responder: &Responder| bucket::set_logging(&target, bucket.as_deref(), responder))
+            Ok(move |responder: &CallbackResponder| {
+                bucket::set_logging(&target, bucket.as_deref(), responder)
+            })
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_get_lifecycle` and `S3_set_lifecycle`.
-pub(super) unsafe fn lifecycle<C: Context>(
+pub(super) unsafe fn lifecycle<C: ContextFields>(
     context: *const C,
-    answer: fn(&Target) -> Outcome,
-    call: Call,
+    answer: fn(&BucketTarget) -> Outcome,
+    call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
             let target = call.target(context)?;
-            Ok(move |_: &Responder| answer(&target))
+            Ok(move |_: &CallbackResponder| answer(&target))
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_initiate_multipart`.
-pub(super) unsafe fn initiate_multipart<C: Context, P: Properties>(
+pub(super) unsafe fn initiate_multipart<C: ContextFields, P: PropertyFields>(
     context: *const C,
     name: *const c_char,
     said: *const P,
-    call: Call,
-    handler: *const Handler<UploadIdCallback>,
+    call: RequestArguments,
+    handler: *const RequestHandler<UploadIdCallback>,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key) = (call.target(context)?, required_key(name)?);
             let (said, callback) = (properties(said)?.unwrap_or_default(), callback(handler));
-            Ok(move |responder: &Responder| object::initiate_upload(&target, &key, said, callback, responder))
+            Ok(move |responder: &CallbackResponder| {
+                object::initiate_upload(&target, &key, said, callback, responder)
+            })
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_upload_part`.
-pub(super) unsafe fn upload_part<C: Context, P: Properties>(
+pub(super) unsafe fn upload_part<C: ContextFields, P: PropertyFields>(
     context: *const C,
     name: *const c_char,
     (number, upload, length, said): (c_int, *const c_char, c_int, *const P),
-    call: Call,
-    handler: *const Handler<PutDataCallback>,
+    call: RequestArguments,
+    handler: *const RequestHandler<PutDataCallback>,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler.cast(), || {
             let (number, upload) = (part_number(number)?, upload_id(text(upload)?)?);
-            let (target, part) = (call.target(context)?, Part { key: required_key(name)?, upload, number });
+            let (target, part) =
+                (call.target(context)?, UploadPart { key: required_key(name)?, upload, number });
             let md5 = properties(said)?.and_then(|said| said.md5);
             let length = count(length, "partContentLength")? as u64;
-            let source = Source::new(callback(handler), call.data, length);
-            Ok(move |responder: &Responder| {
+            let source = ContentSource::new(callback(handler), call.data, length);
+            Ok(move |responder: &CallbackResponder| {
                 let made = object::upload_part(&target, &part, md5, source)?;
-                responder.succeeded(|| response::Properties::of_written(&made))
+                responder.succeeded(|| response::SuccessProperties::of_written(&made))
             })
         });
     }
@@ -432,11 +446,11 @@ pub(super) unsafe fn upload_part<C: Context, P: Properties>(
 
 /// # Safety
 /// As the header says of `S3_complete_multipart_upload`.
-pub(super) unsafe fn complete_multipart<C: Context>(
+pub(super) unsafe fn complete_multipart<C: ContextFields>(
     context: *const C,
     name: *const c_char,
     (upload, length): (*const c_char, c_int),
-    call: Call,
+    call: RequestArguments,
     handler: *const CommitHandler,
 ) {
     // SAFETY: the caller vouches for all arguments.
@@ -447,8 +461,8 @@ pub(super) unsafe fn complete_multipart<C: Context>(
             let own = handler.as_ref();
             let callback = own.and_then(|handler| handler.callback);
             let length = count(length, "contentLength")? as u64;
-            let source = Source::new(own.and_then(|handler| handler.put_data), call.data, length);
-            Ok(move |responder: &Responder| {
+            let source = ContentSource::new(own.and_then(|handler| handler.put_data), call.data, length);
+            Ok(move |responder: &CallbackResponder| {
                 object::complete_upload(&target, (&key, &upload), source, callback, responder)
             })
         });
@@ -457,11 +471,11 @@ pub(super) unsafe fn complete_multipart<C: Context>(
 
 /// # Safety
 /// As the header says of `S3_abort_multipart_upload`.
-pub(super) unsafe fn abort_multipart<C: Context>(
+pub(super) unsafe fn abort_multipart<C: ContextFields>(
     context: *const C,
     name: *const c_char,
     upload: *const c_char,
-    call: Call,
+    call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller vouches for all arguments.
@@ -469,19 +483,19 @@ pub(super) unsafe fn abort_multipart<C: Context>(
         call.submit(handler, || {
             let (target, key, upload) =
                 (call.target(context)?, required_key(name)?, upload_id(text(upload)?)?);
-            Ok(move |responder: &Responder| object::abort_upload(&target, (&key, &upload), responder))
+            Ok(move |responder: &CallbackResponder| object::abort_upload(&target, (&key, &upload), responder))
         });
     }
 }
 
 /// # Safety
 /// As the header says of `S3_list_parts`.
-pub(super) unsafe fn list_parts<C: Context>(
+pub(super) unsafe fn list_parts<C: ContextFields>(
     context: *const C,
     name: *const c_char,
     (upload, marker, encoding, max_parts): (*const c_char, *const c_char, *const c_char, c_int),
-    call: Call,
-    handler: *const Handler<ListPartsCallback>,
+    call: RequestArguments,
+    handler: *const RequestHandler<ListPartsCallback>,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
@@ -489,13 +503,13 @@ pub(super) unsafe fn list_parts<C: Context>(
             plain_encoding(text(encoding)?)?;
             let after = text(marker)?.map_or(Ok(0), |marker| {
                 let why = format!("the marker {marker:?} is not the number of a part");
-                marker.parse().map_err(|_| Failure::refused(Status::ErrorInvalidArgument, why))
+                marker.parse().map_err(|_| RequestFailure::refused(Status::ErrorInvalidArgument, why))
             })?;
             let query = PartsQuery { after, max_parts: page_size(max_parts, "maxparts")? };
             let (target, key, upload) =
                 (call.target(context)?, required_key(name)?, upload_id(text(upload)?)?);
             let callback = callback(handler);
-            Ok(move |responder: &Responder| {
+            Ok(move |responder: &CallbackResponder| {
                 object::list_parts(&target, (&key, &upload), &query, callback, responder)
             })
         });
@@ -504,12 +518,12 @@ pub(super) unsafe fn list_parts<C: Context>(
 
 /// # Safety
 /// As the header says of `S3_list_multipart_uploads`.
-pub(super) unsafe fn list_uploads<C: Context>(
+pub(super) unsafe fn list_uploads<C: ContextFields>(
     context: *const C,
     [prefix, key_marker, upload_marker, encoding, delimiter]: [*const c_char; 5],
     max_uploads: c_int,
-    call: Call,
-    handler: *const Handler<ListUploadsCallback>,
+    call: RequestArguments,
+    handler: *const RequestHandler<ListUploadsCallback>,
 ) {
     // SAFETY: the caller vouches for all arguments.
     unsafe {
@@ -517,7 +531,7 @@ pub(super) unsafe fn list_uploads<C: Context>(
             plain_encoding(text(encoding)?)?;
             if text(delimiter)?.is_some() {
                 let why = "uploads are not rolled up by a delimiter; leave it NULL, and use a prefix";
-                return Err(Failure::refused(Status::ErrorNotImplemented, why));
+                return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
             }
             let query = UploadsQuery {
                 prefix: owned(prefix)?.unwrap_or_default(),
@@ -526,7 +540,9 @@ pub(super) unsafe fn list_uploads<C: Context>(
                 max_uploads: page_size(max_uploads, "maxuploads")?,
             };
             let (target, callback) = (call.target(context)?, callback(handler));
-            Ok(move |responder: &Responder| object::list_uploads(&target, &query, callback, responder))
+            Ok(move |responder: &CallbackResponder| {
+                object::list_uploads(&target, &query, callback, responder)
+            })
         });
     }
 }
@@ -538,7 +554,7 @@ fn plain_encoding(encoding: Option<&str>) -> Outcome {
         Some(encoding) => {
             let why =
                 format!("the encoding {encoding:?} is not offered; names come as they are, leave it NULL");
-            Err(Failure::refused(Status::ErrorNotImplemented, why))
+            Err(RequestFailure::refused(Status::ErrorNotImplemented, why))
         }
     }
 }

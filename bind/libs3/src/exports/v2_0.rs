@@ -4,13 +4,14 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::time::SystemTime;
 
-use super::requests::{self, Call, CopyTo};
+use super::requests::{self, CopyTo, RequestArguments};
 use super::{exported, general};
 use crate::abi::{
-    AclGrant, BucketContext2 as BucketContext, GetConditions, GetDataCallback, Handler, ListBucketCallback,
-    ListServiceCallback, PutDataCallback, PutProperties2 as PutProperties, ResponseHandler, StatusNumber,
+    AclGrant, BucketContext2 as BucketContext, GetConditions, GetDataCallback, ListBucketCallback,
+    ListServiceCallback, PutDataCallback, PutProperties2 as PutProperties, RequestHandler, ResponseHandler,
+    StatusNumber,
 };
-use crate::arguments::{Context as _, required, required_key, text};
+use crate::arguments::{ContextFields as _, required, required_key, text};
 use crate::bucket::AclReturns;
 use crate::object::{self, CopyReturns};
 use crate::queue::RequestContext;
@@ -45,13 +46,13 @@ exported! {
         secret_access_key: *const c_char,
         host_name: *const c_char,
         queue: *mut RequestContext,
-        handler: *const Handler<ListServiceCallback>,
+        handler: *const RequestHandler<ListServiceCallback>,
         data: *mut c_void,
     ) {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, 1, keys, [host_name, ptr::null()]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_service(&context, Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::list_service(&context, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Whether a bucket is there.
@@ -71,7 +72,7 @@ exported! {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::test_bucket(&context, (location, location_size), Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::test_bucket(&context, (location, location_size), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Makes a bucket.
@@ -91,7 +92,7 @@ exported! {
         let context = context(protocol, 1, keys, [host_name, bucket_name]);
         let said = (canned_acl, location_constraint, ptr::null());
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::create_bucket(&context, said, Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::create_bucket(&context, said, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Removes an empty bucket.
@@ -109,7 +110,7 @@ exported! {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::delete_bucket(&context, Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::delete_bucket(&context, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Tells of a page of a bucket.
@@ -120,12 +121,12 @@ exported! {
         delimiter: *const c_char,
         max_keys: c_int,
         queue: *mut RequestContext,
-        handler: *const Handler<ListBucketCallback>,
+        handler: *const RequestHandler<ListBucketCallback>,
         data: *mut c_void,
     ) {
         let names = [prefix, marker, delimiter];
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_bucket(context, names, max_keys, Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::list_bucket(context, names, max_keys, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Stores an object.
@@ -135,11 +136,11 @@ exported! {
         content_length: u64,
         properties: *const PutProperties,
         queue: *mut RequestContext,
-        handler: *const Handler<PutDataCallback>,
+        handler: *const RequestHandler<PutDataCallback>,
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::put_object(context, key, (content_length, properties), Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::put_object(context, key, (content_length, properties), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Copies an object.
@@ -159,7 +160,7 @@ exported! {
         let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
         let to = CopyTo { bucket: to_bucket, key: to_key, part: None, returns };
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Reads an object, or a range of it.
@@ -170,12 +171,12 @@ exported! {
         start_byte: u64,
         byte_count: u64,
         queue: *mut RequestContext,
-        handler: *const Handler<GetDataCallback>,
+        handler: *const RequestHandler<GetDataCallback>,
         data: *mut c_void,
     ) {
         let asked = (conditions, start_byte, byte_count);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_object(context, key, asked, Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::get_object(context, key, asked, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Describes an object.
@@ -187,7 +188,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::head_object(context, key, Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::head_object(context, key, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Removes an object; one that is not there is no error.
@@ -199,7 +200,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::delete_object(context, key, Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::delete_object(context, key, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Tells who may do what with a bucket or object.
@@ -216,7 +217,7 @@ exported! {
     ) {
         let returns = AclReturns { owner_id, owner_name, count, grants };
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_acl(context, key, returns, Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::get_acl(context, key, returns, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Accepts the access control list that there is.
@@ -232,7 +233,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::set_acl(context, key, (grants, count), Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::set_acl(context, key, (grants, count), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Tells that accesses are not logged.
@@ -247,7 +248,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_logging(context, (bucket, prefix, count), Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::get_logging(context, (bucket, prefix, count), RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Accepts that accesses are not logged.
@@ -262,7 +263,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::set_logging(context, bucket, Call { queue, data, timeout_ms: 0 }, handler) }
+        unsafe { requests::set_logging(context, bucket, RequestArguments { queue, data, timeout_ms: 0 }, handler) }
     }
 
 }

@@ -3,18 +3,18 @@
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::ptr;
 
-use super::requests::{self, Call, CopyPart, CopyTo};
+use super::requests::{self, CopyPart, CopyTo, RequestArguments};
 use super::{exported, general};
 use crate::abi::{
     AclGrant, BucketContext2, BucketContext4 as BucketContext, CommitHandler, GetConditions, GetDataCallback,
-    Handler, ListBucketCallback, ListPartsCallback, ListServiceCallback, ListUploadsCallback,
-    PutDataCallback, PutProperties4 as PutProperties, ResponseHandler, StatusNumber, UploadIdCallback,
+    ListBucketCallback, ListPartsCallback, ListServiceCallback, ListUploadsCallback, PutDataCallback,
+    PutProperties4 as PutProperties, RequestHandler, ResponseHandler, StatusNumber, UploadIdCallback,
 };
-use crate::arguments::{Context as _, required, required_key, text};
+use crate::arguments::{ContextFields as _, required, required_key, text};
 use crate::bucket::{self, AclReturns};
 use crate::object::{self, CopyReturns};
 use crate::queue::RequestContext;
-use crate::response::{Failure, write_text};
+use crate::response::{RequestFailure, write_text};
 use crate::status::Status;
 
 exported! {
@@ -29,7 +29,7 @@ exported! {
     ) -> StatusNumber {
         if !curl_multi.is_null() || !set_up.is_null() {
             let why = "requests are not made by curl; pass NULL for its handle and callback";
-            return general::status_of(|| Err(Failure::refused(Status::NotSupported, why)));
+            return general::status_of(|| Err(RequestFailure::refused(Status::NotSupported, why)));
         }
         // SAFETY: the caller vouches for it.
         unsafe { general::S3_create_request_context(made) }
@@ -77,13 +77,13 @@ exported! {
         auth_region: *const c_char,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const Handler<ListServiceCallback>,
+        handler: *const RequestHandler<ListServiceCallback>,
         data: *mut c_void,
     ) {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, 1, keys, [host_name, ptr::null(), auth_region]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_service(&context, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::list_service(&context, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Whether a bucket is there.
@@ -106,7 +106,7 @@ exported! {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name, auth_region]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::test_bucket(&context, (location, location_size), Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::test_bucket(&context, (location, location_size), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Makes a bucket.
@@ -129,7 +129,7 @@ exported! {
         let context = context(protocol, 1, keys, [host_name, bucket_name, auth_region]);
         let said = (canned_acl, location_constraint, auth_region);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::create_bucket(&context, said, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::create_bucket(&context, said, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Removes an empty bucket.
@@ -150,7 +150,7 @@ exported! {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name, auth_region]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::delete_bucket(&context, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::delete_bucket(&context, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Tells of a page of a bucket.
@@ -162,12 +162,12 @@ exported! {
         max_keys: c_int,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const Handler<ListBucketCallback>,
+        handler: *const RequestHandler<ListBucketCallback>,
         data: *mut c_void,
     ) {
         let names = [prefix, marker, delimiter];
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_bucket(context, names, max_keys, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::list_bucket(context, names, max_keys, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Stores an object.
@@ -178,11 +178,11 @@ exported! {
         properties: *const PutProperties,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const Handler<PutDataCallback>,
+        handler: *const RequestHandler<PutDataCallback>,
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::put_object(context, key, (content_length, properties), Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::put_object(context, key, (content_length, properties), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Copies an object.
@@ -203,7 +203,7 @@ exported! {
         let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
         let to = CopyTo { bucket: to_bucket, key: to_key, part: None, returns };
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Copies `count` bytes of an object from `start` on (0: to the end) into a part of an upload;
@@ -230,7 +230,7 @@ exported! {
         let part = (number > 0 && !upload.is_null()).then_some(CopyPart { number, upload, start, count });
         let to = CopyTo { bucket: to_bucket, key: to_key, part, returns };
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Reads an object, or a range of it.
@@ -242,12 +242,12 @@ exported! {
         byte_count: u64,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const Handler<GetDataCallback>,
+        handler: *const RequestHandler<GetDataCallback>,
         data: *mut c_void,
     ) {
         let asked = (conditions, start_byte, byte_count);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_object(context, key, asked, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::get_object(context, key, asked, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Describes an object.
@@ -260,7 +260,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::head_object(context, key, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::head_object(context, key, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Removes an object; one that is not there is no error.
@@ -273,7 +273,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::delete_object(context, key, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::delete_object(context, key, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Tells who may do what with a bucket or object.
@@ -291,7 +291,7 @@ exported! {
     ) {
         let returns = AclReturns { owner_id, owner_name, count, grants };
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_acl(context, key, returns, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::get_acl(context, key, returns, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Accepts the access control list that there is.
@@ -308,7 +308,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::set_acl(context, key, (grants, count), Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::set_acl(context, key, (grants, count), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Tells that there are no lifecycle rules.
@@ -322,7 +322,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::lifecycle(context, bucket::get_lifecycle, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::lifecycle(context, bucket::get_lifecycle, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Refuses lifecycle rules.
@@ -335,7 +335,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::lifecycle(context, bucket::set_lifecycle, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::lifecycle(context, bucket::set_lifecycle, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Tells that accesses are not logged.
@@ -351,7 +351,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_logging(context, (bucket, prefix, count), Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::get_logging(context, (bucket, prefix, count), RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Accepts that accesses are not logged.
@@ -367,7 +367,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::set_logging(context, bucket, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::set_logging(context, bucket, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Starts a multipart upload.
@@ -375,14 +375,14 @@ exported! {
         context: *mut BucketContext,
         key: *const c_char,
         properties: *mut PutProperties,
-        handler: *mut Handler<UploadIdCallback>,
+        handler: *mut RequestHandler<UploadIdCallback>,
         queue: *mut RequestContext,
         timeout_ms: c_int,
         data: *mut c_void,
     ) {
         let (context, properties) = (context.cast_const(), properties.cast_const());
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::initiate_multipart(context, key, properties, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::initiate_multipart(context, key, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Sends a part.
@@ -390,7 +390,7 @@ exported! {
         context: *mut BucketContext,
         key: *const c_char,
         properties: *mut PutProperties,
-        handler: *mut Handler<PutDataCallback>,
+        handler: *mut RequestHandler<PutDataCallback>,
         number: c_int,
         upload: *const c_char,
         content_length: c_int,
@@ -400,7 +400,7 @@ exported! {
     ) {
         let part = (number, upload, content_length, properties.cast_const());
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::upload_part(context.cast_const(), key, part, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::upload_part(context.cast_const(), key, part, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Publishes what a multipart upload sent.
@@ -416,7 +416,7 @@ exported! {
     ) {
         let document = (upload, content_length);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::complete_multipart(context.cast_const(), key, document, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::complete_multipart(context.cast_const(), key, document, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Tells of a page of an upload's parts.
@@ -429,12 +429,12 @@ exported! {
         max_parts: c_int,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const Handler<ListPartsCallback>,
+        handler: *const RequestHandler<ListPartsCallback>,
         data: *mut c_void,
     ) {
         let asked = (upload, marker, encoding, max_parts);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_parts(context.cast_const(), key, asked, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::list_parts(context.cast_const(), key, asked, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
     /// Forgets a multipart upload. Its callbacks get NULL as their data.
@@ -445,7 +445,7 @@ exported! {
         timeout_ms: c_int,
         handler: *mut ResponseHandler,
     ) {
-        let call = Call { queue: ptr::null_mut(), data: ptr::null_mut(), timeout_ms };
+        let call = RequestArguments { queue: ptr::null_mut(), data: ptr::null_mut(), timeout_ms };
         // SAFETY: the caller vouches for all arguments.
         unsafe { requests::abort_multipart(context.cast_const(), key, upload, call, handler) }
     }
@@ -461,12 +461,12 @@ exported! {
         max_uploads: c_int,
         queue: *mut RequestContext,
         timeout_ms: c_int,
-        handler: *const Handler<ListUploadsCallback>,
+        handler: *const RequestHandler<ListUploadsCallback>,
         data: *mut c_void,
     ) {
         let names = [prefix, key_marker, upload_marker, encoding, delimiter];
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_uploads(context.cast_const(), names, max_uploads, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::list_uploads(context.cast_const(), names, max_uploads, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 }
 

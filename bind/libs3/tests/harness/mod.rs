@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::Store;
 use tempfile::TempDir;
 
@@ -116,12 +116,12 @@ impl Lane {
     pub fn http() -> Self {
         let root = root();
         let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();
-        let identity = Identity::generate().unwrap();
+        let identity = AccessKeyPair::generate().unwrap();
         let config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         let gateway =
             Gateway::bind(Users::one(identity.clone(), Arc::new(store)), config).unwrap().spawn().unwrap();
         let host = gateway.local_addr().to_string();
-        let Identity { access_key, secret_key } = identity;
+        let AccessKeyPair { access_key, secret_key } = identity;
         Lane { root, host, access_key, secret_key, _gateway: Some(Box::new(gateway)) }
     }
 }

@@ -3,8 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use fordway_store::{
-    Bucket, CompleteOptions, CopyOptions, DeleteOptions, DocumentKind, ErrorKind, Expected, GetOptions,
-    ListQuery, MAX_DOCUMENT_BYTES, PartOptions, PutOptions, Store, Tags, UploadsQuery, Versioning,
+    Bucket, CompleteOptions, CopyOptions, DeleteOptions, DocumentKind, ErrorKind, ExpectedContent,
+    GetOptions, ListQuery, MAX_DOCUMENT_BYTES, PartOptions, PutOptions, Store, Tags, UploadsQuery,
+    VersioningState,
 };
 
 use super::{assert_kind, bucket, delete, get, head, key, put};
@@ -215,7 +216,7 @@ pub fn tags_have_limits(store: &dyn Store) {
 /// Every version has tags of its own; a delete marker has none.
 pub fn tags_of_versions(store: &dyn Store) {
     let b = bucket(store);
-    store.set_versioning(&b, Versioning::Enabled).unwrap();
+    store.set_versioning(&b, VersioningState::Enabled).unwrap();
     let one = put(store, &b, "k", b"one").version.unwrap();
     let two = put(store, &b, "k", b"two").version.unwrap();
     store.set_tags(&b, &key("k"), Some(&one), &tags(&[("one", "1")])).unwrap();
@@ -241,7 +242,7 @@ pub fn tags_of_an_upload(store: &dyn Store) {
     let upload = store.create_upload(&b, &key("k"), &options).unwrap();
     let mut part = store.part_writer(&b, &key("k"), &upload, 1, &PartOptions::default()).unwrap();
     part.write(b"x").unwrap();
-    let etag = part.commit(&Expected::default()).unwrap().etag;
+    let etag = part.commit(&ExpectedContent::default()).unwrap().etag;
     let parts = [fordway_store::CompletedPart::new(1, etag)];
     store.complete_upload(&b, &key("k"), &upload, &parts, &CompleteOptions::default()).unwrap();
     assert_eq!(store.tags(&b, &key("k"), None).unwrap(), wanted);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use fordway_store::{Bucket, Conditions, ErrorKind, ListQuery, Listing, PutOptions, Store};
+use fordway_store::{Bucket, Conditions, ErrorKind, ListQuery, ObjectListing, PutOptions, Store};
 
 use super::{all_keys, assert_kind, bucket, bytes, delete, get, head, key, put};
 
-fn names(listing: &Listing) -> Vec<&str> {
+fn names(listing: &ObjectListing) -> Vec<&str> {
     listing.entries.iter().map(|entry| entry.name()).collect()
 }
 

@@ -53,19 +53,19 @@ use fordway_store::{
 };
 
 /// A store to test, with whatever must live as long as it does.
-pub struct Fixture {
+pub struct StoreFixture {
     store: Arc<dyn Store>,
     _keep: Box<dyn std::any::Any>,
 }
 
-impl Fixture {
+impl StoreFixture {
     /// `keep` is dropped after the test: a temporary directory, a server.
     pub fn new(store: impl Store + 'static, keep: impl std::any::Any) -> Self {
-        Fixture { store: Arc::new(store), _keep: Box::new(keep) }
+        StoreFixture { store: Arc::new(store), _keep: Box::new(keep) }
     }
 }
 
-impl Deref for Fixture {
+impl Deref for StoreFixture {
     type Target = dyn Store;
 
     fn deref(&self) -> &Self::Target {
@@ -109,7 +109,7 @@ macro_rules! conformance_suite {
     (@declare ($open:expr); $($case:ident),* $(,)?) => {
         $(#[test]
         fn $case() {
-            let fixture: $crate::conformance::Fixture = $open;
+            let fixture: $crate::conformance::StoreFixture = $open;
             $crate::conformance::$case(&*fixture);
         })*
 
@@ -127,14 +127,14 @@ macro_rules! conformance_suite {
 
 /// Runs every case on a store of its own and returns how many there are; for fixtures that are too
 /// costly to make for each test, such as a file system. Panics with the names of those that failed.
-pub fn run_all(open: &dyn Fn() -> Fixture) -> usize {
+pub fn run_all(open: &dyn Fn() -> StoreFixture) -> usize {
     conformance_suite! { @list run (open) }
 }
 
 /// A case and its name.
 type Case = (&'static str, fn(&dyn Store));
 
-fn run_cases(cases: &[Case], open: &dyn Fn() -> Fixture) -> usize {
+fn run_cases(cases: &[Case], open: &dyn Fn() -> StoreFixture) -> usize {
     let fails = |case: fn(&dyn Store)| catch_unwind(AssertUnwindSafe(|| case(&*open()))).is_err();
     let failed: Vec<_> = cases.iter().filter(|(_, case)| fails(*case)).map(|(name, _)| name).collect();
     assert!(failed.is_empty(), "{} of {} cases failed: {failed:?}", failed.len(), cases.len());

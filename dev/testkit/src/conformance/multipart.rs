@@ -2,9 +2,9 @@
 
 use fordway_store::{
     BoxedMetadata, Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions,
-    CompletedPart, Conditions, ETag, ETagPolicy, ErrorKind, Expected, GetOptions, MIN_PART_BYTES, Metadata,
-    ObjectPart, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, UploadId, UploadsQuery,
-    Versioning,
+    CompletedPart, Conditions, ETag, ETagPolicy, ErrorKind, ExpectedContent, GetOptions, MIN_PART_BYTES,
+    Metadata, ObjectPart, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, UploadId,
+    UploadsQuery, VersioningState,
 };
 
 use super::{all_keys, assert_kind, bucket, bytes, get, head, key, put};
@@ -20,7 +20,7 @@ fn put_part(
     let options = PartOptions { size_hint: Some(body.len() as u64), ..Default::default() };
     let mut writer = store.part_writer(b, &key(name), upload, number, &options).unwrap();
     body.chunks(1 << 20).for_each(|chunk| writer.write(chunk).unwrap());
-    let etag = writer.commit(&Expected::default()).unwrap().etag;
+    let etag = writer.commit(&ExpectedContent::default()).unwrap().etag;
     CompletedPart::new(number, etag)
 }
 
@@ -159,7 +159,7 @@ pub fn multipart_refuses_what_does_not_fit(store: &dyn Store) {
     for number in [0, 10_001] {
         let upload = store.create_upload(&b, &key("k"), &PutOptions::default()).unwrap();
         let writer = store.part_writer(&b, &key("k"), &upload, number, &PartOptions::default());
-        let sent = writer.and_then(|writer| writer.commit(&Expected::default()));
+        let sent = writer.and_then(|writer| writer.commit(&ExpectedContent::default()));
         assert_kind(sent, ErrorKind::InvalidArgument);
         store.abort_upload(&b, &key("k"), &upload).unwrap();
     }
@@ -211,7 +211,7 @@ pub fn multipart_abort(store: &dyn Store) {
     let parts = store.list_parts(&b, &key("k"), &upload, &PartsQuery::default());
     assert_kind(parts, ErrorKind::NoSuchUpload);
     let writer = store.part_writer(&b, &key("k"), &upload, 1, &PartOptions::default());
-    let sent = writer.and_then(|writer| writer.commit(&Expected::default()));
+    let sent = writer.and_then(|writer| writer.commit(&ExpectedContent::default()));
     assert_kind(sent, ErrorKind::NoSuchUpload);
     store.delete_bucket(&b).unwrap();
 }
@@ -245,7 +245,7 @@ pub fn multipart_etag_is_that_of_s3(store: &dyn Store) {
 }
 
 /// An upload of two parts, 5 MiB and 1,000 bytes, to the key `d/k`.
-struct Upload<'s> {
+struct TwoPartUpload<'s> {
     store: &'s dyn Store,
     bucket: Bucket,
     id: UploadId,
@@ -253,11 +253,11 @@ struct Upload<'s> {
     parts: Vec<CompletedPart>,
 }
 
-impl<'s> Upload<'s> {
+impl<'s> TwoPartUpload<'s> {
     fn start(store: &'s dyn Store, bucket: &Bucket, options: &PutOptions) -> Self {
         let id = store.create_upload(bucket, &key("d/k"), options).unwrap();
         let bodies = [bytes(MIN_PART_BYTES as usize, 1), bytes(1000, 2)];
-        let mut upload = Upload { store, bucket: bucket.clone(), id, bodies, parts: Vec::new() };
+        let mut upload = TwoPartUpload { store, bucket: bucket.clone(), id, bodies, parts: Vec::new() };
         upload.parts = [2, 5].into_iter().zip(&upload.bodies).map(|(n, body)| upload.put(n, body)).collect();
         upload
     }
@@ -267,7 +267,7 @@ impl<'s> Upload<'s> {
         let writer = self.store.part_writer(&self.bucket, &key("d/k"), &self.id, number, &options);
         let mut writer = writer.unwrap();
         writer.write(body).unwrap();
-        let PutResult { etag, checksum, .. } = writer.commit(&Expected::default()).unwrap();
+        let PutResult { etag, checksum, .. } = writer.commit(&ExpectedContent::default()).unwrap();
         CompletedPart { number, etag, checksum }
     }
 
@@ -303,7 +303,7 @@ pub fn multipart_checksums_are_kept(store: &dyn Store) {
             }
             // Half of them without saying what follows from the algorithm.
             let stated = Some(kind).filter(|kind| *kind != ChecksumType::default_of(algorithm));
-            let upload = Upload::start(store, &b, &with_checksum(algorithm, stated));
+            let upload = TwoPartUpload::start(store, &b, &with_checksum(algorithm, stated));
             let listed = store.list_parts(&b, &key("d/k"), &upload.id, &PartsQuery::default()).unwrap();
             for (part, body) in listed.parts.iter().zip(&upload.bodies) {
                 assert_eq!(part.checksum, Some(Checksum::of(algorithm, body)), "{algorithm:?}");
@@ -325,7 +325,7 @@ pub fn multipart_checksums_are_kept(store: &dyn Store) {
 pub fn multipart_checksums_are_checked(store: &dyn Store) {
     let b = bucket(store);
     let algorithm = ChecksumAlgorithm::Crc32c;
-    let upload = Upload::start(store, &b, &with_checksum(algorithm, Some(ChecksumType::FullObject)));
+    let upload = TwoPartUpload::start(store, &b, &with_checksum(algorithm, Some(ChecksumType::FullObject)));
     let mut wrong = upload.parts.clone();
     wrong[0].checksum = Some(Checksum::of(algorithm, b"other"));
     assert_kind(upload.complete(&wrong, &CompleteOptions::default()), ErrorKind::InvalidPart);
@@ -349,7 +349,7 @@ pub fn multipart_checksum_without_the_number_of_parts(store: &dyn Store) {
     let b = bucket(store);
     let algorithm = ChecksumAlgorithm::Sha256;
     for number in [None, Some(2), Some(3)] {
-        let upload = Upload::start(store, &b, &with_checksum(algorithm, None));
+        let upload = TwoPartUpload::start(store, &b, &with_checksum(algorithm, None));
         let sum = Checksum { parts: number, ..composite(algorithm, &upload.bodies) };
         let done =
             upload.complete(&upload.parts, &CompleteOptions { checksum: Some(sum), ..Default::default() });
@@ -368,7 +368,10 @@ pub fn multipart_parts_are_checked(store: &dyn Store) {
         let options = PartOptions { checksum: Some(algorithm), ..Default::default() };
         let mut writer = store.part_writer(&b, &key("k"), &upload, 1, &options)?;
         writer.write(b"content")?;
-        writer.commit(&Expected { checksum: Some(Checksum::of(algorithm, stated)), ..Default::default() })
+        writer.commit(&ExpectedContent {
+            checksum: Some(Checksum::of(algorithm, stated)),
+            ..Default::default()
+        })
     };
     assert_kind(send(ChecksumAlgorithm::Sha1, b"other"), ErrorKind::BadDigest);
     assert_kind(send(ChecksumAlgorithm::Crc32, b"content"), ErrorKind::InvalidArgument);
@@ -381,7 +384,7 @@ pub fn multipart_parts_are_checked(store: &dyn Store) {
 /// A part of an object that was completed of several is read by its number, from 1 on.
 pub fn parts_are_read_by_number(store: &dyn Store) {
     let b = bucket(store);
-    let upload = Upload::start(store, &b, &PutOptions::default());
+    let upload = TwoPartUpload::start(store, &b, &PutOptions::default());
     upload.finish();
     let whole = upload.bodies.concat();
     let part = |name: &str, part: u16| {
@@ -412,9 +415,9 @@ pub fn parts_are_read_by_number(store: &dyn Store) {
 /// The parts of an object or version are known as long as it exists.
 pub fn parts_are_described(store: &dyn Store) {
     let b = bucket(store);
-    store.set_versioning(&b, Versioning::Enabled).unwrap();
+    store.set_versioning(&b, VersioningState::Enabled).unwrap();
     let algorithm = ChecksumAlgorithm::Crc64Nvme;
-    let upload = Upload::start(store, &b, &with_checksum(algorithm, None));
+    let upload = TwoPartUpload::start(store, &b, &with_checksum(algorithm, None));
     let version = upload.finish().version.unwrap();
     let described: Vec<ObjectPart> = (1..)
         .zip(&upload.bodies)
@@ -440,8 +443,8 @@ pub fn parts_are_described(store: &dyn Store) {
 /// A part may be copied from a version, and from a part of another object.
 pub fn parts_are_copied_from_versions_and_parts(store: &dyn Store) {
     let b = bucket(store);
-    store.set_versioning(&b, Versioning::Enabled).unwrap();
-    let source = Upload::start(store, &b, &PutOptions::default());
+    store.set_versioning(&b, VersioningState::Enabled).unwrap();
+    let source = TwoPartUpload::start(store, &b, &PutOptions::default());
     let version = source.finish().version.unwrap();
     put(store, &b, "d/k", b"newer");
     let upload = store.create_upload(&b, &key("to"), &PutOptions::default()).unwrap();

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use fordway_store::{
     BoxedMetadata, Bucket, ByteRange, Checksum, ChecksumAlgorithm, Conditions, CopyOptions, DeleteOptions,
-    ETag, ETagMatch, ETagPolicy, ErrorKind, Expected, GetOptions, Key, Metadata, PutOptions, Result, Store,
-    Versioning,
+    ETag, ETagMatch, ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, Metadata, PutOptions, Result,
+    Store, VersioningState,
 };
 
 use super::{all_keys, assert_kind, bucket, bytes, delete, get, head, key, put};
@@ -69,7 +69,7 @@ pub fn large_objects_stream(store: &dyn Store) {
     body.chunks(777_777).for_each(|chunk| writer.write(chunk).unwrap());
     assert_kind(get(store, &b, "big"), ErrorKind::NoSuchKey);
     let size = Some(body.len() as u64);
-    writer.commit(&Expected { size, ..Default::default() }).unwrap();
+    writer.commit(&ExpectedContent { size, ..Default::default() }).unwrap();
     let mut seen = Vec::new();
     let object = store.get(&b, &key("big"), &GetOptions::default()).unwrap();
     assert_eq!((object.info.size, object.range), (body.len() as u64, 0..body.len() as u64));
@@ -256,7 +256,7 @@ pub fn many_ranges_at_once(store: &dyn Store) {
 /// Many ranges of a version that is not the latest.
 pub fn many_ranges_of_a_version(store: &dyn Store) {
     let b = bucket(store);
-    store.set_versioning(&b, Versioning::Enabled).unwrap();
+    store.set_versioning(&b, VersioningState::Enabled).unwrap();
     let older = put(store, &b, "k", b"0123456789").version.unwrap();
     put(store, &b, "k", b"abc");
     let ranges = [ByteRange::Inclusive(2, 4), ByteRange::Last(1)];
@@ -387,17 +387,17 @@ pub fn wrong_digests_publish_nothing(store: &dyn Store) {
     put(store, &b, "k", b"old");
     let options =
         PutOptions { check_md5: true, checksum: Some(ChecksumAlgorithm::Crc32), ..Default::default() };
-    let commit = |expected: Expected| {
+    let commit = |expected: ExpectedContent| {
         let mut writer = store.writer(&b, &key("k"), &options)?;
         writer.write(b"new content")?;
         writer.commit(&expected)
     };
     let crc = Checksum { algorithm: ChecksumAlgorithm::Crc32, value: vec![1, 2, 3, 4], parts: None };
-    assert_kind(commit(Expected { md5: Some([7; 16]), ..Default::default() }), ErrorKind::BadDigest);
-    assert_kind(commit(Expected { checksum: Some(crc), ..Default::default() }), ErrorKind::BadDigest);
-    assert_kind(commit(Expected { size: Some(12), ..Default::default() }), ErrorKind::IncompleteBody);
+    assert_kind(commit(ExpectedContent { md5: Some([7; 16]), ..Default::default() }), ErrorKind::BadDigest);
+    assert_kind(commit(ExpectedContent { checksum: Some(crc), ..Default::default() }), ErrorKind::BadDigest);
+    assert_kind(commit(ExpectedContent { size: Some(12), ..Default::default() }), ErrorKind::IncompleteBody);
     assert_eq!(get(store, &b, "k").unwrap(), b"old");
-    commit(Expected { size: Some(11), ..Default::default() }).unwrap();
+    commit(ExpectedContent { size: Some(11), ..Default::default() }).unwrap();
     assert_eq!(get(store, &b, "k").unwrap(), b"new content");
 }
 

@@ -1,16 +1,16 @@
 //! Versions: what a bucket that keeps them does differently.
 
 use fordway_store::{
-    Bucket, ChecksumAlgorithm, ChecksumType, Conditions, CopyOptions, DeleteOptions, Deleted, ErrorKind,
-    Expected, GetOptions, PutOptions, Result, Store, VersionId, VersionListing, VersionSummary, Versioning,
-    VersionsQuery,
+    Bucket, ChecksumAlgorithm, ChecksumType, Conditions, CopyOptions, DeleteOptions, DeleteResult, ErrorKind,
+    ExpectedContent, GetOptions, PutOptions, Result, Store, VersionId, VersionListing, VersionSummary,
+    VersioningState, VersionsQuery,
 };
 
 use super::{all_keys, assert_kind, bucket, delete, get, head, key, put};
 
 fn versioned(store: &dyn Store) -> Bucket {
     let bucket = bucket(store);
-    store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
     bucket
 }
 
@@ -23,7 +23,7 @@ fn get_version(store: &dyn Store, b: &Bucket, name: &str, version: &VersionId) -
     store.get(b, &key(name), &GetOptions::version(version.clone()))?.content.into_vec()
 }
 
-fn delete_version(store: &dyn Store, b: &Bucket, name: &str, version: &VersionId) -> Deleted {
+fn delete_version(store: &dyn Store, b: &Bucket, name: &str, version: &VersionId) -> DeleteResult {
     let options = DeleteOptions { version: Some(version.clone()), ..Default::default() };
     store.delete(b, &key(name), &options).unwrap()
 }
@@ -53,16 +53,16 @@ fn all_versions(store: &dyn Store, b: &Bucket) -> Vec<String> {
 /// Versioning is switched on and off, but a bucket never forgets that it kept versions.
 pub fn versioning_is_a_state_of_the_bucket(store: &dyn Store) {
     let b = bucket(store);
-    assert_eq!(store.versioning(&b).unwrap(), Versioning::Unversioned);
-    for state in [Versioning::Enabled, Versioning::Suspended, Versioning::Enabled] {
+    assert_eq!(store.versioning(&b).unwrap(), VersioningState::Unversioned);
+    for state in [VersioningState::Enabled, VersioningState::Suspended, VersioningState::Enabled] {
         store.set_versioning(&b, state).unwrap();
         assert_eq!(store.versioning(&b).unwrap(), state);
     }
-    assert_kind(store.set_versioning(&b, Versioning::Unversioned), ErrorKind::InvalidArgument);
-    assert_eq!(store.versioning(&b).unwrap(), Versioning::Enabled);
+    assert_kind(store.set_versioning(&b, VersioningState::Unversioned), ErrorKind::InvalidArgument);
+    assert_eq!(store.versioning(&b).unwrap(), VersioningState::Enabled);
     let missing = Bucket::new("missing").unwrap();
     assert_kind(store.versioning(&missing), ErrorKind::NoSuchBucket);
-    assert_kind(store.set_versioning(&missing, Versioning::Enabled), ErrorKind::NoSuchBucket);
+    assert_kind(store.set_versioning(&missing, VersioningState::Enabled), ErrorKind::NoSuchBucket);
     assert_kind(store.list_versions(&missing, &VersionsQuery::default()), ErrorKind::NoSuchBucket);
 }
 
@@ -74,7 +74,7 @@ pub fn without_versioning_there_is_one_version(store: &dyn Store) {
     assert_eq!(head(store, &b, "k").unwrap().version, None);
     assert_eq!(all_versions(store, &b), ["k@null*"]);
     assert_eq!(get_version(store, &b, "k", &VersionId::null()).unwrap(), b"new");
-    assert_eq!(store.delete(&b, &key("k"), &DeleteOptions::default()).unwrap(), Deleted::default());
+    assert_eq!(store.delete(&b, &key("k"), &DeleteOptions::default()).unwrap(), DeleteResult::default());
     assert!(all_versions(store, &b).is_empty());
     put(store, &b, "k", b"again");
     assert!(!delete_version(store, &b, "k", &VersionId::null()).is_marker);
@@ -113,7 +113,7 @@ pub fn overwriting_keeps_versions(store: &dyn Store) {
 pub fn objects_of_before_are_the_version_null(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "k", b"before");
-    store.set_versioning(&b, Versioning::Enabled).unwrap();
+    store.set_versioning(&b, VersioningState::Enabled).unwrap();
     assert_eq!(all_versions(store, &b), ["k@null*"]);
     let version = put_version(store, &b, "k", b"after");
     assert!(!version.is_null());
@@ -161,12 +161,12 @@ pub fn deleting_a_version_promotes_the_next(store: &dyn Store) {
     let three = put_version(store, &b, "d/k", b"three");
     let marker = mark(store, &b, "d/k");
     let removed = delete_version(store, &b, "d/k", &marker);
-    assert_eq!(removed, Deleted { version: Some(marker.clone()), is_marker: true });
+    assert_eq!(removed, DeleteResult { version: Some(marker.clone()), is_marker: true });
     assert_eq!(get(store, &b, "d/k").unwrap(), b"three");
     assert_eq!(all_keys(store, &b), ["d/k"]);
 
     let removed = delete_version(store, &b, "d/k", &three);
-    assert_eq!(removed, Deleted { version: Some(three.clone()), is_marker: false });
+    assert_eq!(removed, DeleteResult { version: Some(three.clone()), is_marker: false });
     assert_eq!(get(store, &b, "d/k").unwrap(), b"two");
     assert_kind(get_version(store, &b, "d/k", &three), ErrorKind::NoSuchVersion);
     delete_version(store, &b, "d/k", &one);
@@ -184,7 +184,7 @@ pub fn deleting_a_version_promotes_the_next(store: &dyn Store) {
 pub fn suspended_versioning_replaces_null(store: &dyn Store) {
     let b = versioned(store);
     let kept = put_version(store, &b, "k", b"kept");
-    store.set_versioning(&b, Versioning::Suspended).unwrap();
+    store.set_versioning(&b, VersioningState::Suspended).unwrap();
     let made = put(store, &b, "k", b"null 1");
     // Over HTTP this name is left out, as AWS leaves it out.
     assert!(made.version.is_none_or(|version| version.is_null()));
@@ -194,13 +194,13 @@ pub fn suspended_versioning_replaces_null(store: &dyn Store) {
     assert_eq!(get_version(store, &b, "k", &kept).unwrap(), b"kept");
 
     let deleted = store.delete(&b, &key("k"), &DeleteOptions::default()).unwrap();
-    assert_eq!(deleted, Deleted { version: Some(VersionId::null()), is_marker: true });
+    assert_eq!(deleted, DeleteResult { version: Some(VersionId::null()), is_marker: true });
     assert_eq!(all_versions(store, &b), ["k@!null*".to_owned(), format!("k@{kept}")]);
-    store.set_versioning(&b, Versioning::Enabled).unwrap();
+    store.set_versioning(&b, VersioningState::Enabled).unwrap();
     let newer = put_version(store, &b, "k", b"newer");
     assert_eq!(all_versions(store, &b), [format!("k@{newer}*"), "k@!null".to_owned(), format!("k@{kept}")]);
     // The version null is replaced where it lies in the middle, too.
-    store.set_versioning(&b, Versioning::Suspended).unwrap();
+    store.set_versioning(&b, VersioningState::Suspended).unwrap();
     put(store, &b, "k", b"null 3");
     assert_eq!(all_versions(store, &b), ["k@null*".to_owned(), format!("k@{newer}"), format!("k@{kept}")]);
 }
@@ -212,7 +212,7 @@ pub fn versions_list_their_checksums(store: &dyn Store) {
         let options = PutOptions { checksum: Some(algorithm), ..Default::default() };
         let mut writer = store.writer(&b, &key("k"), &options).unwrap();
         writer.write(b"x").unwrap();
-        writer.commit(&Expected::default()).unwrap();
+        writer.commit(&ExpectedContent::default()).unwrap();
     }
     store.delete(&b, &key("k"), &DeleteOptions::default()).unwrap();
     let page = store.list_versions(&b, &VersionsQuery::default()).unwrap();

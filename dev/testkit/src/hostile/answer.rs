@@ -4,13 +4,13 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::{Asked, Lie, Request};
+use super::{Lie, RecordedRequest, RequestedRange};
 
 const BOUNDARY: &str = "a-boundary-of-the-hostile-server";
 
 /// An answer as it will be sent, but for how.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct HostileResponse {
     pub(super) status: u16,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Vec<u8>,
@@ -21,7 +21,7 @@ pub(super) struct Answer {
 }
 
 /// The answer to `request` for `file`, with every lie that concerns its content.
-pub(super) fn answer(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
+pub(super) fn answer(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> HostileResponse {
     let told = document(request, lies).or_else(|| refusal(request, lies));
     let mut answer = told.unwrap_or_else(|| content(request, file, lies));
     answer.is_head_only = request.method == "HEAD";
@@ -29,7 +29,7 @@ pub(super) fn answer(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
 }
 
 /// Another document than the file, on request.
-fn document(request: &Request, lies: &[Lie]) -> Option<Answer> {
+fn document(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> {
     let documents = lies.iter().filter_map(|lie| match lie {
         Lie::Document(ending, kind, body) => Some((*ending, *kind, body)),
         _ => None,
@@ -44,31 +44,31 @@ fn document(request: &Request, lies: &[Lie]) -> Option<Answer> {
     match documents.find(is_asked) {
         Some((_, kind, body)) => {
             let headers = vec![("Content-Type", kind.to_owned())];
-            Some(Answer {
+            Some(HostileResponse {
                 status: 200,
                 headers,
                 body: body.clone().into_bytes(),
                 is_aside: true,
-                ..Answer::default()
+                ..HostileResponse::default()
             })
         }
         None if has_any && request.target.ends_with(".meta4") => {
-            Some(Answer { status: 404, ..Answer::default() })
+            Some(HostileResponse { status: 404, ..HostileResponse::default() })
         }
         None => None,
     }
 }
 
 /// An answer that has nothing of the file.
-fn refusal(request: &Request, lies: &[Lie]) -> Option<Answer> {
-    let status = |status| Answer { status, ..Answer::default() };
+fn refusal(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> {
+    let status = |status| HostileResponse { status, ..HostileResponse::default() };
     let told = lies.iter().find_map(|lie| match lie {
         Lie::Status(code, retry_after) => {
             let headers = retry_after.iter().map(|seconds| ("Retry-After", seconds.to_string())).collect();
-            Some(Answer { headers, ..status(*code) })
+            Some(HostileResponse { headers, ..status(*code) })
         }
         Lie::Redirect(code, location) => {
-            Some(Answer { headers: vec![("Location", location.clone())], ..status(*code) })
+            Some(HostileResponse { headers: vec![("Location", location.clone())], ..status(*code) })
         }
         Lie::RefusesDigests(code) if request.header("want-digest").is_some() => Some(status(*code)),
         Lie::HeadBytesMax(most) if request.head_bytes > *most => Some(status(400)),
@@ -78,7 +78,7 @@ fn refusal(request: &Request, lies: &[Lie]) -> Option<Answer> {
     told.or_else(|| (!is_known).then(|| status(405)))
 }
 
-fn content(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
+fn content(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> HostileResponse {
     let version =
         lies.iter().find_map(|lie| if let Lie::Version(version) = lie { Some(*version) } else { None });
     let changed: Vec<u8>;
@@ -102,7 +102,7 @@ fn content(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
     let etag = format!("\"version-{}\"", version.unwrap_or(0));
     let mut answer = match ranges(request, &etag, lies) {
         Some(asked) => partial(&asked, file, lies),
-        None => Answer { status: 200, body: file.to_vec(), ..Answer::default() },
+        None => HostileResponse { status: 200, body: file.to_vec(), ..HostileResponse::default() },
     };
     answer.headers.push(("Accept-Ranges", "bytes".to_owned()));
     if !lies.contains(&Lie::NoETag) {
@@ -122,7 +122,7 @@ fn content(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
 }
 
 /// The ranges to serve; `None` for the whole file.
-fn ranges(request: &Request, etag: &str, lies: &[Lie]) -> Option<Vec<Asked>> {
+fn ranges(request: &RecordedRequest, etag: &str, lies: &[Lie]) -> Option<Vec<RequestedRange>> {
     let asked = request.asked().filter(|_| request.method == "GET")?;
     let is_pinned_to_another = request.header("if-range").is_some_and(|pinned| pinned != etag);
     let is_whole = lies.iter().any(|lie| match lie {
@@ -136,15 +136,15 @@ fn ranges(request: &Request, etag: &str, lies: &[Lie]) -> Option<Vec<Asked>> {
 }
 
 /// 206 for what there is of the ranges, 416 where there is nothing.
-fn partial(asked: &[Asked], file: &[u8], lies: &[Lie]) -> Answer {
+fn partial(asked: &[RequestedRange], file: &[u8], lies: &[Lie]) -> HostileResponse {
     let size = file.len() as u64;
     let mut parts: Vec<(u64, u64)> = asked.iter().filter_map(|range| range.within(size)).collect();
     let is_multiple = asked.len() > 1;
     if parts.is_empty() {
-        return Answer {
+        return HostileResponse {
             status: 416,
             headers: vec![("Content-Range", format!("bytes */{size}"))],
-            ..Answer::default()
+            ..HostileResponse::default()
         };
     }
     let mut is_multipart = is_multiple;
@@ -191,17 +191,17 @@ fn bytes_of(file: &[u8], (start, end): (u64, u64), lies: &[Lie]) -> Vec<u8> {
     bytes
 }
 
-fn single(part: (u64, u64), file: &[u8], lies: &[Lie]) -> Answer {
+fn single(part: (u64, u64), file: &[u8], lies: &[Lie]) -> HostileResponse {
     let headers = content_range(part, file.len() as u64, lies).map(|value| ("Content-Range", value));
-    Answer {
+    HostileResponse {
         status: 206,
         headers: headers.into_iter().collect(),
         body: bytes_of(file, part, lies),
-        ..Answer::default()
+        ..HostileResponse::default()
     }
 }
 
-fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> Answer {
+fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> HostileResponse {
     let chosen = lies.iter().find_map(|lie| match lie {
         Lie::Boundary(boundary, is_quoted) => Some((*boundary, *is_quoted)),
         _ => None,
@@ -236,7 +236,7 @@ fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> Answer {
     }
     let quote = if is_quoted { "\"" } else { "" };
     let kind = format!("multipart/byteranges; boundary={quote}{boundary}{quote}");
-    Answer { status: 206, headers: vec![("Content-Type", kind)], body, ..Answer::default() }
+    HostileResponse { status: 206, headers: vec![("Content-Type", kind)], body, ..HostileResponse::default() }
 }
 
 /// What `Content-Range` says of a part; `None` to say nothing.
@@ -256,7 +256,7 @@ fn content_range((start, end): (u64, u64), size: u64, lies: &[Lie]) -> Option<St
 
 /// What becomes of the connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum ConnectionFate {
     /// It serves the next request.
     GoOn,
     /// It closes.
@@ -267,16 +267,20 @@ pub(super) enum After {
 
 /// Where a body ends before its end, and how.
 #[derive(Clone, Copy)]
-enum Cut {
+enum BodyCut {
     Reset(usize),
     Close(usize),
     Stall(usize),
 }
 
-pub(super) fn send(mut stream: &TcpStream, answer: &Answer, lies: &[Lie]) -> io::Result<After> {
+pub(super) fn send(
+    mut stream: &TcpStream,
+    answer: &HostileResponse,
+    lies: &[Lie],
+) -> io::Result<ConnectionFate> {
     if lies.contains(&Lie::Mute) {
         while stream.read(&mut [0; 512]).is_ok_and(|len| len > 0) {}
-        return Ok(After::Gone);
+        return Ok(ConnectionFate::Gone);
     }
     let head = head(answer, lies);
     match lies.iter().find_map(|lie| if let Lie::SlowHead(pause) = lie { Some(*pause) } else { None }) {
@@ -285,9 +289,9 @@ pub(super) fn send(mut stream: &TcpStream, answer: &Answer, lies: &[Lie]) -> io:
     }
     let body = if answer.is_head_only { Vec::new() } else { framed(&answer.body, lies) };
     let cut = lies.iter().find_map(|lie| match lie {
-        Lie::ResetAt(at) => Some(Cut::Reset(*at)),
-        Lie::CloseAt(at) => Some(Cut::Close(*at)),
-        Lie::StallAt(at) => Some(Cut::Stall(*at)),
+        Lie::ResetAt(at) => Some(BodyCut::Reset(*at)),
+        Lie::CloseAt(at) => Some(BodyCut::Close(*at)),
+        Lie::StallAt(at) => Some(BodyCut::Stall(*at)),
         _ => None,
     });
     if let Some(cut) = cut {
@@ -299,25 +303,25 @@ pub(super) fn send(mut stream: &TcpStream, answer: &Answer, lies: &[Lie]) -> io:
     }
     let closes =
         [Lie::ClosesAfter, Lie::UntilClose, Lie::DropsPipelined].iter().any(|lie| lies.contains(lie));
-    Ok(if closes { After::Close } else { After::GoOn })
+    Ok(if closes { ConnectionFate::Close } else { ConnectionFate::GoOn })
 }
 
-fn send_part(mut stream: &TcpStream, body: &[u8], cut: Cut) -> io::Result<After> {
-    let (Cut::Reset(at) | Cut::Close(at) | Cut::Stall(at)) = cut;
+fn send_part(mut stream: &TcpStream, body: &[u8], cut: BodyCut) -> io::Result<ConnectionFate> {
+    let (BodyCut::Reset(at) | BodyCut::Close(at) | BodyCut::Stall(at)) = cut;
     stream.write_all(&body[..at.min(body.len())])?;
     match cut {
-        Cut::Reset(_) => {
+        BodyCut::Reset(_) => {
             // A reset overtakes what the client has not read yet. With a moment's time it has, and the cut
             // is where the test wants it.
             std::thread::sleep(Duration::from_millis(20));
             // To be connected to nothing ends the connection by a reset, no matter who else holds it.
             rustix::net::connect_unspec(stream)?;
-            Ok(After::Gone)
+            Ok(ConnectionFate::Gone)
         }
-        Cut::Close(_) => Ok(After::Close),
-        Cut::Stall(_) => {
+        BodyCut::Close(_) => Ok(ConnectionFate::Close),
+        BodyCut::Stall(_) => {
             while stream.read(&mut [0; 512]).is_ok_and(|len| len > 0) {}
-            Ok(After::Gone)
+            Ok(ConnectionFate::Gone)
         }
     }
 }
@@ -339,7 +343,7 @@ fn dribble(mut stream: &TcpStream, head: &[u8], pause: Duration) -> io::Result<(
     Ok(())
 }
 
-fn head(answer: &Answer, lies: &[Lie]) -> String {
+fn head(answer: &HostileResponse, lies: &[Lie]) -> String {
     let end_of_line = if lies.contains(&Lie::BareLineFeeds) { "\n" } else { "\r\n" };
     let mut head = format!("HTTP/1.1 {} {}{end_of_line}", answer.status, reason(answer.status));
     for (name, value) in &answer.headers {

@@ -1,6 +1,6 @@
 //! A server of one file, by HTTP/1.1 or HTTP/2, that does exactly what it is told to, right or wrong.
 //!
-//! Without a [`Script`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
+//! Without a [`LieScript`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
 //! pipelining. A script adds [`Lie`]s, to every answer or to some; they combine as far as that makes sense.
 //! What a client asked for is kept, so that a test can say how often it tried and how.
 //!
@@ -15,66 +15,66 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use self::answer::After;
-use self::streams::Certificate;
-use super::proxy::{Acceptor, lock};
+use self::answer::ConnectionFate;
+use self::streams::ServerCertificate;
+use super::proxy::{ConnectionAcceptor, lock};
 
 /// The server. It listens on a free port of a loopback address that no other server of this process has: what a
 /// client has learned of one is never taken for knowledge of another that got its port. It is gone when this is
 /// dropped.
 #[derive(Debug)]
 pub struct HostileServer {
-    shared: Arc<Shared>,
-    acceptor: Acceptor,
+    shared: Arc<HostileState>,
+    acceptor: ConnectionAcceptor,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct HostileState {
     file: Vec<u8>,
-    protocol: Protocol,
-    script: Mutex<Script>,
-    requests: Mutex<Vec<Request>>,
+    protocol: ServerProtocol,
+    script: Mutex<LieScript>,
+    requests: Mutex<Vec<RecordedRequest>>,
 }
 
 /// What is spoken.
 #[derive(Debug)]
-enum Protocol {
+enum ServerProtocol {
     Http1,
     Http2,
     /// Through TLS, in whose handshake nothing else can be agreed on.
-    SecureHttp2(Certificate),
+    SecureHttp2(ServerCertificate),
 }
 
 impl HostileServer {
     /// Serves `file` at any path. Panics if there is no port, as everything here does when a test cannot go on.
-    pub fn start(file: impl Into<Vec<u8>>, script: Script) -> Self {
-        Self::speaking(|_| Protocol::Http1, file.into(), script)
+    pub fn start(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
+        Self::speaking(|_| ServerProtocol::Http1, file.into(), script)
     }
 
     /// The same by HTTP/2, for clients that know it beforehand.
-    pub fn start_http2(file: impl Into<Vec<u8>>, script: Script) -> Self {
-        Self::speaking(|_| Protocol::Http2, file.into(), script)
+    pub fn start_http2(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
+        Self::speaking(|_| ServerProtocol::Http2, file.into(), script)
     }
 
     /// The same through TLS. It takes nothing else.
-    pub fn start_secure_http2(file: impl Into<Vec<u8>>, script: Script) -> Self {
-        Self::speaking(|own| Protocol::SecureHttp2(Certificate::new(own)), file.into(), script)
+    pub fn start_secure_http2(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
+        Self::speaking(|own| ServerProtocol::SecureHttp2(ServerCertificate::new(own)), file.into(), script)
     }
 
     /// Its certificate, as PEM, where it has one.
     pub fn certificate(&self) -> Option<&str> {
-        if let Protocol::SecureHttp2(certificate) = &self.shared.protocol {
+        if let ServerProtocol::SecureHttp2(certificate) = &self.shared.protocol {
             Some(&certificate.pem)
         } else {
             None
         }
     }
 
-    fn speaking(protocol: impl FnOnce(Ipv4Addr) -> Protocol, file: Vec<u8>, script: Script) -> Self {
+    fn speaking(protocol: impl FnOnce(Ipv4Addr) -> ServerProtocol, file: Vec<u8>, script: LieScript) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let [_, first, second, third] = STARTED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let own = Ipv4Addr::new(127, 1 + first, second, third);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(HostileState {
             file,
             protocol: protocol(own),
             script: Mutex::new(script),
@@ -83,12 +83,12 @@ impl HostileServer {
         let serve = {
             let shared = Arc::clone(&shared);
             move |stream: &TcpStream, number, _: &_| match &shared.protocol {
-                Protocol::Http1 => serve(stream, number, &shared),
-                Protocol::Http2 => streams::serve(stream, number, &shared, None),
-                Protocol::SecureHttp2(own) => streams::serve(stream, number, &shared, Some(own)),
+                ServerProtocol::Http1 => serve(stream, number, &shared),
+                ServerProtocol::Http2 => streams::serve(stream, number, &shared, None),
+                ServerProtocol::SecureHttp2(own) => streams::serve(stream, number, &shared, Some(own)),
             }
         };
-        HostileServer { shared, acceptor: Acceptor::start(own, serve) }
+        HostileServer { shared, acceptor: ConnectionAcceptor::start(own, serve) }
     }
 
     /// The file's URL.
@@ -103,12 +103,12 @@ impl HostileServer {
     }
 
     /// Goes by another script from the next request on. Requests and connections are counted on.
-    pub fn follow(&self, script: Script) {
+    pub fn follow(&self, script: LieScript) {
         *lock(&self.shared.script) = script;
     }
 
     /// What was asked so far, in the order of arrival.
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         lock(&self.shared.requests).clone()
     }
 
@@ -118,9 +118,9 @@ impl HostileServer {
     }
 }
 
-impl Shared {
+impl HostileState {
     /// Keeps a request, and says what to do to its answer.
-    fn lies_for(&self, request: &Request) -> Vec<Lie> {
+    fn lies_for(&self, request: &RecordedRequest) -> Vec<Lie> {
         let mut requests = lock(&self.requests);
         requests.push(request.clone());
         lock(&self.script).lies(requests.len() - 1, request.connection, &request.method)
@@ -128,9 +128,9 @@ impl Shared {
 }
 
 /// Answers the requests of a connection until one side has enough.
-fn serve(stream: &TcpStream, connection: usize, shared: &Shared) {
+fn serve(stream: &TcpStream, connection: usize, shared: &HostileState) {
     let mut reader = BufReader::new(stream);
-    while let Ok(Some(mut request)) = Request::read(&mut reader) {
+    while let Ok(Some(mut request)) = RecordedRequest::read(&mut reader) {
         request.connection = connection;
         let lies = shared.lies_for(&request);
         let is_left = lies.contains(&Lie::LeavesPipelined) && has_more(&reader);
@@ -138,18 +138,18 @@ fn serve(stream: &TcpStream, connection: usize, shared: &Shared) {
         let is_last = request.header("connection") == Some("close");
         let lies = if answer.is_aside { &[][..] } else { &lies };
         match answer::send(stream, &answer, lies) {
-            Ok(After::GoOn) if is_left => {
+            Ok(ConnectionFate::GoOn) if is_left => {
                 drain(&mut reader);
                 break;
             }
-            Ok(After::GoOn) if !is_last => {}
-            Ok(After::GoOn | After::Close) => {
+            Ok(ConnectionFate::GoOn) if !is_last => {}
+            Ok(ConnectionFate::GoOn | ConnectionFate::Close) => {
                 // To close over requests that nobody read would be a reset, and the answer might be lost.
                 let _ = stream.shutdown(Shutdown::Write);
                 drain(&mut reader);
                 break;
             }
-            Ok(After::Gone) | Err(_) => break,
+            Ok(ConnectionFate::Gone) | Err(_) => break,
         }
     }
 }
@@ -270,54 +270,54 @@ pub enum Lie {
 
 /// Which lies are told when.
 #[derive(Clone, Debug, Default)]
-pub struct Script(Vec<(When, Lie)>);
+pub struct LieScript(Vec<(LieTrigger, Lie)>);
 
 #[derive(Clone, Debug)]
-enum When {
+enum LieTrigger {
     Always,
     Requests(std::ops::Range<usize>),
     Connections(std::ops::Range<usize>),
     Method(&'static str),
 }
 
-impl Script {
+impl LieScript {
     /// No lies: a correct server.
     pub fn honest() -> Self {
-        Script::default()
+        LieScript::default()
     }
 
     /// Adds a lie to every answer.
     pub fn always(self, lie: Lie) -> Self {
-        self.with(When::Always, lie)
+        self.with(LieTrigger::Always, lie)
     }
 
     /// Adds a lie to the answers of these requests, counted from 0 over all connections.
     pub fn on_requests(self, numbers: std::ops::Range<usize>, lie: Lie) -> Self {
-        self.with(When::Requests(numbers), lie)
+        self.with(LieTrigger::Requests(numbers), lie)
     }
 
     /// Adds a lie to all answers on these connections, counted from 0.
     pub fn on_connections(self, numbers: std::ops::Range<usize>, lie: Lie) -> Self {
-        self.with(When::Connections(numbers), lie)
+        self.with(LieTrigger::Connections(numbers), lie)
     }
 
     /// Adds a lie to the answers to requests of this method.
     pub fn on_method(self, method: &'static str, lie: Lie) -> Self {
-        self.with(When::Method(method), lie)
+        self.with(LieTrigger::Method(method), lie)
     }
 
-    fn with(mut self, when: When, lie: Lie) -> Self {
+    fn with(mut self, when: LieTrigger, lie: Lie) -> Self {
         self.0.push((when, lie));
         self
     }
 
     /// What to do to the answer of one request.
     fn lies(&self, request: usize, connection: usize, method: &str) -> Vec<Lie> {
-        let is_due = |when: &When| match when {
-            When::Always => true,
-            When::Requests(numbers) => numbers.contains(&request),
-            When::Connections(numbers) => numbers.contains(&connection),
-            When::Method(wanted) => *wanted == method,
+        let is_due = |when: &LieTrigger| match when {
+            LieTrigger::Always => true,
+            LieTrigger::Requests(numbers) => numbers.contains(&request),
+            LieTrigger::Connections(numbers) => numbers.contains(&connection),
+            LieTrigger::Method(wanted) => *wanted == method,
         };
         self.0.iter().filter(|(when, _)| is_due(when)).map(|(_, lie)| lie.clone()).collect()
     }
@@ -325,7 +325,7 @@ impl Script {
 
 /// A request as it came.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct RecordedRequest {
     /// The connection it came on, from 0.
     pub connection: usize,
     /// `GET`, `HEAD` or whatever was sent.
@@ -340,16 +340,16 @@ pub struct Request {
 
 /// One range of a `Range` header, its end included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum RequestedRange {
     Between(u64, u64),
     From(u64),
     Last(u64),
 }
 
-impl Request {
+impl RecordedRequest {
     /// Reads one head; `None` at the end of the connection. A body must not follow.
     fn read(reader: &mut impl BufRead) -> io::Result<Option<Self>> {
-        let mut request = Request::default();
+        let mut request = RecordedRequest::default();
         let mut line = String::new();
         loop {
             line.clear();
@@ -381,19 +381,19 @@ impl Request {
     }
 
     /// The ranges; `None` where the whole is asked for, or the header makes no sense.
-    fn asked(&self) -> Option<Vec<Asked>> {
+    fn asked(&self) -> Option<Vec<RequestedRange>> {
         let list = self.header("range")?.strip_prefix("bytes=")?;
-        list.split(',').map(|range| Asked::parse(range.trim())).collect()
+        list.split(',').map(|range| RequestedRange::parse(range.trim())).collect()
     }
 }
 
-impl Asked {
+impl RequestedRange {
     fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.split_once('-')?;
         match (first.parse(), last.parse()) {
-            (Ok(first), Ok(last)) if first <= last => Some(Asked::Between(first, last)),
-            (Ok(first), Err(_)) if last.is_empty() => Some(Asked::From(first)),
-            (Err(_), Ok(last)) if first.is_empty() => Some(Asked::Last(last)),
+            (Ok(first), Ok(last)) if first <= last => Some(RequestedRange::Between(first, last)),
+            (Ok(first), Err(_)) if last.is_empty() => Some(RequestedRange::From(first)),
+            (Err(_), Ok(last)) if first.is_empty() => Some(RequestedRange::Last(last)),
             _ => None,
         }
     }
@@ -401,9 +401,9 @@ impl Asked {
     /// The bytes of a file of `size` bytes that are meant, end excluded; `None` where there are none.
     fn within(self, size: u64) -> Option<(u64, u64)> {
         let (start, end) = match self {
-            Asked::Between(first, last) => (first, size.min(last.saturating_add(1))),
-            Asked::From(first) => (first, size),
-            Asked::Last(count) => (size.saturating_sub(count), size),
+            RequestedRange::Between(first, last) => (first, size.min(last.saturating_add(1))),
+            RequestedRange::From(first) => (first, size),
+            RequestedRange::Last(count) => (size.saturating_sub(count), size),
         };
         (start < end).then_some((start, end))
     }

@@ -15,8 +15,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
-use super::answer::{self, Answer};
-use super::{Lie, Request, Shared, lock};
+use super::answer::{self, HostileResponse};
+use super::{HostileState, Lie, RecordedRequest, lock};
 
 /// Streams at once, unless told otherwise.
 const STREAMS_MAX: u32 = 100;
@@ -24,12 +24,12 @@ const STREAMS_MAX: u32 = 100;
 const TURNS: usize = 8;
 
 /// What a server shows in handshakes.
-pub(super) struct Certificate {
+pub(super) struct ServerCertificate {
     pub(super) pem: String,
     acceptor: TlsAcceptor,
 }
 
-impl Certificate {
+impl ServerCertificate {
     /// A new one of this address, which vouches for itself.
     pub(super) fn new(address: Ipv4Addr) -> Self {
         let made = rcgen::generate_simple_self_signed(vec![address.to_string()]).expect("a certificate");
@@ -40,11 +40,11 @@ impl Certificate {
         let config = config.with_single_cert(vec![made.cert.der().clone()], key);
         let mut config = config.expect("a key that fits");
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Certificate { pem: made.cert.pem(), acceptor: TlsAcceptor::from(Arc::new(config)) }
+        ServerCertificate { pem: made.cert.pem(), acceptor: TlsAcceptor::from(Arc::new(config)) }
     }
 }
 
-impl fmt::Debug for Certificate {
+impl fmt::Debug for ServerCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Certificate")
     }
@@ -54,8 +54,8 @@ impl fmt::Debug for Certificate {
 pub(super) fn serve(
     stream: &TcpStream,
     connection: usize,
-    shared: &Shared,
-    certificate: Option<&Certificate>,
+    shared: &HostileState,
+    certificate: Option<&ServerCertificate>,
 ) {
     let Ok(runtime) = Runtime::new_current_thread().enable_io().build() else { return };
     let answering = async {
@@ -78,7 +78,7 @@ pub(super) fn serve(
 async fn answer_all(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     stream: &TcpStream,
-    (connection, shared): (usize, &Shared),
+    (connection, shared): (usize, &HostileState),
 ) -> io::Result<()> {
     let told = lock(&shared.script).lies(usize::MAX, connection, "");
     let most = told.iter().find_map(|lie| if let Lie::StreamsMax(most) = lie { Some(*most) } else { None });
@@ -103,18 +103,18 @@ async fn answer_all(
 }
 
 /// A request in the terms of HTTP/1.1; for the bytes of its head goes what it would have there.
-fn read(asked: &http::Request<RecvStream>, connection: usize) -> Request {
+fn read(asked: &http::Request<RecvStream>, connection: usize) -> RecordedRequest {
     let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers: Vec<_> =
         asked.headers().iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
     let target = asked.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let head_bytes =
         target.len() + headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum::<usize>();
-    Request { connection, method: asked.method().to_string(), target, headers, head_bytes }
+    RecordedRequest { connection, method: asked.method().to_string(), target, headers, head_bytes }
 }
 
 /// Sends an answer, with the lies that concern how.
-async fn send(mut respond: SendResponse<Bytes>, answer: Answer, lies: Vec<Lie>, socket: TcpStream) {
+async fn send(mut respond: SendResponse<Bytes>, answer: HostileResponse, lies: Vec<Lie>, socket: TcpStream) {
     if lies.contains(&Lie::RefusesStream) {
         return respond.send_reset(Reason::REFUSED_STREAM);
     }
@@ -153,7 +153,7 @@ async fn end(mut stream: SendStream<Bytes>, lie: &Lie, socket: &TcpStream) {
     }
 }
 
-fn head(answer: &Answer, lies: &[Lie]) -> http::Response<()> {
+fn head(answer: &HostileResponse, lies: &[Lie]) -> http::Response<()> {
     let mut head = http::Response::builder().status(answer.status);
     for (name, value) in &answer.headers {
         head = head.header(*name, value);

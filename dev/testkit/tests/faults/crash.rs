@@ -5,8 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fordway_sys::fault::{self, Fault};
-use fordway_testkit::scenario::{SCENARIOS, Scenario, Snapshot, snapshot, versions, works};
+use fordway_sys::fault::{self, SyscallFault};
+use fordway_testkit::scenario::{OperationScenario, SCENARIOS, Snapshot, snapshot, versions, works};
 
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, strays};
 
@@ -51,7 +51,7 @@ fn dies_at_every_call(way: &Way) {
 }
 
 /// Whether the scenario has a call number `at` to die at; panics if what is left is wrong.
-fn dies_at(way: &Way, scenario: &Scenario, at: usize, before: &Snapshot, after: &Snapshot) -> bool {
+fn dies_at(way: &Way, scenario: &OperationScenario, at: usize, before: &Snapshot, after: &Snapshot) -> bool {
     let dir = way.prepared(scenario);
     let died = run_child(way, scenario, at, dir.path());
     let place = format!("{}, {}, killed before call {at}", way.name, scenario.name);
@@ -63,7 +63,7 @@ fn dies_at(way: &Way, scenario: &Scenario, at: usize, before: &Snapshot, after: 
 }
 
 /// Runs the scenario in a process of its own; says whether that died at the call.
-fn run_child(way: &Way, scenario: &Scenario, at: usize, dir: &Path) -> bool {
+fn run_child(way: &Way, scenario: &OperationScenario, at: usize, dir: &Path) -> bool {
     let way = WAYS.iter().position(|each| each.name == way.name).unwrap();
     let number = SCENARIOS.iter().position(|each| each.name == scenario.name).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap());
@@ -81,13 +81,20 @@ fn the_process_that_dies() {
     let [way, number, at, dir] = task.splitn(4, ' ').collect::<Vec<_>>()[..] else { panic!("{task}") };
     let (way, scenario) = (WAYS[way.parse::<usize>().unwrap()], &SCENARIOS[number.parse::<usize>().unwrap()]);
     let store = way.open(Path::new(dir));
-    let plan = way.plan(Some((at.parse().unwrap(), Fault::Kill)));
+    let plan = way.plan(Some((at.parse().unwrap(), SyscallFault::Kill)));
     let (done, _) = fault::run(plan, || (scenario.act)(&store));
     assert_eq!(done.err().map(|error| error.kind()), scenario.refused);
 }
 
 /// What another process finds after the crash.
-fn check(way: &Way, scenario: &Scenario, dir: &Path, before: &Snapshot, after: &Snapshot, completed: bool) {
+fn check(
+    way: &Way,
+    scenario: &OperationScenario,
+    dir: &Path,
+    before: &Snapshot,
+    after: &Snapshot,
+    completed: bool,
+) {
     let store = way.open(dir);
     let mut shown = snapshot(&store);
     assert!(shown == *after || (!completed && shown == *before), "it shows {:?}", shown.keys());

@@ -3,10 +3,10 @@
 
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, CopyOptions, Expected, Key, MAX_TAGS, MIN_PART_BYTES,
-    MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Result, Tags, Versioning,
+    Bucket, CompleteOptions, CompletedPart, CopyOptions, ExpectedContent, Key, MAX_TAGS, MIN_PART_BYTES,
+    MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Result, Tags, VersioningState,
 };
-use fordway_sys::fault::{self, Plan};
+use fordway_sys::fault::{self, FaultPlan};
 
 fn bucket() -> Bucket {
     Bucket::new("bucket").unwrap()
@@ -33,7 +33,7 @@ fn upload(store: &PosixStore) -> Result<()> {
     for number in [1, 2, 2] {
         let mut writer = store.part_writer(&bucket(), &key("parts"), &id, number, &options)?;
         writer.write(&vec![7; MIN_PART_BYTES as usize])?;
-        parts.push(CompletedPart::new(number, writer.commit(&Expected::default())?.etag));
+        parts.push(CompletedPart::new(number, writer.commit(&ExpectedContent::default())?.etag));
     }
     parts.remove(1);
     store.complete_upload(&bucket(), &key("parts"), &id, &parts, &CompleteOptions::default()).map(drop)
@@ -49,8 +49,8 @@ const ACTS: &[(&str, Act)] = &[
         store.copy((&bucket(), &key("long")), &bucket(), &key("copy"), &CopyOptions::default()).map(drop)
     }),
     ("upload", upload),
-    ("keep versions", |store| store.set_versioning(&bucket(), Versioning::Enabled)),
-    ("keep no more versions", |store| store.set_versioning(&bucket(), Versioning::Suspended)),
+    ("keep versions", |store| store.set_versioning(&bucket(), VersioningState::Enabled)),
+    ("keep no more versions", |store| store.set_versioning(&bucket(), VersioningState::Suspended)),
 ];
 
 #[test]
@@ -60,7 +60,7 @@ fn nothing_is_named_before_it_is_on_stable_storage() {
     let store = PosixStore::open(dir.path(), config).unwrap();
     store.create_bucket(&bucket()).unwrap();
     for (name, act) in ACTS {
-        let (done, calls) = fault::run(Plan::default(), || act(&store));
+        let (done, calls) = fault::run(FaultPlan::default(), || act(&store));
         done.unwrap_or_else(|error| panic!("{name}: {error}"));
         let (mut is_dirty, mut synced) = (false, 0);
         for (at, call) in calls.iter().enumerate() {

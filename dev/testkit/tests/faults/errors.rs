@@ -7,9 +7,9 @@ use std::path::Path;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, DeleteOptions, Error, ErrorKind, Key, Objects, PutOptions};
 use fordway_sys::Errno;
-use fordway_sys::fault::{self, Fault};
-use fordway_testkit::conformance::{Fixture, cases_written, run_all};
-use fordway_testkit::scenario::{Scenario, Snapshot, bucket, snapshot, works};
+use fordway_sys::fault::{self, SyscallFault};
+use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
+use fordway_testkit::scenario::{OperationScenario, Snapshot, bucket, snapshot, works};
 
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, files, strays};
 
@@ -30,7 +30,7 @@ const INTERRUPTIBLE: &[&str] = &["pread", "pwrite", "copy_file_range", "fcntl"];
 /// One failure to be put into one scenario.
 struct Case<'c> {
     way: &'c Way,
-    scenario: &'c Scenario,
+    scenario: &'c OperationScenario,
     before: &'c Snapshot,
     after: &'c Snapshot,
     at: usize,
@@ -51,7 +51,8 @@ fn a_file_that_another_client_has_open_is_waited_for() {
         // What fails before these calls has more calls made in the next round, so the number of this one varies.
         for at in (3..20).cycle().take(60) {
             put().unwrap();
-            let plan = fault::Plan { nth: Some((at, Fault::Fail(Errno::TXTBSY))), ..Default::default() };
+            let plan =
+                fault::FaultPlan { nth: Some((at, SyscallFault::Fail(Errno::TXTBSY))), ..Default::default() };
             let (done, calls) = fault::run(plan, act);
             if calls.windows(2).any(|pair| pair == [call, call]) {
                 done.unwrap_or_else(|error| panic!("{call}: {error}"));
@@ -102,7 +103,7 @@ fn every_call_fails(way: &Way) {
     }
 }
 
-fn calls_of(way: &Way, scenario: &Scenario) -> Vec<&'static str> {
+fn calls_of(way: &Way, scenario: &OperationScenario) -> Vec<&'static str> {
     let dir = way.prepared(scenario);
     let store = way.open(dir.path());
     fault::run(way.plan(None), || (scenario.act)(&store)).1
@@ -112,7 +113,7 @@ impl Case<'_> {
     fn run(&self, kind: ErrorKind) {
         let dir = self.way.prepared(self.scenario);
         let store = self.way.open(dir.path());
-        let plan = self.way.plan(Some((self.at, Fault::Fail(self.errno))));
+        let plan = self.way.plan(Some((self.at, SyscallFault::Fail(self.errno))));
         let (done, calls) = fault::run(plan, || (self.scenario.act)(&store));
         drop(store);
         // Not always the call that it was in the run before: what is remembered for some time is
@@ -154,13 +155,13 @@ fn descriptors_below(dir: &Path) -> BTreeSet<String> {
 fn the_suite_passes_without_attributes() {
     let with_md5 = || {
         let dir = tempfile::tempdir().unwrap();
-        Fixture::new(NO_ATTRIBUTES.open(dir.path()), dir)
+        StoreFixture::new(NO_ATTRIBUTES.open(dir.path()), dir)
     };
     let with_fast_tags = || {
         let dir = tempfile::tempdir().unwrap();
-        Fixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
+        StoreFixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
     };
-    for open in [&with_md5 as &dyn Fn() -> Fixture, &with_fast_tags] {
+    for open in [&with_md5 as &dyn Fn() -> StoreFixture, &with_fast_tags] {
         let (cases, calls) = fault::run(NO_ATTRIBUTES.plan(None), || run_all(open));
         assert_eq!(cases, cases_written());
         assert!(calls.contains(&"fsetxattr"));
@@ -172,7 +173,7 @@ fn the_suite_passes_without_attributes() {
 fn the_suite_passes_on_an_old_kernel() {
     let open = || {
         let dir = tempfile::tempdir().unwrap();
-        Fixture::new(OLD_KERNEL.open(dir.path()), dir)
+        StoreFixture::new(OLD_KERNEL.open(dir.path()), dir)
     };
     let (cases, calls) = fault::run(OLD_KERNEL.plan(None), || run_all(&open));
     assert_eq!(cases, cases_written());

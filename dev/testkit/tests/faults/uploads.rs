@@ -7,12 +7,12 @@ use std::thread;
 
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, Conditions, ETag, ErrorKind, Expected, GetOptions, Key,
+    Bucket, CompleteOptions, CompletedPart, Conditions, ETag, ErrorKind, ExpectedContent, GetOptions, Key,
     MIN_PART_BYTES, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, PutResult, Result,
-    UploadId, UploadsQuery, Versioning, VersionsQuery,
+    UploadId, UploadsQuery, VersioningState, VersionsQuery,
 };
 use fordway_sys::Errno;
-use fordway_sys::fault::{self, Fault, Plan};
+use fordway_sys::fault::{self, FaultPlan, SyscallFault};
 
 const PART_BYTES: usize = MIN_PART_BYTES as usize;
 /// Names the directory, the call to die at, and the upload, for a process of its own.
@@ -44,7 +44,7 @@ fn put_part(store: &PosixStore, upload: &UploadId, number: u16) -> Result<Comple
     let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
     let mut writer = store.part_writer(&bucket(), &key(), upload, number, &options)?;
     writer.write(&vec![number as u8; PART_BYTES])?;
-    Ok(CompletedPart::new(number, writer.commit(&Expected::default())?.etag))
+    Ok(CompletedPart::new(number, writer.commit(&ExpectedContent::default())?.etag))
 }
 
 /// What is at the key when an upload is completed.
@@ -144,7 +144,7 @@ fn the_process_that_dies() {
     let before = if is_old == "1" { Before::Old } else { Before::Nothing };
     let parts = (1..).zip(tags.split(',')).map(|(number, tag)| CompletedPart::new(number, ETag::new(tag)));
     let (parts, upload) = (parts.collect::<Vec<_>>(), UploadId::new(upload).unwrap());
-    let plan = Plan { nth: Some((at.parse().unwrap(), Fault::Kill)), ..Plan::default() };
+    let plan = FaultPlan { nth: Some((at.parse().unwrap(), SyscallFault::Kill)), ..FaultPlan::default() };
     fault::run(plan, || complete(&open(Path::new(dir)), before, &upload, &parts)).0.unwrap();
 }
 
@@ -161,7 +161,7 @@ fn fails_at(before: Before, at: usize) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let (_, upload, parts) = prepared(dir.path(), before);
     let store = open_with(dir.path(), Durability::Full);
-    let plan = Plan { nth: Some((at, Fault::Fail(Errno::IO))), ..Plan::default() };
+    let plan = FaultPlan { nth: Some((at, SyscallFault::Fail(Errno::IO))), ..FaultPlan::default() };
     let (_, calls) = fault::run(plan, || complete(&store, before, &upload, &parts));
     check_after(dir.path(), before, &upload, &parts, &format!("{before:?}, call {at} failed"));
     calls.len() >= at
@@ -174,7 +174,7 @@ fn a_completion_that_is_sent_twice_at_once_is_one() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
         store.create_bucket(&bucket()).unwrap();
-        store.set_versioning(&bucket(), Versioning::Enabled).unwrap();
+        store.set_versioning(&bucket(), VersioningState::Enabled).unwrap();
         let upload = start(&store);
         let parts = [put_part(&store, &upload, 1).unwrap()];
         let done: Vec<PutResult> = thread::scope(|scope| {

@@ -4,26 +4,26 @@ use std::path::{Path, PathBuf};
 
 use fordway_posix::{Durability, PRIVATE_DIR, PosixConfig, PosixStore};
 use fordway_store::ETagPolicy;
-use fordway_sys::fault::{Fault, Plan};
-use fordway_sys::{Errno, Resolution};
-use fordway_testkit::scenario::{SCENARIOS, Scenario, Snapshot, bucket, snapshot};
+use fordway_sys::fault::{FaultPlan, SyscallFault};
+use fordway_sys::{Errno, PathResolution};
+use fordway_testkit::scenario::{OperationScenario, SCENARIOS, Snapshot, bucket, snapshot};
 
 /// A kernel and file system on which the embedded store runs, and how it is configured there.
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     durability: Durability,
-    resolution: Resolution,
+    resolution: PathResolution,
     missing: &'static [(&'static str, Errno)],
 }
 
 pub(crate) const USUAL: Way =
-    Way { name: "usual", durability: Durability::None, resolution: Resolution::Kernel, missing: &[] };
+    Way { name: "usual", durability: Durability::None, resolution: PathResolution::Kernel, missing: &[] };
 
 /// Everything on stable storage, and descriptors linked through `/proc`, as for ordinary users.
 pub(crate) const DURABLE: Way = Way {
     name: "durable",
     durability: Durability::Full,
-    resolution: Resolution::Kernel,
+    resolution: PathResolution::Kernel,
     missing: &[("link_by_descriptor", Errno::NOENT)],
 };
 
@@ -31,7 +31,7 @@ pub(crate) const DURABLE: Way = Way {
 pub(crate) const OLD_KERNEL: Way = Way {
     name: "old kernel",
     durability: Durability::None,
-    resolution: Resolution::Walk,
+    resolution: PathResolution::Walk,
     missing: &[
         ("open_tmpfile", Errno::OPNOTSUPP),
         ("openat2", Errno::NOSYS),
@@ -44,7 +44,7 @@ pub(crate) const OLD_KERNEL: Way = Way {
 pub(crate) const NO_ATTRIBUTES: Way = Way {
     name: "no attributes",
     durability: Durability::None,
-    resolution: Resolution::Kernel,
+    resolution: PathResolution::Kernel,
     missing: &[
         ("fsetxattr", Errno::OPNOTSUPP),
         ("fgetxattr", Errno::OPNOTSUPP),
@@ -68,18 +68,18 @@ impl Way {
     }
 
     /// What goes wrong, besides what this way lacks anyhow.
-    pub(crate) fn plan(&self, nth: Option<(usize, Fault)>) -> Plan {
-        Plan { nth, missing: self.missing }
+    pub(crate) fn plan(&self, nth: Option<(usize, SyscallFault)>) -> FaultPlan {
+        FaultPlan { nth, missing: self.missing }
     }
 
     /// The scenarios to run this way; the large ones run the usual way, and every way in a soak.
-    pub(crate) fn scenarios(&self) -> impl Iterator<Item = &'static Scenario> {
+    pub(crate) fn scenarios(&self) -> impl Iterator<Item = &'static OperationScenario> {
         let all = self.name == USUAL.name || std::env::var_os("FORDWAY_SOAK").is_some();
         SCENARIOS.iter().filter(move |scenario| all || !scenario.is_large())
     }
 
     /// What the scenario's bucket shows before and after, when nothing goes wrong.
-    pub(crate) fn reference(&self, scenario: &Scenario) -> (Snapshot, Snapshot) {
+    pub(crate) fn reference(&self, scenario: &OperationScenario) -> (Snapshot, Snapshot) {
         let dir = self.prepared(scenario);
         let store = self.open(dir.path());
         self.within(|| {
@@ -91,7 +91,7 @@ impl Way {
     }
 
     /// A directory in which the scenario can run.
-    pub(crate) fn prepared(&self, scenario: &Scenario) -> tempfile::TempDir {
+    pub(crate) fn prepared(&self, scenario: &OperationScenario) -> tempfile::TempDir {
         let dir = scratch();
         self.within(|| scenario.prepare(&self.open(dir.path()))).unwrap();
         dir

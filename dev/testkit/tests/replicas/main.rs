@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use fordway_http::Timeouts;
 use fordway_http::replicas::{ReplicaOptions, ReplicatedFile};
-use fordway_http::vector::{Fragment, Options};
+use fordway_http::vector::{Fragment, SessionOptions};
 use fordway_store::Result;
-use fordway_testkit::hostile::{HostileServer, Script};
-use fordway_wire::metalink::{FileHash, HashKind, MetalinkFile, MetalinkUrl, Pieces};
+use fordway_testkit::hostile::{HostileServer, LieScript};
+use fordway_wire::metalink::{FileHash, HashKind, MetalinkFile, MetalinkUrl, PieceHashes};
 
 /// Bytes of the files that are served, and of their pieces.
 const SIZE: usize = 3_000_000;
@@ -29,7 +29,7 @@ fn options() -> ReplicaOptions {
     let wait = Duration::from_millis(1_500);
     let timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: Duration::from_secs(5) };
     ReplicaOptions {
-        session: Options { timeouts, ..Options::default() },
+        session: SessionOptions { timeouts, ..SessionOptions::default() },
         stall: Duration::from_millis(300),
         detection: Duration::from_millis(300),
         rate_floor_bytes_per_s: 200_000.0,
@@ -37,7 +37,7 @@ fn options() -> ReplicaOptions {
     }
 }
 
-fn server(script: Script) -> HostileServer {
+fn server(script: LieScript) -> HostileServer {
     HostileServer::start(content(), script)
 }
 
@@ -50,7 +50,7 @@ fn described(servers: &[&HostileServer]) -> MetalinkFile {
         name: "file".into(),
         size_bytes: Some(SIZE as u64),
         hashes: vec![FileHash::of(HashKind::Sha256, &content)],
-        pieces: Some(Pieces { length_bytes: PIECE as u64, kind: HashKind::Sha256, hex }),
+        pieces: Some(PieceHashes { length_bytes: PIECE as u64, kind: HashKind::Sha256, hex }),
         replicas: replicas.collect(),
         ..MetalinkFile::default()
     }

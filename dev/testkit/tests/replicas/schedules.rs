@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use fordway_http::replicas::ReplicatedFile;
-use fordway_testkit::hostile::{Lie, Script};
+use fordway_testkit::hostile::{Lie, LieScript};
 
 use crate::{SIZE, content, described, expected, options, read, server};
 
@@ -39,8 +39,8 @@ fn lie(random: &mut Random) -> Lie {
     }
 }
 
-fn script(random: &mut Random) -> Script {
-    let mut script = Script::honest();
+fn script(random: &mut Random) -> LieScript {
+    let mut script = LieScript::honest();
     for _ in 0..random.below(3) {
         let first = random.below(6) as usize;
         let count = 1 + random.below(8) as usize;

@@ -9,9 +9,9 @@ use std::process::Command;
 use fordway_posix::{PosixConfig, PosixStore};
 
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, DeleteOptions, DocumentKind, ErrorKind, Expected, GetOptions,
-    MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Store, UploadId, Versioning,
-    VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, DeleteOptions, DocumentKind, ErrorKind, ExpectedContent,
+    GetOptions, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Store, UploadId,
+    VersioningState, VersionsQuery,
 };
 
 use crate::ground::{
@@ -99,7 +99,7 @@ fn tries_all_that_is_alices(store: &dyn Store, shared: &Bucket, upload: &UploadI
         "part",
         part.and_then(|mut part| {
             part.write(b"bob's part")?;
-            part.commit(&Expected::default())
+            part.commit(&ExpectedContent::default())
         }),
     );
     let complete = CompleteOptions::default();
@@ -115,9 +115,10 @@ fn in_a_sticky_bucket_old_versions_and_uploads_are_their_makers() {
     for lane in [Lane::Http, Lane::Node] {
         let ground = Ground::new();
         let shared = ground.bucket("shared", 0, 0o1777);
-        ground
-            .on(lane, BOB, |store| denied("versioning", store.set_versioning(&shared, Versioning::Enabled)));
-        ground.embedded().set_versioning(&shared, Versioning::Enabled).unwrap();
+        ground.on(lane, BOB, |store| {
+            denied("versioning", store.set_versioning(&shared, VersioningState::Enabled))
+        });
+        ground.embedded().set_versioning(&shared, VersioningState::Enabled).unwrap();
         // Bob is the first to make directories, a delete marker for what will be Alice's key among them.
         ground.on(lane, BOB, |store| {
             for name in ["k", "k//odd"] {
@@ -135,7 +136,7 @@ fn in_a_sticky_bucket_old_versions_and_uploads_are_their_makers() {
             let mut part =
                 store.part_writer(&shared, &key("up"), &upload, 1, &PartOptions::default()).unwrap();
             part.write(b"alice's part").unwrap();
-            let made = part.commit(&Expected::default()).unwrap();
+            let made = part.commit(&ExpectedContent::default()).unwrap();
             (upload, [CompletedPart { number: 1, etag: made.etag, checksum: None }])
         });
         let (upload, parts) = upload;
@@ -283,11 +284,11 @@ fn a_third_users_words_are_not_believed() {
     ground.on(Lane::Http, ALICE, |store| {
         assert_eq!(
             store.versioning(&shared).unwrap(),
-            Versioning::Enabled,
+            VersioningState::Enabled,
             "what is kept can be removed later"
         );
-        store.set_versioning(&shared, Versioning::Suspended).unwrap();
-        assert_eq!(store.versioning(&shared).unwrap(), Versioning::Suspended);
+        store.set_versioning(&shared, VersioningState::Suspended).unwrap();
+        assert_eq!(store.versioning(&shared).unwrap(), VersioningState::Suspended);
     });
 }
 
@@ -484,7 +485,7 @@ fn nothing_that_is_planted_hides_what_is_anothers() {
     for lane in Lane::ALL {
         let ground = Ground::new();
         let shared = ground.bucket("shared", 0, 0o1777);
-        ground.embedded().set_versioning(&shared, Versioning::Enabled).unwrap();
+        ground.embedded().set_versioning(&shared, VersioningState::Enabled).unwrap();
         let upload = ground.on(lane, ALICE, |store| {
             for body in ["old", "new"] {
                 put(store, &shared, "a//b", body.as_bytes()).unwrap();

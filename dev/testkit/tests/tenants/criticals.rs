@@ -5,11 +5,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::{
-    CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ErrorKind, Expected, ObjectTags,
+    CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ErrorKind, ExpectedContent, ObjectTags,
     Objects, PartOptions, PutOptions, Store, Tags,
 };
 
@@ -267,8 +267,8 @@ fn a_completion_publishes_no_file_that_a_record_names() {
     fs::write(dir.path().join("secret"), secret).unwrap();
     fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     let store = PosixStore::open(&root, PosixConfig::default()).unwrap();
-    let identity = Identity::generate().unwrap();
-    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "this test");
+    let identity = AccessKeyPair::generate().unwrap();
+    let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "this test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let gateway = Gateway::bind(Users::one(identity, std::sync::Arc::new(store.clone())), config);
     let gateway = gateway.unwrap().spawn().unwrap();
@@ -345,7 +345,7 @@ fn numbers_in_records_are_checked() {
                 let sent =
                     store.part_writer(&alices, &key("k"), &upload, 9_999, &options).and_then(|mut part| {
                         part.write(&vec![1; 6 << 20])?;
-                        part.commit(&Expected::default())
+                        part.commit(&ExpectedContent::default())
                     });
                 drop(sent);
                 let _ = store.list_parts(&alices, &key("k"), &upload, &Default::default());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_client::node::{NodeAddress, NodeStore};
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{FsckEvent, FsckOptions, GcEvent, GcOptions, GcSummary, PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
 use fordway_serve::{Gateway, GatewayConfig, OpenStore, RunningGateway, Users};
@@ -88,7 +88,7 @@ impl Ground {
     }
 
     pub(crate) fn client(&self, name: &str) -> S3Store {
-        let keys = Credentials::keys(name, "secret", "this test");
+        let keys = S3Credentials::keys(name, "secret", "this test");
         let config = S3Config::new(self.endpoint(), "us-east-1", keys);
         S3Store::new(S3Config { max_retries: 0, ..config }).unwrap()
     }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ETagPolicy, Expected,
-    GetOptions, Object, PartOptions, PutOptions, Store, Tags, UploadId, Versioning, VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ETagPolicy, ExpectedContent,
+    GetOptions, OpenObject, PartOptions, PutOptions, Store, Tags, UploadId, VersioningState, VersionsQuery,
 };
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -152,10 +152,14 @@ impl Fixture {
             let options = PartOptions::default();
             let mut part = store.part_writer(bucket, &key("up"), &upload, number, &options).unwrap();
             part.write(&vec![number as u8; 1000]).unwrap();
-            CompletedPart { number, etag: part.commit(&Expected::default()).unwrap().etag, checksum: None }
+            CompletedPart {
+                number,
+                etag: part.commit(&ExpectedContent::default()).unwrap().etag,
+                checksum: None,
+            }
         });
         let parts = parts.collect();
-        store.set_versioning(bucket, Versioning::Enabled).unwrap();
+        store.set_versioning(bucket, VersioningState::Enabled).unwrap();
         for name in ["plain", "x//y"] {
             put(store, bucket, name, b"newer").unwrap();
         }
@@ -206,7 +210,7 @@ impl Fixture {
             let options = PartOptions { size_hint: Some(size), ..Default::default() };
             let _ = store.part_writer(bucket, &key("up"), upload, number, &options).and_then(|mut part| {
                 part.write(&[7; 100])?;
-                part.commit(&Expected::default())
+                part.commit(&ExpectedContent::default())
             });
         }
         let complete = CompleteOptions::default();
@@ -217,7 +221,7 @@ impl Fixture {
         if let Ok(fresh) = store.create_upload(bucket, &key("fresh"), &PutOptions::default()) {
             let _ = store.abort_upload(bucket, &key("fresh"), &fresh);
         }
-        let _ = store.set_versioning(bucket, Versioning::Suspended);
+        let _ = store.set_versioning(bucket, VersioningState::Suspended);
         let _ = put(store, bucket, "plain", b"once more");
         let _ = store.delete_bucket(bucket);
     }
@@ -247,7 +251,7 @@ fn make_bobs_things(ground: &Ground) {
 }
 
 /// Reads what is no longer than anything that was put.
-fn read_if_short(object: Object) {
+fn read_if_short(object: OpenObject) {
     if object.content.len() < 1 << 20 {
         let _ = object.content.into_vec();
     }

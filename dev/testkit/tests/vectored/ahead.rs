@@ -4,15 +4,15 @@ use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_http::vector::{Advice, ReadAhead, Reader};
+use fordway_http::vector::{AccessAdvice, ReadAhead, RemoteReader};
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 use proptest::prelude::*;
 
 use crate::{SIZE, file, open};
 
-fn reader(server: &HostileServer, max_bytes: u64) -> Reader {
-    Reader::new(Arc::new(open(&server.url())), ReadAhead { max_bytes })
+fn reader(server: &HostileServer, max_bytes: u64) -> RemoteReader {
+    RemoteReader::new(Arc::new(open(&server.url())), ReadAhead { max_bytes })
 }
 
 /// A step of a program: reads, and what it says of them.
@@ -53,7 +53,7 @@ fn some_step() -> impl Strategy<Value = Step> {
 }
 
 /// Does a step; `false` if there was an error, which a server that lies may cause.
-fn carry_out(reader: &mut Reader, step: &Step, content: &[u8], max_bytes: u64) -> bool {
+fn carry_out(reader: &mut RemoteReader, step: &Step, content: &[u8], max_bytes: u64) -> bool {
     match step {
         Step::Run { at, len, gap, count } => (0..*count).all(|n| {
             let at = at + n * (len + gap);
@@ -64,11 +64,11 @@ fn carry_out(reader: &mut Reader, step: &Step, content: &[u8], max_bytes: u64) -
             assert!(reader.held_bytes() <= max_bytes, "{} of {max_bytes} bytes", reader.held_bytes());
             true
         }),
-        Step::Sequential => reader.advise(Advice::Sequential).is_ok(),
-        Step::Random => reader.advise(Advice::Random).is_ok(),
-        Step::Normal => reader.advise(Advice::Normal).is_ok(),
-        Step::DontNeed => reader.advise(Advice::DontNeed).is_ok(),
-        Step::WillNeed(ranges) => reader.advise(Advice::WillNeed(ranges)).is_ok(),
+        Step::Sequential => reader.advise(AccessAdvice::Sequential).is_ok(),
+        Step::Random => reader.advise(AccessAdvice::Random).is_ok(),
+        Step::Normal => reader.advise(AccessAdvice::Normal).is_ok(),
+        Step::DontNeed => reader.advise(AccessAdvice::DontNeed).is_ok(),
+        Step::WillNeed(ranges) => reader.advise(AccessAdvice::WillNeed(ranges)).is_ok(),
     }
 }
 
@@ -82,7 +82,7 @@ proptest! {
         lists in any::<bool>(),
     ) {
         let content = file();
-        let script = if lists { Script::honest() } else { Script::honest().always(Lie::WholeOverRanges(1)) };
+        let script = if lists { LieScript::honest() } else { LieScript::honest().always(Lie::WholeOverRanges(1)) };
         let server = HostileServer::start(content.clone(), script);
         let mut reader = reader(&server, max_bytes);
         for step in &steps {
@@ -106,9 +106,9 @@ proptest! {
         ],
     ) {
         let content = file();
-        let server = HostileServer::start(content.clone(), Script::honest());
+        let server = HostileServer::start(content.clone(), LieScript::honest());
         let mut reader = reader(&server, 1 << 20);
-        server.follow(Script::honest().on_requests(from..from + 2, lie));
+        server.follow(LieScript::honest().on_requests(from..from + 2, lie));
         for step in &steps {
             carry_out(&mut reader, step, &content, 1 << 20);
         }
@@ -118,7 +118,7 @@ proptest! {
 #[test]
 fn a_file_is_read_from_end_to_end_on_one_connection_and_each_byte_once() {
     let content = file();
-    let server = HostileServer::start(content.clone(), Script::honest());
+    let server = HostileServer::start(content.clone(), LieScript::honest());
     let mut reader = reader(&server, 64 << 20);
     let (mut read, mut block) = (Vec::new(), vec![0; 10_000]);
     loop {
@@ -150,7 +150,7 @@ fn asked_bytes(server: &HostileServer) -> u64 {
 #[test]
 fn records_at_equal_distances_are_asked_for_without_what_lies_between() {
     let content = file();
-    let server = HostileServer::start(content.clone(), Script::honest());
+    let server = HostileServer::start(content.clone(), LieScript::honest());
     let mut reader = reader(&server, 64 << 20);
     let mut record = [0; 100];
     for at in (1_000..SIZE - 100).step_by(20_000) {
@@ -165,19 +165,19 @@ fn records_at_equal_distances_are_asked_for_without_what_lies_between() {
 
 #[test]
 fn reads_without_an_order_ask_for_no_more_than_they_want() {
-    let server = HostileServer::start(file(), Script::honest());
+    let server = HostileServer::start(file(), LieScript::honest());
     let mut reader = reader(&server, 64 << 20);
     let mut record = [0; 100];
     for at in [300_000, 5_000, 590_000, 120_000, 410_000] {
         assert_eq!(reader.read_at(at, &mut record).unwrap(), 100);
     }
     assert_eq!(asked_bytes(&server), 500);
-    reader.advise(Advice::Random).unwrap();
+    reader.advise(AccessAdvice::Random).unwrap();
     for at in [0, 100, 200] {
         reader.read_at(at, &mut record).unwrap();
     }
     assert_eq!(asked_bytes(&server), 800);
-    reader.advise(Advice::Sequential).unwrap();
+    reader.advise(AccessAdvice::Sequential).unwrap();
     reader.read_at(200_000, &mut record).unwrap();
     // The request that answered this read has come; those behind it may still be under way.
     assert!(asked_bytes(&server) > 800 + 100);
@@ -186,16 +186,16 @@ fn reads_without_an_order_ask_for_no_more_than_they_want() {
 #[test]
 fn what_is_announced_comes_before_it_is_read() {
     let content = file();
-    let server = HostileServer::start(content.clone(), Script::honest());
+    let server = HostileServer::start(content.clone(), LieScript::honest());
     let mut reader = reader(&server, 64 << 20);
-    reader.advise(Advice::WillNeed(&[(500_000, 50), (7, 60), (100_000, 70)])).unwrap();
+    reader.advise(AccessAdvice::WillNeed(&[(500_000, 50), (7, 60), (100_000, 70)])).unwrap();
     let mut buffer = [0; 50];
     for at in [100_010, 500_000, 12] {
         reader.read_at(at, &mut buffer).unwrap();
         assert!(buffer == content[at as usize..][..50]);
     }
     assert_eq!(reader.file().traffic().requests, 2, "HEAD and one list");
-    let error = reader.advise(Advice::WillNeed(&[(SIZE as u64, 1)])).unwrap_err();
+    let error = reader.advise(AccessAdvice::WillNeed(&[(SIZE as u64, 1)])).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidRange);
 }
 
@@ -203,16 +203,16 @@ fn what_is_announced_comes_before_it_is_read() {
 #[test]
 fn a_jump_gives_up_what_is_on_its_way() {
     let content: Vec<u8> = (0..30_000_000_u32 / 4).flat_map(u32::to_le_bytes).collect();
-    let server = HostileServer::start(content.clone(), Script::honest());
+    let server = HostileServer::start(content.clone(), LieScript::honest());
     let mut reader = reader(&server, 64 << 20);
     let mut block = vec![0; 64 << 10];
-    reader.advise(Advice::Sequential).unwrap();
+    reader.advise(AccessAdvice::Sequential).unwrap();
     for at in (0..8_000_000).step_by(block.len()) {
         reader.read_at(at, &mut block).unwrap();
     }
     let before = reader.held_bytes();
     assert!(before > 3 << 20, "{before}");
-    reader.advise(Advice::Normal).unwrap();
+    reader.advise(AccessAdvice::Normal).unwrap();
     reader.read_at(29_000_000, &mut block).unwrap();
     assert!(block == content[29_000_000..][..block.len()]);
     // The memory of one request stays, and what was let come.
@@ -226,9 +226,9 @@ fn a_jump_gives_up_what_is_on_its_way() {
 #[test]
 fn what_is_given_up_ends_and_others_go_on() {
     let content = file();
-    let server = HostileServer::start(content.clone(), Script::honest());
+    let server = HostileServer::start(content.clone(), LieScript::honest());
     let opened = Arc::new(open(&server.url()));
-    server.follow(Script::honest().on_requests(1..2, Lie::StallAt(1_000)));
+    server.follow(LieScript::honest().on_requests(1..2, Lie::StallAt(1_000)));
     let stalled = opened.submit(&[(0, 100_000)], Vec::new()).unwrap();
     let good = opened.submit(&[(300_000, 1_000)], Vec::new()).unwrap();
     let waiter = std::thread::spawn({
@@ -239,7 +239,7 @@ fn what_is_given_up_ends_and_others_go_on() {
     opened.cancel(stalled);
     assert!(waiter.join().unwrap().unwrap() == content[300_000..301_000]);
 
-    server.follow(Script::honest().always(Lie::StallAt(1_000)));
+    server.follow(LieScript::honest().always(Lie::StallAt(1_000)));
     let stalled = opened.submit(&[(0, 100_000)], Vec::new()).unwrap();
     let waiter = std::thread::spawn({
         let opened = opened.clone();

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use fordway_http::Credentials;
+use fordway_http::SessionCredentials;
 use fordway_http::vector::RemoteFile;
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, Lie, Request, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript, RecordedRequest};
 
 use crate::{SIZE, file, session};
 
 /// Opens a path of the server as `who`.
-fn open_as(server: &HostileServer, path: &str, who: Credentials) -> Arc<RemoteFile> {
+fn open_as(server: &HostileServer, path: &str, who: SessionCredentials) -> Arc<RemoteFile> {
     let session = session(|options| {
         options.credentials = who;
         options.connections_per_origin = 4;
@@ -20,18 +20,18 @@ fn open_as(server: &HostileServer, path: &str, who: Credentials) -> Arc<RemoteFi
     Arc::new(RemoteFile::open(&session, &url).unwrap())
 }
 
-fn said(request: &Request) -> Option<&str> {
+fn said(request: &RecordedRequest) -> Option<&str> {
     request.header("authorization")
 }
 
 #[test]
 fn users_are_not_mixed_up_by_many_threads() {
-    let server = HostileServer::start(file(), Script::honest());
+    let server = HostileServer::start(file(), LieScript::honest());
     let tokens = ["one", "two", "three"];
     let users: Vec<_> = tokens
         .iter()
-        .map(|name| open_as(&server, name, Credentials::none().with_bearer_token(*name)))
-        .chain([open_as(&server, "nobody", Credentials::none())])
+        .map(|name| open_as(&server, name, SessionCredentials::none().with_bearer_token(*name)))
+        .chain([open_as(&server, "nobody", SessionCredentials::none())])
         .collect();
     let content = Arc::new(file());
     let reader = |thread: usize| {
@@ -55,23 +55,23 @@ fn users_are_not_mixed_up_by_many_threads() {
     }
     for name in ["one", "two", "three", "nobody"] {
         let own: Vec<_> = requests.iter().filter(|r| r.target == format!("/{name}")).collect();
-        let is_shared = |r: &&Request| own.iter().any(|mine| mine.connection == r.connection);
+        let is_shared = |r: &&RecordedRequest| own.iter().any(|mine| mine.connection == r.connection);
         assert_eq!(requests.iter().filter(is_shared).count(), own.len(), "connections of {name} are its own");
     }
 }
 
 #[test]
 fn another_port_is_another_host_and_the_way_back_is_no_way_home() {
-    let home = HostileServer::start(file(), Script::honest());
-    let away = HostileServer::start(file(), Script::honest());
+    let home = HostileServer::start(file(), LieScript::honest());
+    let away = HostileServer::start(file(), LieScript::honest());
     home.follow(
-        Script::honest()
+        LieScript::honest()
             .on_requests(0..1, Lie::Redirect(302, "/moved".into()))
             .on_requests(1..2, Lie::Redirect(302, away.url())),
     );
     let back = format!("http://{}/back", home.address());
-    away.follow(Script::honest().always(Lie::Redirect(307, back)));
-    let opened = open_as(&home, "file", Credentials::none().with_bearer_token("secret"));
+    away.follow(LieScript::honest().always(Lie::Redirect(307, back)));
+    let opened = open_as(&home, "file", SessionCredentials::none().with_bearer_token("secret"));
     opened.read_at(0, &mut [0; 10]).unwrap();
     let told: Vec<_> =
         home.requests().iter().map(|r| (r.target.clone(), said(r).map(str::to_owned))).collect();
@@ -91,8 +91,9 @@ fn another_port_is_another_host_and_the_way_back_is_no_way_home() {
 
 #[test]
 fn a_refusal_is_no_reason_to_say_more() {
-    let server = HostileServer::start(file(), Script::honest().always(Lie::Status(401, None)));
-    let session = session(|options| options.credentials = Credentials::none().with_bearer_token("old"));
+    let server = HostileServer::start(file(), LieScript::honest().always(Lie::Status(401, None)));
+    let session =
+        session(|options| options.credentials = SessionCredentials::none().with_bearer_token("old"));
     let error = RemoteFile::open(&session, &server.url()).err().expect("an error");
     assert_eq!(error.kind(), ErrorKind::AccessDenied);
     assert!(!error.to_string().contains("old"), "{error}");

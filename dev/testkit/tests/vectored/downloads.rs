@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use fordway_http::vector::RemoteFile;
 use fordway_store::{Checksum, ChecksumAlgorithm, Error, ErrorKind, Result};
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 
 use crate::{SIZE, file, open};
 
@@ -21,7 +21,7 @@ pub(crate) const WHOLE: Range<u64> = 0..SIZE as u64;
 
 #[test]
 fn one_request_brings_all_and_leaves_the_connection() {
-    let server = HostileServer::start(file(), Script::honest());
+    let server = HostileServer::start(file(), LieScript::honest());
     let opened = open(&server.url());
     assert!(copy(&opened, WHOLE).unwrap() == file());
     assert!(copy(&opened, 7..SIZE as u64 - 3).unwrap() == file()[7..SIZE - 3]);
@@ -39,9 +39,9 @@ fn what_breaks_off_is_resumed_where_it_ended() {
         (Lie::Status(503, Some(0)), 0),
         (Lie::Status(429, None), 0),
     ] {
-        let server = HostileServer::start(file(), Script::honest());
+        let server = HostileServer::start(file(), LieScript::honest());
         let opened = open(&server.url());
-        server.follow(Script::honest().on_requests(1..3, lie.clone()));
+        server.follow(LieScript::honest().on_requests(1..3, lie.clone()));
         assert!(copy(&opened, WHOLE).unwrap() == file(), "{lie:?}");
         let requests = server.requests();
         assert_eq!(requests.len(), 4, "{lie:?}");
@@ -53,21 +53,22 @@ fn what_breaks_off_is_resumed_where_it_ended() {
 
 #[test]
 fn a_server_without_ranges_is_read_over() {
-    let server = HostileServer::start(file(), Script::honest().always(Lie::WholeForRange));
+    let server = HostileServer::start(file(), LieScript::honest().always(Lie::WholeForRange));
     let opened = open(&server.url());
-    server.follow(Script::honest().always(Lie::WholeForRange).on_requests(1..2, Lie::CloseAt(99_999)));
+    server.follow(LieScript::honest().always(Lie::WholeForRange).on_requests(1..2, Lie::CloseAt(99_999)));
     assert!(copy(&opened, WHOLE).unwrap() == file());
 }
 
 #[test]
 fn two_versions_are_never_mixed() {
-    let server = HostileServer::start(file(), Script::honest());
+    let server = HostileServer::start(file(), LieScript::honest());
     let opened = open(&server.url());
-    server
-        .follow(Script::honest().on_requests(1..2, Lie::ResetAt(100_000)).on_requests(2..9, Lie::Version(1)));
+    server.follow(
+        LieScript::honest().on_requests(1..2, Lie::ResetAt(100_000)).on_requests(2..9, Lie::Version(1)),
+    );
     assert_eq!(copy(&opened, WHOLE).unwrap_err().kind(), ErrorKind::PreconditionFailed);
     let opened = open(&server.url());
-    server.follow(Script::honest());
+    server.follow(LieScript::honest());
     assert_eq!(copy(&opened, WHOLE).unwrap_err().kind(), ErrorKind::PreconditionFailed);
 }
 
@@ -80,9 +81,9 @@ fn what_stays_wrong_is_an_error_after_some_tries() {
         (Lie::StallAt(0), ErrorKind::Timeout),
         (Lie::ContentRangeMoved(1), ErrorKind::BadResponse),
     ] {
-        let server = HostileServer::start(file(), Script::honest());
+        let server = HostileServer::start(file(), LieScript::honest());
         let opened = open(&server.url());
-        server.follow(Script::honest().always(lie.clone()));
+        server.follow(LieScript::honest().always(lie.clone()));
         let error = copy(&opened, 5..SIZE as u64).unwrap_err();
         assert_eq!(error.kind(), kind, "{lie:?}: {error}");
         let is_retried =
@@ -97,15 +98,15 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
     for (framing, off) in
         [(Lie::Chunked(900), 11), (Lie::UntilClose, 11), (Lie::Chunked(900), -11), (Lie::UntilClose, -11)]
     {
-        let server = HostileServer::start(file(), Script::honest());
+        let server = HostileServer::start(file(), LieScript::honest());
         let opened = open(&server.url());
-        server.follow(Script::honest().always(framing.clone()).always(Lie::BodyOff(off)));
+        server.follow(LieScript::honest().always(framing.clone()).always(Lie::BodyOff(off)));
         for range in [WHOLE, 5..SIZE as u64, 5..5_000] {
             let error = copy(&opened, range.clone()).unwrap_err();
             let kind = if off > 0 { ErrorKind::BadResponse } else { ErrorKind::IncompleteBody };
             assert_eq!(error.kind(), kind, "{framing:?} {off} {range:?}: {error}");
         }
-        server.follow(Script::honest().always(framing));
+        server.follow(LieScript::honest().always(framing));
         assert!(copy(&opened, WHOLE).unwrap() == file());
     }
 }
@@ -114,9 +115,9 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
 #[test]
 fn a_length_that_is_not_the_range_s_is_an_error() {
     for off in [11, -11] {
-        let server = HostileServer::start(file(), Script::honest());
+        let server = HostileServer::start(file(), LieScript::honest());
         let opened = open(&server.url());
-        server.follow(Script::honest().always(Lie::BodyOff(off)));
+        server.follow(LieScript::honest().always(Lie::BodyOff(off)));
         let error = copy(&opened, 5..5_000).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadResponse, "{off}: {error}");
         assert_eq!(server.requests().len(), 2, "{off}: it is not tried again");
@@ -125,7 +126,7 @@ fn a_length_that_is_not_the_range_s_is_an_error() {
 
 #[test]
 fn the_receiver_may_end_it() {
-    let server = HostileServer::start(file(), Script::honest());
+    let server = HostileServer::start(file(), LieScript::honest());
     let opened = open(&server.url());
     let error = opened.copy_range(WHOLE, &mut |_| Err(Error::new(ErrorKind::Unavailable, "no more, thanks")));
     assert!(error.unwrap_err().to_string().contains("no more, thanks"));
@@ -149,14 +150,14 @@ fn copy_verified(opened: &RemoteFile) -> Result<(Option<&'static str>, Vec<u8>)>
 
 #[test]
 fn what_arrives_is_held_against_the_digest_that_is_stated() {
-    let server = HostileServer::start(file(), Script::honest());
+    let server = HostileServer::start(file(), LieScript::honest());
     let opened = open(&server.url());
     assert_eq!(copy_verified(&opened).unwrap(), (None, file()));
     let asked = server.requests()[1].clone();
     assert!(asked.header("want-digest").is_some_and(|list| list.starts_with("adler32;q=")), "{asked:?}");
-    server.follow(Script::honest().always(checksum()).on_requests(2..3, Lie::ResetAt(70_000)));
+    server.follow(LieScript::honest().always(checksum()).on_requests(2..3, Lie::ResetAt(70_000)));
     assert_eq!(copy_verified(&opened).unwrap(), (Some("CRC32C"), file()), "in two answers");
-    server.follow(Script::honest().always(checksum()).always(Lie::Flipped));
+    server.follow(LieScript::honest().always(checksum()).always(Lie::Flipped));
     let error = copy_verified(&opened).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadDigest);
     assert!(error.to_string().contains("CRC32C that the server states"), "{error}");
@@ -166,7 +167,7 @@ fn what_arrives_is_held_against_the_digest_that_is_stated() {
 fn what_was_there_before_is_read_back() {
     let sum = Checksum::of(ChecksumAlgorithm::Sha256, &file());
     let stated = Lie::Header("Repr-Digest", format!("sha-256=:{}:", sum.to_base64()));
-    let server = HostileServer::start(file(), Script::honest().always(stated));
+    let server = HostileServer::start(file(), LieScript::honest().always(stated));
     let opened = open(&server.url());
     for (there, is_right) in [(file(), true), (vec![0; SIZE], false)] {
         let received = || Ok(Box::new(std::io::Cursor::new(there.clone())) as Box<dyn std::io::Read>);
@@ -180,9 +181,9 @@ fn what_was_there_before_is_read_back() {
 
 #[test]
 fn a_copy_is_redirected_too() {
-    let there = HostileServer::start(file(), Script::honest());
+    let there = HostileServer::start(file(), LieScript::honest());
     let door =
-        HostileServer::start(file(), Script::honest().on_method("GET", Lie::Redirect(307, there.url())));
+        HostileServer::start(file(), LieScript::honest().on_method("GET", Lie::Redirect(307, there.url())));
     let opened = open(&door.url());
     assert!(copy(&opened, WHOLE).unwrap() == file());
     assert!(copy(&opened, 5..900).unwrap() == file()[5..900]);
@@ -193,7 +194,7 @@ fn a_copy_is_redirected_too() {
 #[test]
 fn a_server_that_refuses_to_speak_of_digests_is_asked_without() {
     for status in [405, 500] {
-        let server = HostileServer::start(file(), Script::honest().always(Lie::RefusesDigests(status)));
+        let server = HostileServer::start(file(), LieScript::honest().always(Lie::RefusesDigests(status)));
         let opened = open(&server.url());
         for asked in [3, 4] {
             assert_eq!(copy_verified(&opened).unwrap(), (None, file()));

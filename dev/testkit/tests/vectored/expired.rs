@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_http::vector::{RemoteFile, Session};
+use fordway_http::vector::{HttpSession, RemoteFile};
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 
 use crate::{expected, file, patient, read, session, spread};
 
 /// Requests are counted here: none is sent again because the machine is slow.
-fn unhurried() -> Arc<Session> {
+fn unhurried() -> Arc<HttpSession> {
     session(|options| {
         patient(options);
         options.patience = Duration::from_secs(30);
@@ -22,18 +22,18 @@ fn open(url: &str) -> RemoteFile {
     RemoteFile::open(&unhurried(), url).unwrap()
 }
 
-fn serving(script: Script) -> HostileServer {
+fn serving(script: LieScript) -> HostileServer {
     HostileServer::start(file(), script)
 }
 
 /// All requests are redirected, or GETs alone.
-fn to(there: &HostileServer, status: u16, gets_alone: bool) -> Script {
+fn to(there: &HostileServer, status: u16, gets_alone: bool) -> LieScript {
     let lie = Lie::Redirect(status, format!("{}?signature=1", there.url()));
-    if gets_alone { Script::honest().on_method("GET", lie) } else { Script::honest().always(lie) }
+    if gets_alone { LieScript::honest().on_method("GET", lie) } else { LieScript::honest().always(lie) }
 }
 
-fn refusing(status: u16) -> Script {
-    Script::honest().always(Lie::Status(status, None))
+fn refusing(status: u16) -> LieScript {
+    LieScript::honest().always(Lie::Status(status, None))
 }
 
 fn gets(server: &HostileServer) -> usize {
@@ -50,7 +50,7 @@ struct Expired {
 
 /// Reads, then has the place refuse and the door name another.
 fn expired(refused: u16, gets_alone: bool) -> Expired {
-    let (first, second) = (serving(Script::honest()), serving(Script::honest()));
+    let (first, second) = (serving(LieScript::honest()), serving(LieScript::honest()));
     let door = serving(to(&first, 302, gets_alone));
     let opened = open(&door.url());
     assert!(read(&opened, &[(7, 100)]).unwrap()[0] == file()[7..107]);
@@ -103,10 +103,10 @@ fn threads_ask_once_between_them() {
 
 #[test]
 fn a_copy_is_resumed_at_the_other_place() {
-    let second = serving(Script::honest());
+    let second = serving(LieScript::honest());
     // HEAD, then an answer that breaks off; nothing more is allowed.
     let first = serving(
-        Script::honest()
+        LieScript::honest()
             .on_requests(1..2, Lie::ResetAt(50_000))
             .on_requests(2..usize::MAX, Lie::Status(403, None)),
     );
@@ -126,11 +126,12 @@ fn a_copy_is_resumed_at_the_other_place() {
 #[test]
 fn another_version_behind_the_door_is_not_mixed_in() {
     let Expired { second, opened, door: _door, _first } = expired(403, false);
-    second.follow(Script::honest().always(Lie::Version(7)));
+    second.follow(LieScript::honest().always(Lie::Version(7)));
     let error = read(&opened, &[(200, 100)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
     // Nor where no byte was handed out yet: the caller knows the version that was opened.
-    let (first, second) = (serving(Script::honest()), serving(Script::honest().always(Lie::Version(7))));
+    let (first, second) =
+        (serving(LieScript::honest()), serving(LieScript::honest().always(Lie::Version(7))));
     let door = serving(to(&first, 302, false));
     let opened = open(&door.url());
     first.follow(refusing(403));
@@ -156,11 +157,11 @@ fn a_door_that_refuses_too_is_the_error() {
 /// It lets the first byte be read, and nothing else.
 #[test]
 fn a_place_that_goes_on_refusing_is_asked_for_once_a_call() {
-    let first = serving(Script::honest());
+    let first = serving(LieScript::honest());
     let door = serving(to(&first, 302, false));
     let opened = open(&door.url());
     let numbers = first.requests().len();
-    let script = [numbers, numbers + 2].into_iter().fold(Script::honest(), |script, number| {
+    let script = [numbers, numbers + 2].into_iter().fold(LieScript::honest(), |script, number| {
         script.on_requests(number..number + 1, Lie::Status(403, None))
     });
     first.follow(script);
@@ -172,7 +173,7 @@ fn a_place_that_goes_on_refusing_is_asked_for_once_a_call() {
 
 #[test]
 fn what_moved_for_good_is_forgotten_where_it_refuses() {
-    let (first, second) = (serving(Script::honest()), serving(Script::honest()));
+    let (first, second) = (serving(LieScript::honest()), serving(LieScript::honest()));
     let door = serving(to(&first, 301, false));
     let session = unhurried();
     let opened = RemoteFile::open(&session, &door.url()).unwrap();
@@ -186,7 +187,7 @@ fn what_moved_for_good_is_forgotten_where_it_refuses() {
 
 #[test]
 fn a_file_that_nobody_led_to_is_refused_at_once() {
-    let server = serving(Script::honest());
+    let server = serving(LieScript::honest());
     let opened = open(&server.url());
     server.follow(refusing(403));
     assert_eq!(read(&opened, &[(7, 100)]).unwrap_err().kind(), ErrorKind::AccessDenied);

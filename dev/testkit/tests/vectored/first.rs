@@ -1,26 +1,30 @@
 //! Files that are opened by what is read of them first.
 
-use fordway_http::Version;
-use fordway_http::vector::{RemoteFile, Ticket};
+use fordway_http::HttpVersion;
+use fordway_http::vector::{RangeTicket, RemoteFile};
 use fordway_store::{ErrorKind, Result};
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 use proptest::prelude::*;
 
 use crate::hostile::some_lie;
 use crate::{SIZE, VERSIONS, expected, file, read, session, some_ranges, spread, start};
 
-fn open_reading(version: Version, url: &str, ranges: &[(u64, usize)]) -> Result<(RemoteFile, Ticket)> {
+fn open_reading(
+    version: HttpVersion,
+    url: &str,
+    ranges: &[(u64, usize)],
+) -> Result<(RemoteFile, RangeTicket)> {
     let session = session(|options| options.http = version);
     RemoteFile::open_reading(&session, url, ranges, Vec::new())
 }
 
-fn read_first(version: Version, url: &str, ranges: &[(u64, usize)]) -> Result<Vec<u8>> {
+fn read_first(version: HttpVersion, url: &str, ranges: &[(u64, usize)]) -> Result<Vec<u8>> {
     let (file, ticket) = open_reading(version, url, ranges)?;
     Ok(file.wait(ticket)?.bytes)
 }
 
 fn refusal(server: &HostileServer, ranges: &[(u64, usize)]) -> ErrorKind {
-    read_first(Version::Http1, &server.url(), ranges).expect_err("a refusal").kind()
+    read_first(HttpVersion::Http1, &server.url(), ranges).expect_err("a refusal").kind()
 }
 
 proptest! {
@@ -35,7 +39,7 @@ proptest! {
         version in prop::sample::select(&VERSIONS[..]),
     ) {
         let content = file();
-        let mut script = Script::honest();
+        let mut script = LieScript::honest();
         for (lie, first) in &lies {
             script = match first {
                 Some(requests) => script.on_requests(0..*requests, lie.clone()),
@@ -61,11 +65,11 @@ proptest! {
 #[test]
 fn what_is_read_first_costs_no_question_before() {
     let content = file();
-    let server = HostileServer::start(content.clone(), Script::honest());
+    let server = HostileServer::start(content.clone(), LieScript::honest());
     let ranges = spread(300, 500);
     for first_ranges in [10, 300] {
         let before = server.requests().len();
-        let (opened, ticket) = open_reading(Version::Http1, &server.url(), &ranges).unwrap();
+        let (opened, ticket) = open_reading(HttpVersion::Http1, &server.url(), &ranges).unwrap();
         assert_eq!(opened.size_bytes(), SIZE as u64);
         assert!(opened.version().etag.is_some());
         assert!(opened.wait(ticket).unwrap().bytes == expected(&content, &ranges).concat());
@@ -82,10 +86,10 @@ fn what_is_read_first_costs_no_question_before() {
 
 #[test]
 fn the_file_is_read_where_the_first_request_leads() {
-    let there = HostileServer::start(file(), Script::honest());
-    let door = HostileServer::start(file(), Script::honest().always(Lie::Redirect(307, there.url())));
+    let there = HostileServer::start(file(), LieScript::honest());
+    let door = HostileServer::start(file(), LieScript::honest().always(Lie::Redirect(307, there.url())));
     let ranges = spread(20, 100);
-    let found = read_first(Version::Http1, &door.url(), &ranges).unwrap();
+    let found = read_first(HttpVersion::Http1, &door.url(), &ranges).unwrap();
     assert!(found == expected(&file(), &ranges).concat());
     let methods = |server: &HostileServer| server.requests().iter().all(|request| request.method == "GET");
     assert_eq!((door.requests().len(), there.requests().len()), (1, 2));
@@ -96,15 +100,16 @@ fn the_file_is_read_where_the_first_request_leads() {
 fn a_refused_list_is_no_refusal_of_the_file() {
     let (content, ranges) = (file(), spread(20, 100));
     for lie in [Lie::Status(400, None), Lie::Status(416, None), Lie::Status(431, None), Lie::NoContentRange] {
-        let server = HostileServer::start(content.clone(), Script::honest().on_requests(0..1, lie.clone()));
-        let found = read_first(Version::Http1, &server.url(), &ranges).unwrap();
+        let server =
+            HostileServer::start(content.clone(), LieScript::honest().on_requests(0..1, lie.clone()));
+        let found = read_first(HttpVersion::Http1, &server.url(), &ranges).unwrap();
         assert!(found == expected(&content, &ranges).concat(), "{lie:?}");
     }
     for lie in
         [Lie::WholeForRange, Lie::WholeOverRanges(1), Lie::Chunked(700), Lie::UntilClose, Lie::ClosesAfter]
     {
-        let server = HostileServer::start(content.clone(), Script::honest().always(lie.clone()));
-        let found = read_first(Version::Http1, &server.url(), &ranges).unwrap();
+        let server = HostileServer::start(content.clone(), LieScript::honest().always(lie.clone()));
+        let found = read_first(HttpVersion::Http1, &server.url(), &ranges).unwrap();
         assert!(found == expected(&content, &ranges).concat(), "{lie:?}");
     }
 }
@@ -112,16 +117,16 @@ fn a_refused_list_is_no_refusal_of_the_file() {
 #[test]
 fn a_refusal_of_the_file_is_told_at_once() {
     for (status, kind) in [(403, ErrorKind::AccessDenied), (404, ErrorKind::NoSuchKey)] {
-        let server = HostileServer::start(file(), Script::honest().always(Lie::Status(status, None)));
+        let server = HostileServer::start(file(), LieScript::honest().always(Lie::Status(status, None)));
         assert_eq!(refusal(&server, &[(0, 10)]), kind);
         assert_eq!(server.requests().len(), 1);
     }
-    let server = HostileServer::start(file(), Script::honest());
+    let server = HostileServer::start(file(), LieScript::honest());
     for beyond in [(SIZE as u64 - 5, 6), (SIZE as u64, 1), (u64::MAX, 2), (3, usize::MAX)] {
         assert_eq!(refusal(&server, &[(0, 10), beyond]), ErrorKind::InvalidRange, "{beyond:?}");
     }
-    assert_eq!(read_first(Version::Http1, &server.url(), &[]).unwrap(), b"");
-    let silent = HostileServer::start(file(), Script::honest().always(Lie::StallAt(0)));
+    assert_eq!(read_first(HttpVersion::Http1, &server.url(), &[]).unwrap(), b"");
+    let silent = HostileServer::start(file(), LieScript::honest().always(Lie::StallAt(0)));
     assert_eq!(refusal(&silent, &[(0, 10)]), ErrorKind::Timeout);
 }
 
@@ -130,8 +135,8 @@ fn a_refusal_of_the_file_is_told_at_once() {
 fn a_first_answer_that_is_cut_is_resumed() {
     let content = file();
     let server =
-        HostileServer::start(content.clone(), Script::honest().on_requests(0..4, Lie::ResetAt(50_000)));
-    let (opened, ticket) = open_reading(Version::Http1, &server.url(), &[(0, 300_000)]).unwrap();
+        HostileServer::start(content.clone(), LieScript::honest().on_requests(0..4, Lie::ResetAt(50_000)));
+    let (opened, ticket) = open_reading(HttpVersion::Http1, &server.url(), &[(0, 300_000)]).unwrap();
     assert!(opened.wait(ticket).unwrap().bytes == content[..300_000]);
     let asked = server.requests();
     let starts: Vec<_> = asked.iter().map(|request| request.header("range").unwrap().to_owned()).collect();
@@ -142,7 +147,7 @@ fn a_first_answer_that_is_cut_is_resumed() {
 #[test]
 fn the_cap_on_connections_holds() {
     let content = file();
-    let server = HostileServer::start(content.clone(), Script::honest());
+    let server = HostileServer::start(content.clone(), LieScript::honest());
     let shared = session(|options| options.connections_per_origin = 1);
     for _ in 0..3 {
         let ranges = spread(40, 3_000);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 use proptest::prelude::*;
 
 use crate::{SIZE, VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
@@ -57,9 +57,9 @@ proptest! {
         version in prop::sample::select(&VERSIONS[..]),
     ) {
         let content = file();
-        let server = start(version, content.clone(), Script::honest());
+        let server = start(version, content.clone(), LieScript::honest());
         let opened = open_in(version, &server.url());
-        let mut script = Script::honest();
+        let mut script = LieScript::honest();
         for (lie, first) in &lies {
             script = match first {
                 Some(requests) => script.on_requests(1..1 + requests, lie.clone()),
@@ -85,9 +85,9 @@ fn a_body_that_does_not_end_with_its_range_is_an_error() {
             [(Lie::Chunked(900), 11), (Lie::UntilClose, 11), (Lie::Chunked(900), -11), (Lie::UntilClose, -11)]
         {
             for ranges in ranges {
-                let server = start(version, content.clone(), Script::honest());
+                let server = start(version, content.clone(), LieScript::honest());
                 let opened = open_in(version, &server.url());
-                server.follow(Script::honest().always(framing.clone()).always(Lie::BodyOff(off)));
+                server.follow(LieScript::honest().always(framing.clone()).always(Lie::BodyOff(off)));
                 let error = read(&opened, ranges).unwrap_err();
                 let kind = if off > 0 { ErrorKind::BadResponse } else { ErrorKind::IncompleteBody };
                 assert_eq!(error.kind(), kind, "{version:?} {framing:?} {off} {ranges:?}: {error}");
@@ -101,9 +101,9 @@ fn a_body_that_does_not_end_with_its_range_is_an_error() {
 fn a_whole_file_that_does_not_end_where_it_should_is_an_error() {
     let content = file();
     for (version, off) in VERSIONS.into_iter().flat_map(|version| [(version, 11), (version, -11)]) {
-        let server = start(version, content.clone(), Script::honest());
+        let server = start(version, content.clone(), LieScript::honest());
         let opened = open_in(version, &server.url());
-        let whole = Script::honest().always(Lie::WholeForRange).always(Lie::Chunked(900));
+        let whole = LieScript::honest().always(Lie::WholeForRange).always(Lie::Chunked(900));
         server.follow(whole.always(Lie::BodyOff(off)));
         let error = read(&opened, &[(9, SIZE - 9)]).unwrap_err();
         let kind = if off > 0 { ErrorKind::BadResponse } else { ErrorKind::IncompleteBody };
@@ -117,9 +117,9 @@ fn parts_that_are_a_byte_off_are_an_error() {
     let content = file();
     for (version, off) in VERSIONS.into_iter().flat_map(|version| [-2, -1, 1, 2].map(|off| (version, off))) {
         for breaks in [None, Some(Lie::BareLineFeeds)] {
-            let server = start(version, content.clone(), Script::honest());
+            let server = start(version, content.clone(), LieScript::honest());
             let opened = open_in(version, &server.url());
-            let script = Script::honest().always(Lie::PartBytesOff(off));
+            let script = LieScript::honest().always(Lie::PartBytesOff(off));
             server.follow(breaks.iter().fold(script, |script, lie| script.always(lie.clone())));
             let error = read(&opened, &spread(20, 100)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BadResponse, "{version:?} {off} {breaks:?}: {error}");
@@ -134,7 +134,7 @@ fn thousands_of_neighbours_are_read() {
     for (version, bytes) in
         VERSIONS.into_iter().flat_map(|version| [1, 60, 300].map(|bytes| (version, bytes)))
     {
-        let server = start(version, content.clone(), Script::honest());
+        let server = start(version, content.clone(), LieScript::honest());
         let opened = open_in(version, &server.url());
         let ranges: Vec<_> = (0..1_900).map(|number| (number * bytes as u64, bytes)).collect();
         assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges), "{bytes}");
@@ -150,9 +150,9 @@ fn parts_that_come_otherwise_than_foreseen_are_put_right() {
     let others = [Lie::ReversedParts, Lie::MergedParts(700), Lie::Preamble];
     let lies = uneven.into_iter().chain(missing).chain(others);
     for (lie, bytes) in lies.flat_map(|lie| [1_200, 9_000].map(|bytes| (lie.clone(), bytes))) {
-        let server = start(VERSIONS[0], content.clone(), Script::honest());
+        let server = start(VERSIONS[0], content.clone(), LieScript::honest());
         let opened = open_in(VERSIONS[0], &server.url());
-        server.follow(Script::honest().always(lie.clone()));
+        server.follow(LieScript::honest().always(lie.clone()));
         let mut ranges = spread(40, bytes);
         ranges.iter_mut().step_by(7).for_each(|(_, length)| *length -= 600);
         assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges), "{lie:?}");
@@ -173,9 +173,9 @@ fn a_lie_that_passes_is_survived() {
         Lie::ContentLengthOff(-400),
     ];
     for (version, lie) in VERSIONS.into_iter().flat_map(|version| lies.clone().map(|lie| (version, lie))) {
-        let server = start(version, content.clone(), Script::honest());
+        let server = start(version, content.clone(), LieScript::honest());
         let opened = open_in(version, &server.url());
-        server.follow(Script::honest().on_requests(1..2, lie.clone()));
+        server.follow(LieScript::honest().on_requests(1..2, lie.clone()));
         assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges), "{lie:?}");
         assert!(server.requests().len() > 2, "{lie:?} was not told");
     }
@@ -196,9 +196,9 @@ fn a_lie_that_stays_is_an_error_that_says_why() {
     ];
     let both = VERSIONS.into_iter().flat_map(|version| lies.clone().map(|told| (version, told)));
     for (version, (lie, kind, why)) in both {
-        let server = start(version, file(), Script::honest());
+        let server = start(version, file(), LieScript::honest());
         let opened = open_in(version, &server.url());
-        server.follow(Script::honest().always(lie.clone()));
+        server.follow(LieScript::honest().always(lie.clone()));
         let error = read(&opened, &[(5, 10), (90_000, 10)]).unwrap_err();
         assert_eq!(error.kind(), kind, "{lie:?}: {error}");
         assert!(error.to_string().contains(why), "{lie:?}: {error}");
@@ -209,9 +209,9 @@ fn a_lie_that_stays_is_an_error_that_says_why() {
 #[test]
 fn a_server_that_cuts_every_answer_short_is_given_up() {
     for version in VERSIONS {
-        let server = start(version, file(), Script::honest());
+        let server = start(version, file(), LieScript::honest());
         let opened = open_in(version, &server.url());
-        server.follow(Script::honest().always(Lie::CloseAt(200)));
+        server.follow(LieScript::honest().always(Lie::CloseAt(200)));
         let read = read(&opened, &[(0, 500_000)]).map(|_| ());
         for ended in [read, opened.copy_range(0..500_000, &mut |_| Ok(()))] {
             let error = ended.expect_err("it would take thousands of requests");
@@ -226,9 +226,9 @@ fn a_server_that_cuts_every_answer_short_is_given_up() {
 fn a_cut_answer_is_resumed() {
     let content = file();
     for version in VERSIONS {
-        let server = start(version, content.clone(), Script::honest());
+        let server = start(version, content.clone(), LieScript::honest());
         let opened = open_in(version, &server.url());
-        server.follow(Script::honest().on_requests(1..9, Lie::ResetAt(50_000)));
+        server.follow(LieScript::honest().on_requests(1..9, Lie::ResetAt(50_000)));
         assert!(read(&opened, &[(0, 500_000)]).unwrap()[0] == content[..500_000]);
         let asked = server.requests();
         let starts: Vec<_> =
@@ -242,10 +242,10 @@ fn a_file_that_changes_is_never_mixed() {
     let content = file();
     let ranges = spread(60, 2_000);
     for (version, ignores) in VERSIONS.into_iter().flat_map(|version| [(version, false), (version, true)]) {
-        let server = start(version, content.clone(), Script::honest());
+        let server = start(version, content.clone(), LieScript::honest());
         let opened = open_in(version, &server.url());
         read(&opened, &ranges[..5]).unwrap();
-        let mut changed = Script::honest().always(Lie::Version(9));
+        let mut changed = LieScript::honest().always(Lie::Version(9));
         if ignores {
             changed = changed.always(Lie::IgnoresIfRange);
         }
@@ -263,7 +263,7 @@ fn a_file_that_changes_is_never_mixed() {
 fn who_may_read_need_not_be_let_ask() {
     let content = file();
     for status in [403, 405, 501] {
-        let script = Script::honest().on_requests(0..1, Lie::Status(status, None));
+        let script = LieScript::honest().on_requests(0..1, Lie::Status(status, None));
         let server = HostileServer::start(content.clone(), script);
         let opened = open(&server.url());
         assert_eq!(opened.size_bytes(), content.len() as u64);
@@ -271,13 +271,13 @@ fn who_may_read_need_not_be_let_ask() {
         assert!(read(&opened, &[(7, 9)]).unwrap()[0] == content[7..16]);
         assert_eq!((server.connections(), server.requests()[1].header("range")), (1, Some("bytes=0-0")));
     }
-    let empty = HostileServer::start([], Script::honest().on_requests(0..1, Lie::Status(405, None)));
+    let empty = HostileServer::start([], LieScript::honest().on_requests(0..1, Lie::Status(405, None)));
     assert_eq!(open(&empty.url()).size_bytes(), 0);
 }
 
 #[test]
 fn a_server_that_is_gone_is_unavailable() {
-    let server = HostileServer::start(file(), Script::honest());
+    let server = HostileServer::start(file(), LieScript::honest());
     let opened = open(&server.url());
     drop(server);
     let started = std::time::Instant::now();

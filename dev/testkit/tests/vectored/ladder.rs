@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use fordway_http::vector::RemoteFile;
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 
 use crate::{expected, file, open, read, session, spread};
 
 fn served(lie: Lie) -> HostileServer {
-    HostileServer::start(file(), Script::honest().always(lie))
+    HostileServer::start(file(), LieScript::honest().always(lie))
 }
 
 #[test]
 fn as_few_requests_as_the_header_allows() {
-    let server = HostileServer::start(file(), Script::honest());
+    let server = HostileServer::start(file(), LieScript::honest());
     let opened = open(&server.url());
     assert!(read(&opened, &spread(500, 100)).unwrap() == expected(&file(), &spread(500, 100)));
     let requests = server.requests();
@@ -29,7 +29,7 @@ fn as_few_requests_as_the_header_allows() {
 
 #[test]
 fn neighbours_are_read_as_one() {
-    let server = HostileServer::start(file(), Script::honest());
+    let server = HostileServer::start(file(), LieScript::honest());
     let opened = open(&server.url());
     let ranges = [(1_000, 50), (1_100, 50), (0, 20), (20, 5), (1_120, 500)];
     assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges));
@@ -83,7 +83,7 @@ fn single_ranges_go_into_a_pipeline() {
 
 #[test]
 fn a_server_without_pipelining_gets_several_connections() {
-    let script = Script::honest().always(Lie::DropsPipelined).always(Lie::WholeOverRanges(1));
+    let script = LieScript::honest().always(Lie::DropsPipelined).always(Lie::WholeOverRanges(1));
     let server = HostileServer::start(file(), script);
     let opened = open(&server.url());
     assert!(read(&opened, &spread(60, 50)).unwrap() == expected(&file(), &spread(60, 50)));
@@ -93,7 +93,7 @@ fn a_server_without_pipelining_gets_several_connections() {
 /// No timeout is waited for, and it is no failure: with `max_retries` 0 that would be the end.
 #[test]
 fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
-    let script = Script::honest().always(Lie::LeavesPipelined).always(Lie::WholeOverRanges(1));
+    let script = LieScript::honest().always(Lie::LeavesPipelined).always(Lie::WholeOverRanges(1));
     let server = HostileServer::start(file(), script);
     let patient = session(|options| {
         options.patience = Duration::from_millis(50);
@@ -116,7 +116,7 @@ fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
 fn a_server_that_forgets_requests_is_not_sent_any_ahead() {
     let content = file();
     let ranges = spread(60, 50);
-    let honest = || Script::honest().always(Lie::WholeOverRanges(1));
+    let honest = || LieScript::honest().always(Lie::WholeOverRanges(1));
     let server = HostileServer::start(content.clone(), honest());
     let one = session(|options| options.connections_per_origin = 1);
     let opened = RemoteFile::open(&one, &server.url()).unwrap();

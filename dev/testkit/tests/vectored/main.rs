@@ -19,10 +19,10 @@ mod streams;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_http::vector::{Fragment, Options, RemoteFile, Session};
-use fordway_http::{Timeouts, Version};
+use fordway_http::vector::{Fragment, HttpSession, RemoteFile, SessionOptions};
+use fordway_http::{HttpVersion, Timeouts};
 use fordway_store::Result;
-use fordway_testkit::hostile::{HostileServer, Script};
+use fordway_testkit::hostile::{HostileServer, LieScript};
 use proptest::prelude::*;
 
 /// Bytes of the files that are served.
@@ -34,17 +34,18 @@ fn file() -> Vec<u8> {
 }
 
 /// A session that gives up soon.
-fn session(change: impl FnOnce(&mut Options)) -> Arc<Session> {
+fn session(change: impl FnOnce(&mut SessionOptions)) -> Arc<HttpSession> {
     let wait = Duration::from_millis(1_500);
     let timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: Duration::from_secs(5) };
     // A machine that is busy must not be taken for a server that pipelines nothing.
-    let mut options = Options { timeouts, max_retries: 2, patience: wait, ..Options::default() };
+    let mut options =
+        SessionOptions { timeouts, max_retries: 2, patience: wait, ..SessionOptions::default() };
     change(&mut options);
-    Arc::new(Session::new(options))
+    Arc::new(HttpSession::new(options))
 }
 
 /// For servers that do not lie: what is late comes from a busy machine.
-fn patient(options: &mut Options) {
+fn patient(options: &mut SessionOptions) {
     let wait = Duration::from_secs(30);
     options.timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: wait };
 }
@@ -54,18 +55,18 @@ fn open(url: &str) -> RemoteFile {
 }
 
 /// What a server may speak with us.
-const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
+const VERSIONS: [HttpVersion; 2] = [HttpVersion::Http1, HttpVersion::Http2];
 
 /// A server that speaks it.
-fn start(version: Version, content: Vec<u8>, script: Script) -> HostileServer {
+fn start(version: HttpVersion, content: Vec<u8>, script: LieScript) -> HostileServer {
     match version {
-        Version::Http1 => HostileServer::start(content, script),
-        Version::Http2 => HostileServer::start_http2(content, script),
+        HttpVersion::Http1 => HostileServer::start(content, script),
+        HttpVersion::Http2 => HostileServer::start_http2(content, script),
     }
 }
 
 /// A file at such a server.
-fn open_in(version: Version, url: &str) -> RemoteFile {
+fn open_in(version: HttpVersion, url: &str) -> RemoteFile {
     RemoteFile::open(&session(|options| options.http = version), url).unwrap()
 }
 

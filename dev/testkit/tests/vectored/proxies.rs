@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use fordway_client::s3::{self, S3Config, S3Store};
-use fordway_http::vector::{Options, RemoteFile, Session};
-use fordway_http::{Credentials, Proxies, TlsRoots, Version};
+use fordway_http::vector::{HttpSession, RemoteFile, SessionOptions};
+use fordway_http::{HttpVersion, ProxySettings, SessionCredentials, TlsRoots};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Objects};
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 use fordway_testkit::proxy::{ProxyRules, ProxyServer};
 
 use crate::servers::{Server, start_nginx};
@@ -15,17 +15,17 @@ use crate::{expected, file, read, session, spread};
 /// What `me:secret` becomes in a header.
 const LOGIN: &str = "Basic bWU6c2VjcmV0";
 
-fn by(proxy: &ProxyServer, except: &str) -> Proxies {
+fn by(proxy: &ProxyServer, except: &str) -> ProxySettings {
     let url = format!("http://me:secret@{}", proxy.address());
     let except = except.to_owned();
-    Proxies::resolve(&move |name| match name {
+    ProxySettings::resolve(&move |name| match name {
         "all_proxy" => Some(url.clone()),
         "no_proxy" => Some(except.clone()),
         _ => None,
     })
 }
 
-fn through(proxies: Proxies, change: impl FnOnce(&mut Options)) -> Arc<Session> {
+fn through(proxies: ProxySettings, change: impl FnOnce(&mut SessionOptions)) -> Arc<HttpSession> {
     session(|options| {
         options.proxies = proxies;
         change(options);
@@ -33,7 +33,7 @@ fn through(proxies: Proxies, change: impl FnOnce(&mut Options)) -> Arc<Session> 
 }
 
 fn origin() -> HostileServer {
-    HostileServer::start(file(), Script::honest())
+    HostileServer::start(file(), LieScript::honest())
 }
 
 /// The server's URL by a name that only the proxy knows.
@@ -77,7 +77,7 @@ fn what_is_learned_by_way_of_a_proxy_is_of_that_way() {
     let (proxy, server) = (with_login(), origin());
     let url = server.url();
     let behind = RemoteFile::open(&through(by(&proxy, ""), |_| {}), &url).unwrap();
-    server.follow(Script::honest().always(Lie::WholeOverRanges(1)));
+    server.follow(LieScript::honest().always(Lie::WholeOverRanges(1)));
     read(&behind, &spread(30, 50)).unwrap();
     let direct = RemoteFile::open(&session(|_| {}), &url).unwrap();
     assert_eq!((behind.learned().ranges_per_request, direct.learned().ranges_per_request), (1, 1_000));
@@ -95,11 +95,11 @@ fn excepted_hosts_are_asked_directly() {
 fn our_token_is_not_told_to_a_proxy() {
     let (proxy, server) = (with_login(), origin());
     let session = through(by(&proxy, ""), |options| {
-        options.credentials = Credentials::none().with_bearer_token("ours");
+        options.credentials = SessionCredentials::none().with_bearer_token("ours");
     });
     RemoteFile::open(&session, &server.url()).unwrap();
     assert!(!proxy.heads()[0].contains("ours"), "nothing protects it on the way");
-    server.follow(Script::honest().always(Lie::Status(401, None)));
+    server.follow(LieScript::honest().always(Lie::Status(401, None)));
     let error = RemoteFile::open(&session, &server.url()).err().expect("an error");
     assert!(error.to_string().contains("not sent without TLS"), "{error}");
 }
@@ -143,7 +143,7 @@ fn a_proxy_that_says_nothing_is_a_timeout() {
 
 #[test]
 fn a_proxy_that_is_not_there_is_named() {
-    let proxies = Proxies::resolve(&|name| (name == "all_proxy").then(|| "127.0.0.1:1".to_owned()));
+    let proxies = ProxySettings::resolve(&|name| (name == "all_proxy").then(|| "127.0.0.1:1".to_owned()));
     let error = RemoteFile::open(&through(proxies, |_| {}), "http://data.test/x").err().expect("an error");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("no connection to the proxy http://127.0.0.1:1"), "{error}");
@@ -152,11 +152,11 @@ fn a_proxy_that_is_not_there_is_named() {
 /// The S3 client shares the code: requests are signed for the origin, and the proxy gets its own login.
 #[test]
 fn objects_are_read_by_way_of_a_proxy() {
-    for http in [Version::Http1, Version::Http2] {
+    for http in [HttpVersion::Http1, HttpVersion::Http2] {
         let (proxy, server) = (with_login(), origin());
         let host = name(&server);
         let endpoint = format!("http://{host}");
-        let keys = s3::Credentials::keys("AK", "SK", "the test");
+        let keys = s3::S3Credentials::keys("AK", "SK", "the test");
         let mut config = S3Config { http, max_retries: 0, ..S3Config::new(endpoint, "r", keys) };
         config.proxies = by(&proxy, "");
         let store = S3Store::new(config).unwrap();
@@ -165,7 +165,7 @@ fn objects_are_read_by_way_of_a_proxy() {
         let read = store.read(&Bucket::new("bkt").unwrap(), &Key::new("k").unwrap(), &options, &mut bytes);
         let head = proxy.heads().remove(0);
         assert!(head.contains(LOGIN), "{head}");
-        if http == Version::Http1 {
+        if http == HttpVersion::Http1 {
             read.unwrap();
             assert!(bytes == file());
             assert!(head.starts_with(&format!("GET http://{host}/bkt/k HTTP/1.1")), "{head}");
@@ -212,7 +212,7 @@ fn apache_forwards_and_tunnels() {
     let address = proxy.url.trim_start_matches("http://").trim_end_matches("/f").to_owned();
     let by = |login: &str| {
         let url = format!("http://{login}{address}");
-        through(Proxies::resolve(&|name| (name == "all_proxy").then(|| url.clone())), |options| {
+        through(ProxySettings::resolve(&|name| (name == "all_proxy").then(|| url.clone())), |options| {
             options.tls_roots = TlsRoots::File(secure.dir.path().join("cert"));
         })
     };

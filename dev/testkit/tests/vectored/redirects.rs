@@ -1,18 +1,18 @@
 //! Files that are somewhere else.
 
-use fordway_http::Credentials;
+use fordway_http::SessionCredentials;
 use fordway_http::vector::RemoteFile;
 use fordway_store::{Error, ErrorKind};
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 
 use crate::{SIZE, expected, file, open, read, session, spread};
 
 fn honest() -> HostileServer {
-    HostileServer::start(file(), Script::honest())
+    HostileServer::start(file(), LieScript::honest())
 }
 
 fn redirecting(status: u16, location: impl Into<String>) -> HostileServer {
-    HostileServer::start(file(), Script::honest().always(Lie::Redirect(status, location.into())))
+    HostileServer::start(file(), LieScript::honest().always(Lie::Redirect(status, location.into())))
 }
 
 fn refusal(url: &str) -> Error {
@@ -55,22 +55,22 @@ fn a_file_that_moved_back_is_found_again() {
     let open = |url: &str| RemoteFile::open(&session, url).unwrap();
     let here = honest();
     let there = honest();
-    here.follow(Script::honest().always(Lie::Redirect(301, there.url())));
+    here.follow(LieScript::honest().always(Lie::Redirect(301, there.url())));
     open(&here.url());
-    here.follow(Script::honest());
-    there.follow(Script::honest().always(Lie::Redirect(301, here.url())));
+    here.follow(LieScript::honest());
+    there.follow(LieScript::honest().always(Lie::Redirect(301, here.url())));
     assert_eq!(open(&here.url()).size_bytes(), SIZE as u64);
-    here.follow(Script::honest().always(Lie::Redirect(301, there.url())));
-    there.follow(Script::honest());
+    here.follow(LieScript::honest().always(Lie::Redirect(301, there.url())));
+    there.follow(LieScript::honest());
     open(&here.url());
     drop(there);
-    here.follow(Script::honest());
+    here.follow(LieScript::honest());
     assert_eq!(open(&here.url()).size_bytes(), SIZE as u64, "where it was is nobody any more");
 }
 
 #[test]
 fn locations_may_be_relative_and_lead_on() {
-    let script = Script::honest()
+    let script = LieScript::honest()
         .on_requests(0..1, Lie::Redirect(302, "moved/../new?a=1".into()))
         .on_requests(1..2, Lie::Redirect(307, "/root".into()));
     let server = HostileServer::start(file(), script);
@@ -82,7 +82,7 @@ fn locations_may_be_relative_and_lead_on() {
 #[test]
 fn a_server_without_head_may_redirect_the_first_byte() {
     let there = honest();
-    let script = Script::honest()
+    let script = LieScript::honest()
         .on_requests(0..1, Lie::Status(405, None))
         .on_requests(1..2, Lie::Redirect(302, there.url()));
     let door = HostileServer::start(file(), script);
@@ -96,7 +96,7 @@ fn circles_are_refused_with_the_way() {
     for status in [301, 302] {
         let first = honest();
         let second = redirecting(status, first.url());
-        first.follow(Script::honest().always(Lie::Redirect(status, second.url())));
+        first.follow(LieScript::honest().always(Lie::Redirect(status, second.url())));
         let (a, b) = (first.url(), second.url());
         let text = refusal(&a).to_string();
         assert!(
@@ -106,7 +106,7 @@ fn circles_are_refused_with_the_way() {
         assert!(refusal(&a).to_string().contains("circle"));
     }
     let own = honest();
-    own.follow(Script::honest().always(Lie::Redirect(302, own.url())));
+    own.follow(LieScript::honest().always(Lie::Redirect(302, own.url())));
     assert!(refusal(&own.url()).to_string().contains("circle"));
     assert_eq!(own.requests().len(), 1);
 }
@@ -114,7 +114,7 @@ fn circles_are_refused_with_the_way() {
 #[test]
 fn ten_steps_are_followed_and_no_more() {
     for (steps, is_followed) in [(10, true), (11, false)] {
-        let script = (0..steps).fold(Script::honest(), |script, n| {
+        let script = (0..steps).fold(LieScript::honest(), |script, n| {
             script.on_requests(n..n + 1, Lie::Redirect(302, format!("/step-{n}?secret=1")))
         });
         let server = HostileServer::start(file(), script);
@@ -140,7 +140,7 @@ fn an_address_that_is_none_is_an_error_that_shows_it() {
 #[test]
 fn an_error_at_the_end_names_the_way() {
     let there = honest();
-    there.follow(Script::honest().always(Lie::Status(404, None)));
+    there.follow(LieScript::honest().always(Lie::Status(404, None)));
     let door = redirecting(302, there.url());
     let error = RemoteFile::open(&session(|_| {}), &door.url()).err().expect("an error");
     assert_eq!(error.kind(), ErrorKind::NoSuchKey);
@@ -150,7 +150,7 @@ fn an_error_at_the_end_names_the_way() {
 
 #[test]
 fn a_server_that_wants_time_gets_it() {
-    let script = Script::honest().on_requests(0..1, Lie::Status(503, Some(1)));
+    let script = LieScript::honest().on_requests(0..1, Lie::Status(503, Some(1)));
     let server = HostileServer::start(file(), script);
     let started = std::time::Instant::now();
     assert_eq!(open(&server.url()).size_bytes(), SIZE as u64);
@@ -160,7 +160,7 @@ fn a_server_that_wants_time_gets_it() {
 
 /// The way of data servers with a door: it answers HEAD, and sends to the disks for bytes.
 fn door_to(there: &HostileServer, status: u16) -> HostileServer {
-    HostileServer::start(file(), Script::honest().on_method("GET", Lie::Redirect(status, there.url())))
+    HostileServer::start(file(), LieScript::honest().on_method("GET", Lie::Redirect(status, there.url())))
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_redirection_of_get_alone_is_followed_once_for_the_life_of_a_file() {
     let ranges = spread(40, 100);
     for status in [301, 302, 307] {
         // It has other marks than the door, and refuses HEAD.
-        let script = Script::honest().on_method("HEAD", Lie::Status(403, None)).always(Lie::NoETag);
+        let script = LieScript::honest().on_method("HEAD", Lie::Status(403, None)).always(Lie::NoETag);
         let there = HostileServer::start(file(), script);
         let door = door_to(&there, status);
         let opened = open(&door.url());
@@ -189,8 +189,9 @@ fn a_redirection_of_get_alone_is_followed_once_for_the_life_of_a_file() {
 fn where_gets_go_is_known_by_those_credentials_alone() {
     let there = honest();
     let door = door_to(&there, 301);
-    let user =
-        |name: &str| session(|options| options.credentials = Credentials::none().with_bearer_token(name));
+    let user = |name: &str| {
+        session(|options| options.credentials = SessionCredentials::none().with_bearer_token(name))
+    };
     let (ours, theirs) = (user("ours"), user("theirs"));
     for (session, asked) in [(&ours, 2), (&ours, 2), (&theirs, 4)] {
         let opened = RemoteFile::open(session, &door.url()).unwrap();
@@ -206,14 +207,14 @@ fn where_gets_go_is_known_by_those_credentials_alone() {
 #[test]
 fn another_version_elsewhere_is_not_mixed_in() {
     let there = honest();
-    there.follow(Script::honest().always(Lie::Version(7)));
+    there.follow(LieScript::honest().always(Lie::Version(7)));
     let door = honest();
     let opened = open(&door.url());
     read(&opened, &[(0, 100)]).unwrap();
-    door.follow(Script::honest().on_method("GET", Lie::Redirect(302, there.url())));
+    door.follow(LieScript::honest().on_method("GET", Lie::Redirect(302, there.url())));
     let error = read(&opened, &[(200, 100)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
-    let shorter = HostileServer::start(&file()[..SIZE - 1], Script::honest());
+    let shorter = HostileServer::start(&file()[..SIZE - 1], LieScript::honest());
     let door = door_to(&shorter, 302);
     let opened = open(&door.url());
     assert_eq!(read(&opened, &[(0, 100)]).unwrap_err().kind(), ErrorKind::PreconditionFailed);
@@ -221,8 +222,10 @@ fn another_version_elsewhere_is_not_mixed_in() {
 
 #[test]
 fn gets_that_lead_nowhere_are_errors() {
-    let nowhere =
-        HostileServer::start(file(), Script::honest().on_method("GET", Lie::Redirect(302, "/file".into())));
+    let nowhere = HostileServer::start(
+        file(),
+        LieScript::honest().on_method("GET", Lie::Redirect(302, "/file".into())),
+    );
     let opened = open(&nowhere.url());
     let error = read(&opened, &[(0, 9)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadResponse);
@@ -231,7 +234,7 @@ fn gets_that_lead_nowhere_are_errors() {
     let there = honest();
     let door = door_to(&there, 302);
     let opened = open(&door.url());
-    let back = Script::honest().on_requests(1..99, Lie::Redirect(302, door.url()));
+    let back = LieScript::honest().on_requests(1..99, Lie::Redirect(302, door.url()));
     there.follow(back);
     let error = read(&opened, &[(0, 9)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadResponse, "{error}");

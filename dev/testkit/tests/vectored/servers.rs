@@ -6,11 +6,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::vector::RemoteFile;
-use fordway_http::{Credentials as HttpCredentials, Proxies, TlsRoots};
+use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
 use fordway_testkit::proxy::{ProxyRules, ProxyServer};
 use proptest::prelude::*;
@@ -153,8 +153,8 @@ fn nginx_with_tls() {
     let variable = format!("{}", proxy.address());
     let tunnelled = session(|options| {
         options.tls_roots = TlsRoots::File(server.dir.path().join("cert"));
-        options.proxies = Proxies::resolve(&|name| (name == "HTTPS_PROXY").then(|| variable.clone()));
-        options.credentials = HttpCredentials::none().with_bearer_token("ours");
+        options.proxies = ProxySettings::resolve(&|name| (name == "HTTPS_PROXY").then(|| variable.clone()));
+        options.credentials = SessionCredentials::none().with_bearer_token("ours");
     });
     let opened = RemoteFile::open(&tunnelled, &url).unwrap();
     assert!(read(&opened, &spread(900, 300)).unwrap() == expected(&content, &spread(900, 300)));
@@ -169,8 +169,8 @@ fn nginx_with_tls() {
 fn our_gateway() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
-    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let identity = AccessKeyPair::generate().unwrap();
+    let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use fordway_http::vector::{RemoteFile, Session};
-use fordway_http::{Credentials, Proxies, TlsRoots, Version};
+use fordway_http::vector::{HttpSession, RemoteFile};
+use fordway_http::{HttpVersion, ProxySettings, SessionCredentials, TlsRoots};
 use fordway_store::{Error, ErrorKind};
 use fordway_testkit::hostile::HostileServer;
-use fordway_testkit::hostile::Script;
+use fordway_testkit::hostile::LieScript;
 use fordway_testkit::socks::{SocksRules, SocksServer};
 
 use crate::servers::start_nginx;
@@ -14,19 +14,19 @@ use crate::streams::certify;
 use crate::{VERSIONS, expected, file, read, session, spread, start};
 
 /// A session that goes by way of a proxy, named as a variable names it.
-fn through(scheme: &str, login: &str, proxy: &SocksServer, version: Version) -> Arc<Session> {
+fn through(scheme: &str, login: &str, proxy: &SocksServer, version: HttpVersion) -> Arc<HttpSession> {
     let url = format!("{scheme}://{login}{}", proxy.address());
     session(|options| {
         options.http = version;
-        options.proxies = Proxies::resolve(&|name| (name == "ALL_PROXY").then(|| url.clone()));
+        options.proxies = ProxySettings::resolve(&|name| (name == "ALL_PROXY").then(|| url.clone()));
         // It is for the server, and goes by way of nobody without TLS.
-        options.credentials = Credentials::none().with_bearer_token("ours");
+        options.credentials = SessionCredentials::none().with_bearer_token("ours");
     })
 }
 
 fn refused(rules: SocksRules, login: &str) -> Error {
-    let (proxy, server) = (SocksServer::start(rules), HostileServer::start(file(), Script::honest()));
-    let session = through("socks5h", login, &proxy, Version::Http1);
+    let (proxy, server) = (SocksServer::start(rules), HostileServer::start(file(), LieScript::honest()));
+    let session = through("socks5h", login, &proxy, HttpVersion::Http1);
     let error = RemoteFile::open(&session, &server.url()).err().expect("an error");
     assert!(error.to_string().contains(&format!("the proxy socks5h://{}", proxy.address())), "{error}");
     assert!(server.requests().is_empty() && !error.to_string().contains("secret"), "{error}");
@@ -37,7 +37,7 @@ fn refused(rules: SocksRules, login: &str) -> Error {
 fn names_are_looked_up_by_whom_the_scheme_says() {
     let ranges = spread(300, 200);
     for version in VERSIONS {
-        let server = start(version, file(), Script::honest());
+        let server = start(version, file(), LieScript::honest());
         let address = server.address().to_string();
         let name = address.replacen('.', "-", 3).replace(':', ".test:");
         for (scheme, host) in [("socks5h", &name), ("socks5h", &address), ("socks5", &address)] {
@@ -95,7 +95,8 @@ fn tls_goes_through() {
         let session = session(|options| {
             options.http = version;
             options.tls_roots = TlsRoots::File(server.dir.path().join("cert"));
-            options.proxies = Proxies::resolve(&|variable| (variable == "https_proxy").then(|| name.clone()));
+            options.proxies =
+                ProxySettings::resolve(&|variable| (variable == "https_proxy").then(|| name.clone()));
         });
         let opened = RemoteFile::open(&session, &url).unwrap();
         assert!(read(&opened, &spread(900, 300)).unwrap() == expected(&file(), &spread(900, 300)));

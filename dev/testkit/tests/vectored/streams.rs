@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
-use fordway_http::vector::{Advice, ReadAhead, Reader, RemoteFile};
-use fordway_http::{TlsRoots, Version};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
+use fordway_http::vector::{AccessAdvice, ReadAhead, RemoteFile, RemoteReader};
+use fordway_http::{HttpVersion, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Tls, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, TlsCertificate, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
-use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -19,18 +19,18 @@ use crate::shared::read_in_many_threads;
 use crate::{expected, file, open_in, patient, read, session, some_ranges, spread};
 
 fn served(lie: Lie) -> HostileServer {
-    HostileServer::start_http2(file(), Script::honest().always(lie))
+    HostileServer::start_http2(file(), LieScript::honest().always(lie))
 }
 
 fn open(server: &HostileServer) -> RemoteFile {
-    open_in(Version::Http2, &server.url())
+    open_in(HttpVersion::Http2, &server.url())
 }
 
 #[test]
 fn one_connection_is_enough() {
     let content = file();
     for (server, most) in [
-        (HostileServer::start_http2(content.clone(), Script::honest()), 1_000),
+        (HostileServer::start_http2(content.clone(), LieScript::honest()), 1_000),
         (served(Lie::WholeOverRanges(1)), 1),
     ] {
         let (opened, ranges) = (open(&server), spread(80, 100));
@@ -53,7 +53,7 @@ fn each_version_is_learned_by_itself() {
     let opened = open(&server);
     read(&opened, &spread(20, 10)).unwrap();
     assert_eq!(opened.learned().ranges_per_request, 1);
-    let other = session(|options| options.http = Version::Http1);
+    let other = session(|options| options.http = HttpVersion::Http1);
     // It does not speak HTTP/1.1: that there is no answer is found out by asking.
     assert!(RemoteFile::open(&other, &server.url()).is_err());
     let again = open(&server);
@@ -65,7 +65,7 @@ fn each_version_is_learned_by_itself() {
 #[test]
 fn no_more_streams_than_the_server_takes() {
     for most in [1, 3] {
-        let told = Script::honest().always(Lie::WholeOverRanges(1)).always(Lie::StreamsMax(most));
+        let told = LieScript::honest().always(Lie::WholeOverRanges(1)).always(Lie::StreamsMax(most));
         let server = HostileServer::start_http2(file(), told);
         let (opened, ranges) = (open(&server), spread(200, 50));
         read(&opened, &ranges).unwrap();
@@ -81,14 +81,14 @@ fn no_more_streams_than_the_server_takes() {
 #[test]
 fn what_a_server_did_not_look_at_is_asked_for_again() {
     let content = file();
-    let any = Script::honest().always(Lie::WholeOverRanges(1));
+    let any = LieScript::honest().always(Lie::WholeOverRanges(1));
     let few = any.clone().always(Lie::StreamsMax(2));
     for (single, lie) in [(&any, Lie::RefusesStream), (&any, Lie::ClosesAfter), (&few, Lie::ClosesAfter)] {
         let server = HostileServer::start_http2(content.clone(), single.clone());
         let opened = RemoteFile::open(
             &session(|options| {
                 patient(options);
-                (options.http, options.max_retries) = (Version::Http2, 0);
+                (options.http, options.max_retries) = (HttpVersion::Http2, 0);
             }),
             &server.url(),
         );
@@ -111,7 +111,7 @@ fn what_a_server_did_not_look_at_is_asked_for_again() {
 fn a_connection_that_goes_away_is_replaced() {
     let content = file();
     for lie in [Lie::DropsPipelined, Lie::CloseAt(400)] {
-        let single = Script::honest().always(Lie::WholeOverRanges(1));
+        let single = LieScript::honest().always(Lie::WholeOverRanges(1));
         let server = HostileServer::start_http2(content.clone(), single.clone());
         let (opened, ranges) = (open(&server), spread(60, 500));
         read(&opened, &ranges).unwrap();
@@ -124,9 +124,9 @@ fn a_connection_that_goes_away_is_replaced() {
 
 #[test]
 fn a_server_that_refuses_every_stream_is_unavailable() {
-    let server = HostileServer::start_http2(file(), Script::honest());
+    let server = HostileServer::start_http2(file(), LieScript::honest());
     let opened = open(&server);
-    server.follow(Script::honest().always(Lie::RefusesStream));
+    server.follow(LieScript::honest().always(Lie::RefusesStream));
     let error = read(&opened, &spread(30, 100)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("after 3 tries"), "{error}");
@@ -136,10 +136,10 @@ fn a_server_that_refuses_every_stream_is_unavailable() {
 #[test]
 fn what_is_given_up_ends_no_connection() {
     let content = file();
-    let server = HostileServer::start_http2(content.clone(), Script::honest());
+    let server = HostileServer::start_http2(content.clone(), LieScript::honest());
     let opened = open(&server);
     let first = server.requests().len();
-    server.follow(Script::honest().on_requests(first..first + 1, Lie::StallAt(1_000)));
+    server.follow(LieScript::honest().on_requests(first..first + 1, Lie::StallAt(1_000)));
     let stalled = opened.submit(&[(0, 300_000)], Vec::new()).unwrap();
     let other = opened.submit(&[(7, 9_000)], Vec::new()).unwrap();
     assert!(opened.wait(other).unwrap().bytes == content[7..9_007]);
@@ -152,19 +152,19 @@ fn what_is_given_up_ends_no_connection() {
 
 #[test]
 fn a_deadline_ends_a_call_and_the_next_has_its_own() {
-    let server = HostileServer::start_http2(file(), Script::honest());
+    let server = HostileServer::start_http2(file(), LieScript::honest());
     let hurried = session(|options| {
-        options.http = Version::Http2;
+        options.http = HttpVersion::Http2;
         options.deadline = Some(Duration::from_secs(3));
         options.timeouts.progress = Duration::from_secs(600);
         options.timeouts.first_byte = Duration::from_secs(600);
     });
     let opened = RemoteFile::open(&hurried, &server.url()).unwrap();
     for silent in [Lie::Mute, Lie::StallAt(20_000)] {
-        server.follow(Script::honest().always(silent.clone()));
+        server.follow(LieScript::honest().always(silent.clone()));
         let error = read(&opened, &[(0, 50_000)]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{silent:?}: {error}");
-        server.follow(Script::honest());
+        server.follow(LieScript::honest());
         assert!(read(&opened, &[(5, 9)]).unwrap()[0] == file()[5..14]);
     }
 }
@@ -172,9 +172,9 @@ fn a_deadline_ends_a_call_and_the_next_has_its_own() {
 #[test]
 fn reading_ahead_is_by_streams() {
     let content = file();
-    let server = HostileServer::start_http2(content.clone(), Script::honest());
-    let mut reader = Reader::new(Arc::new(open(&server)), ReadAhead { max_bytes: 4 << 20 });
-    reader.advise(Advice::Sequential).unwrap();
+    let server = HostileServer::start_http2(content.clone(), LieScript::honest());
+    let mut reader = RemoteReader::new(Arc::new(open(&server)), ReadAhead { max_bytes: 4 << 20 });
+    reader.advise(AccessAdvice::Sequential).unwrap();
     let (mut copy, mut block) = (Vec::new(), vec![0; 10_000]);
     loop {
         let count = reader.read_at(copy.len() as u64, &mut block).unwrap();
@@ -192,11 +192,11 @@ fn reading_ahead_is_by_streams() {
 /// A client of HTTP/1.1 learns in the handshake that it is not spoken, once.
 #[test]
 fn a_server_that_knows_nothing_else_is_asked_by_it() {
-    let server = HostileServer::start_secure_http2(file(), Script::honest());
+    let server = HostileServer::start_secure_http2(file(), LieScript::honest());
     let trusted = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(trusted.path(), server.certificate().unwrap()).unwrap();
     let ranges = spread(300, 200);
-    for (version, connections) in [(Version::Http2, 1), (Version::Http1, 1 + 2)] {
+    for (version, connections) in [(HttpVersion::Http2, 1), (HttpVersion::Http1, 1 + 2)] {
         let session = session(|options| {
             options.http = version;
             options.tls_roots = TlsRoots::File(trusted.path().to_owned());
@@ -227,12 +227,12 @@ fn nginx_by_http2() {
             options.tls_roots = TlsRoots::File(server.dir.path().join("cert"));
         })
     };
-    let opened = RemoteFile::open(&trusting(Version::Http2), &url).unwrap();
+    let opened = RemoteFile::open(&trusting(HttpVersion::Http2), &url).unwrap();
     holds_for_any_ranges(|ranges| read(&opened, ranges));
     let many = spread(1_200, 200);
     assert!(read(&opened, &many).unwrap() == expected(&file(), &many));
     // What is asked in HTTP/1.1 is answered so, of the same port.
-    let plain = RemoteFile::open(&trusting(Version::Http1), &url).unwrap();
+    let plain = RemoteFile::open(&trusting(HttpVersion::Http1), &url).unwrap();
     assert!(read(&plain, &many).unwrap() == expected(&file(), &many));
     read_in_many_threads(&Arc::new(opened), 100);
 }
@@ -245,7 +245,7 @@ fn nginx_by_prior_knowledge_with_lists_and_without() {
         let server = start_nginx(&program, |_, port| format!("listen 127.0.0.1:{port} http2; {directive}"));
         let by_http2 = session(|options| {
             patient(options);
-            (options.http, options.max_retries) = (Version::Http2, 0);
+            (options.http, options.max_retries) = (HttpVersion::Http2, 0);
         });
         let opened = RemoteFile::open(&by_http2, &server.url).unwrap();
         let many = spread(1_200, 200);
@@ -279,17 +279,17 @@ fn our_gateway_by_http2() {
 
 fn gateway(root: &Path, certificate: Option<&Path>) -> (S3Store, RunningGateway) {
     let store = Arc::new(PosixStore::open(root, PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
-    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let identity = AccessKeyPair::generate().unwrap();
+    let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let tls = certificate.map(|dir| {
         let (cert, key) = certify(dir);
-        Tls::load(&cert, &key).unwrap()
+        TlsCertificate::load(&cert, &key).unwrap()
     });
     let config = GatewayConfig { tls, ..GatewayConfig::new("127.0.0.1:0".parse().unwrap()) };
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let scheme = if certificate.is_some() { "https" } else { "http" };
     let endpoint = format!("{scheme}://{}", gateway.local_addr());
-    let mut config = S3Config { http: Version::Http2, ..S3Config::new(endpoint, "us-east-1", keys) };
+    let mut config = S3Config { http: HttpVersion::Http2, ..S3Config::new(endpoint, "us-east-1", keys) };
     if let Some(dir) = certificate {
         config.tls_roots = TlsRoots::File(dir.join("cert"));
     }

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use fordway_http::webdav::Upload;
+use fordway_http::webdav::DavUpload;
 use fordway_store::ErrorKind;
 use fordway_testkit::foreign::ForeignServer;
 
@@ -89,11 +89,11 @@ fn what_cannot_be_is_told_apart() {
     assert_eq!(kind(dav.rename(&f, &d, false)), ErrorKind::PreconditionFailed);
     assert_eq!(kind(dav.copy(&f, "http://127.0.0.1:1/f", true)), ErrorKind::InvalidArgument);
     assert!(kind(dav.walk(&f).next().unwrap()) == ErrorKind::InvalidArgument);
-    let new = Upload { size_bytes: Some(1), only_new: true, ..Upload::default() };
+    let new = DavUpload { size_bytes: Some(1), only_new: true, ..DavUpload::default() };
     assert_eq!(kind(dav.put(&f, &new, &mut |sink| sink(b"x"))), ErrorKind::PreconditionFailed);
     dav.put(&server.url("new"), &new, &mut |sink| sink(b"x")).unwrap();
     // A source that has less or more than it said is not published.
-    let says_two = Upload { size_bytes: Some(2), ..Upload::default() };
+    let says_two = DavUpload { size_bytes: Some(2), ..DavUpload::default() };
     assert_eq!(
         kind(dav.put(&server.url("short"), &says_two, &mut |sink| sink(b"x"))),
         ErrorKind::IncompleteBody

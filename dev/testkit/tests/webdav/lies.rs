@@ -1,6 +1,6 @@
 //! Servers that answer wrongly, late, or elsewhere.
 
-use fordway_http::Credentials;
+use fordway_http::SessionCredentials;
 use fordway_store::ErrorKind;
 
 use crate::dialogue::{Dialogue, answer, collection, failed, file, multistatus};
@@ -130,7 +130,7 @@ fn a_body_goes_where_it_is_wanted_and_nowhere_else() {
     });
     let place = pool.url("pool/f?token=one-time");
     let door = Dialogue::start(move |_, _| answer(307, &format!("Location: {place}\r\n"), ""));
-    let dav = client(|options| options.credentials = Credentials::none().with_bearer_token("secret"));
+    let dav = client(|options| options.credentials = SessionCredentials::none().with_bearer_token("secret"));
     put(&dav, &door.url("f"), &content(1_000_000), true).unwrap();
     let (asked, took) = (door.requests().remove(0), pool.requests().remove(0));
     assert_eq!((asked.method.as_str(), asked.body_bytes), ("PUT", 0));

@@ -10,8 +10,8 @@ mod xrootd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_http::vector::{Options, RemoteFile, Session};
-use fordway_http::webdav::{Upload, WebDav};
+use fordway_http::vector::{HttpSession, RemoteFile, SessionOptions};
+use fordway_http::webdav::{DavUpload, WebDav};
 use fordway_store::{ErrorKind, Result};
 
 /// Content in which no two pieces are alike.
@@ -23,16 +23,16 @@ fn content(bytes: usize) -> Vec<u8> {
 }
 
 /// A client that tries again soon, with `change` made to its options.
-fn client(change: impl FnOnce(&mut Options)) -> WebDav {
-    let mut options = Options { max_retries: 2, ..Options::default() };
+fn client(change: impl FnOnce(&mut SessionOptions)) -> WebDav {
+    let mut options = SessionOptions { max_retries: 2, ..SessionOptions::default() };
     options.timeouts.first_byte = Duration::from_secs(30);
     change(&mut options);
-    WebDav::new(Arc::new(Session::new(options)))
+    WebDav::new(Arc::new(HttpSession::new(options)))
 }
 
 /// Writes `body`; in chunks where its size is not said.
 fn put(dav: &WebDav, url: &str, body: &[u8], says_size: bool) -> Result<()> {
-    let upload = Upload { size_bytes: says_size.then_some(body.len() as u64), ..Upload::default() };
+    let upload = DavUpload { size_bytes: says_size.then_some(body.len() as u64), ..DavUpload::default() };
     dav.put(url, &upload, &mut |sink| body.chunks(100_000).try_for_each(&mut *sink))
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use fordway_http::Credentials;
-use fordway_http::webdav::{Direction, ThirdParty, WebDav};
+use fordway_http::SessionCredentials;
+use fordway_http::webdav::{CopyDirection, ThirdParty, WebDav};
 use fordway_store::{Error, ErrorKind, Result};
 
 use crate::client;
@@ -30,7 +30,7 @@ fn server(status: u16, report: String, bytes: usize) -> Dialogue {
 }
 
 fn order<'t>(from: &'t str, to: &'t str) -> ThirdParty<'t> {
-    ThirdParty { from, to, direction: Direction::Pull, replaces: true, silence: SILENCE }
+    ThirdParty { from, to, direction: CopyDirection::Pull, replaces: true, silence: SILENCE }
 }
 
 fn copy(dav: &WebDav, to: &Dialogue) -> Result<Vec<u64>> {
@@ -50,7 +50,7 @@ fn copy(dav: &WebDav, to: &Dialogue) -> Result<Vec<u64>> {
 #[test]
 fn a_pull_is_ordered_and_watched() {
     let to = server(202, marker(4) + &marker(9) + "success: Created", 9);
-    let dav = client(|options| options.credentials = Credentials::none().with_bearer_token("secret"));
+    let dav = client(|options| options.credentials = SessionCredentials::none().with_bearer_token("secret"));
     assert_eq!(copy(&dav, &to).unwrap().last(), Some(&9));
     let asked = to.requests().into_iter().find(|request| request.method == "COPY").unwrap();
     assert!(asked.header("source").unwrap().ends_with("/f?a=b"), "{asked:?}");
@@ -69,7 +69,7 @@ fn a_pull_is_ordered_and_watched() {
 fn a_push_is_ordered_of_the_source() {
     let (from, to) = (server(202, marker(9) + "success: Created\n", 9), server(500, String::new(), 9));
     let (source, destination) = (from.url("f"), to.url("g"));
-    let copy = ThirdParty { direction: Direction::Push, replaces: false, ..order(&source, &destination) };
+    let copy = ThirdParty { direction: CopyDirection::Push, replaces: false, ..order(&source, &destination) };
     client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap();
     let asked = from.requests().into_iter().find(|request| request.method == "COPY").unwrap();
     assert_eq!(
@@ -89,7 +89,7 @@ fn a_password_is_told_to_nobody_else() {
     let path = netrc.path().to_str().unwrap().to_owned();
     let to = server(202, "success: Created".to_owned(), 9);
     let dav = client(|options| {
-        options.credentials = Credentials::resolve(&|name| (name == "NETRC").then(|| path.clone()));
+        options.credentials = SessionCredentials::resolve(&|name| (name == "NETRC").then(|| path.clone()));
     });
     copy(&dav, &to).unwrap();
     let asked = to.requests().into_iter().find(|request| request.method == "COPY").unwrap();

@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use fordway_http::TlsRoots;
-use fordway_http::webdav::{Direction, ThirdParty, WebDav};
+use fordway_http::webdav::{CopyDirection, ThirdParty, WebDav};
 use fordway_store::{ErrorKind, Result};
-use fordway_testkit::foreign::{Authority, ForeignServer};
+use fordway_testkit::foreign::{ForeignServer, SelfSignedCertificate};
 
 use crate::{below, client, content, get, kind, put};
 
-fn trusting(authority: &Authority) -> WebDav {
+fn trusting(authority: &SelfSignedCertificate) -> WebDav {
     client(|options| options.tls_roots = TlsRoots::File(authority.file()))
 }
 
 #[test]
 fn files_and_collections() {
-    let authority = Authority::new();
+    let authority = SelfSignedCertificate::new();
     let Some(server) = ForeignServer::xrootd(&authority) else { return };
     let dav = trusting(&authority);
     dav.make_collections(&server.url("d/e")).unwrap();
@@ -35,39 +35,39 @@ fn files_and_collections() {
     dav.remove(&server.url("d/e")).unwrap();
 }
 
-fn copy(dav: &WebDav, from: &str, to: &str, direction: Direction, replaces: bool) -> Result<Option<u64>> {
+fn copy(dav: &WebDav, from: &str, to: &str, direction: CopyDirection, replaces: bool) -> Result<Option<u64>> {
     let copy = ThirdParty { from, to, direction, replaces, silence: Duration::from_secs(60) };
     dav.third_party_copy(&copy, &mut |_, _| Ok(()))
 }
 
 #[test]
 fn one_server_copies_from_and_to_another() {
-    let authority = Authority::new();
+    let authority = SelfSignedCertificate::new();
     let (Some(one), Some(two)) = (ForeignServer::xrootd(&authority), ForeignServer::xrootd(&authority))
     else {
         return;
     };
     let dav = trusting(&authority);
     put(&dav, &one.url("f"), &content(5_000_000), true).unwrap();
-    for (direction, name) in [(Direction::Pull, "pulled"), (Direction::Push, "pushed")] {
+    for (direction, name) in [(CopyDirection::Pull, "pulled"), (CopyDirection::Push, "pushed")] {
         let to = two.url(name);
         assert_eq!(copy(&dav, &one.url("f"), &to, direction, false).unwrap(), Some(5_000_000));
         assert!(get(&dav, &to).unwrap() == content(5_000_000), "{direction:?}");
     }
     let pulled = two.url("pulled");
     assert_eq!(
-        kind(copy(&dav, &one.url("f"), &pulled, Direction::Pull, false)),
+        kind(copy(&dav, &one.url("f"), &pulled, CopyDirection::Pull, false)),
         ErrorKind::PreconditionFailed
     );
     put(&dav, &one.url("f"), b"shorter", true).unwrap();
-    assert_eq!(copy(&dav, &one.url("f"), &pulled, Direction::Pull, true).unwrap(), Some(7));
+    assert_eq!(copy(&dav, &one.url("f"), &pulled, CopyDirection::Pull, true).unwrap(), Some(7));
     assert_eq!(get(&dav, &pulled).unwrap(), b"shorter");
-    assert_eq!(kind(copy(&dav, &one.url("no"), &pulled, Direction::Pull, true)), ErrorKind::NoSuchKey);
+    assert_eq!(kind(copy(&dav, &one.url("no"), &pulled, CopyDirection::Pull, true)), ErrorKind::NoSuchKey);
 }
 
 #[test]
 fn servers_that_do_no_such_copies_are_not_harmed() {
-    let authority = Authority::new();
+    let authority = SelfSignedCertificate::new();
     let Some(xrootd) = ForeignServer::xrootd(&authority) else { return };
     let (Some(apache), Some(nginx)) = (ForeignServer::apache(), ForeignServer::nginx()) else { return };
     let dav = trusting(&authority);
@@ -76,9 +76,9 @@ fn servers_that_do_no_such_copies_are_not_harmed() {
         put(&dav, &server.url("f"), b"mine", true).unwrap();
         put(&dav, &server.url("g"), b"mine too", true).unwrap();
         // They would take the destination for their own g.
-        let pushed = copy(&dav, &server.url("f"), &xrootd.url("g"), Direction::Push, true);
+        let pushed = copy(&dav, &server.url("f"), &xrootd.url("g"), CopyDirection::Push, true);
         assert_eq!(kind(pushed), ErrorKind::NotImplemented);
-        let pulled = copy(&dav, &xrootd.url("f"), &server.url("g"), Direction::Pull, true);
+        let pulled = copy(&dav, &xrootd.url("f"), &server.url("g"), CopyDirection::Pull, true);
         assert_eq!(kind(pulled), ErrorKind::NotImplemented);
         assert_eq!(get(&dav, &server.url("g")).unwrap(), b"mine too");
     }

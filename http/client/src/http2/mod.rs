@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::Process;
+use fordway_sys::ProcessIdentity;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::{HeaderName, Method, Request, Response, Uri};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use self::wire::{Gauge, Way, Wire};
+use self::wire::{FlowGauge, Http2Socket, SocketTransport};
 use super::connector::TlsConnector;
-use super::socket::Socket;
+use super::socket::TcpSocket;
 use super::{Origin, Timeouts};
 
 /// What the server may send before it is read, on a request and on all of a connection. As much as is asked for
@@ -42,23 +42,23 @@ const STREAMS: usize = 100;
 const RESET_STREAMS_MAX: usize = 1024;
 
 /// A connection. In a process that was forked from the one which made it, it is of no use.
-pub(super) struct Http2 {
-    connection: h2::client::Connection<Wire, Bytes>,
+pub(super) struct Http2Connection {
+    connection: h2::client::Connection<Http2Socket, Bytes>,
     send: SendRequest<Bytes>,
-    gauge: Arc<Gauge>,
+    gauge: Arc<FlowGauge>,
     /// How the connection ended, once it has.
     end: Option<io::Error>,
-    opened_by: Process,
+    opened_by: ProcessIdentity,
     is_tls: bool,
     timeout: Duration,
-    exchange: Exchange,
+    exchange: SoleExchange,
     /// The same socket, to wait for it and to ask the kernel about it.
-    pub(super) socket: Socket,
+    pub(super) socket: TcpSocket,
 }
 
 /// Where a request that is alone, and its answer, stand.
 #[derive(Default)]
-enum Exchange {
+enum SoleExchange {
     #[default]
     Idle,
     /// With the bytes of the body that are left.
@@ -68,12 +68,12 @@ enum Exchange {
     Receiving(Bytes, RecvStream),
 }
 
-impl Http2 {
+impl Http2Connection {
     /// Begins on a new `socket` by prior knowledge, or through TLS in whose handshake HTTP/2 is chosen.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`; `BadResponse` for a server without HTTP/2.
     pub(super) fn connect(
         origin: &Origin,
-        socket: Socket,
+        socket: TcpSocket,
         timeouts: &Timeouts,
         tls: &TlsConnector,
     ) -> Result<Self> {
@@ -81,31 +81,32 @@ impl Http2 {
             Error::new(ErrorKind::Unavailable, format!("no HTTP/2 with {origin}")).caused_by(error)
         };
         let shared = socket.share().map_err(unreachable)?;
-        let way = match origin.tls {
-            false => Way::Plain(socket),
-            true => Way::Tls(Box::new(tls.start(origin, socket)?)),
+        let transport = match origin.tls {
+            false => SocketTransport::Plain(socket),
+            true => SocketTransport::Tls(Box::new(tls.start(origin, socket)?)),
         };
-        if let Way::Tls(stream) = &way
+        if let SocketTransport::Tls(stream) = &transport
             && stream.conn.alpn_protocol() != Some(b"h2")
         {
             let detail = format!("{origin} does not speak HTTP/2; ask it in HTTP/1.1");
             return Err(Error::new(ErrorKind::BadResponse, detail));
         }
-        let gauge = Arc::new(Gauge::default());
+        let gauge = Arc::new(FlowGauge::default());
         // It only sends, and that fits into the buffer of a new socket.
-        let (send, connection) = match pin!(handshake(Wire::new(way, gauge.clone()))).poll(&mut looking()) {
-            Poll::Ready(begun) => begun.map_err(unreachable)?,
-            Poll::Pending => return Err(unreachable(io::ErrorKind::TimedOut.into())),
-        };
-        Ok(Http2 {
+        let (send, connection) =
+            match pin!(handshake(Http2Socket::new(transport, gauge.clone()))).poll(&mut looking()) {
+                Poll::Ready(begun) => begun.map_err(unreachable)?,
+                Poll::Pending => return Err(unreachable(io::ErrorKind::TimedOut.into())),
+            };
+        Ok(Http2Connection {
             connection,
             send,
             gauge,
             end: None,
-            opened_by: Process::current(),
+            opened_by: ProcessIdentity::current(),
             is_tls: origin.tls,
             timeout: timeouts.progress,
-            exchange: Exchange::Idle,
+            exchange: SoleExchange::Idle,
             socket: shared,
         })
     }
@@ -117,7 +118,7 @@ impl Http2 {
 
     /// Whether the server takes another request, as far as it has said.
     pub(super) fn is_open(&mut self) -> bool {
-        self.exchange = Exchange::Idle;
+        self.exchange = SoleExchange::Idle;
         if !self.opened_by.is_current() {
             return false;
         }
@@ -191,7 +192,7 @@ impl Http2 {
             self.start(head, body.len() as u64)?;
             return Ok(head.len());
         }
-        let Exchange::Sending(mut stream, left, response) = std::mem::take(&mut self.exchange) else {
+        let SoleExchange::Sending(mut stream, left, response) = std::mem::take(&mut self.exchange) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let wanted = body.len().min(PIECE_BYTES);
@@ -205,8 +206,8 @@ impl Http2 {
         });
         // An answer may be there although the server takes no more.
         self.exchange = match &sent {
-            Ok(sent) if (*sent as u64) < left => Exchange::Sending(stream, left - *sent as u64, response),
-            _ => Exchange::Waiting(response),
+            Ok(sent) if (*sent as u64) < left => SoleExchange::Sending(stream, left - *sent as u64, response),
+            _ => SoleExchange::Waiting(response),
         };
         sent
     }
@@ -219,8 +220,8 @@ impl Http2 {
             send.send_request(request, body_bytes == 0).map_err(cut)
         })?;
         self.exchange = match body_bytes {
-            0 => Exchange::Waiting(response),
-            left => Exchange::Sending(stream, left, response),
+            0 => SoleExchange::Waiting(response),
+            left => SoleExchange::Sending(stream, left, response),
         };
         Ok(())
     }
@@ -229,12 +230,12 @@ impl Http2 {
     fn receive(&mut self, room: &mut [u8], is_all_wanted: bool) -> io::Result<usize> {
         let exchange = std::mem::take(&mut self.exchange);
         let (mut at_hand, mut body) = match exchange {
-            Exchange::Receiving(at_hand, body) => (at_hand, body),
-            Exchange::Waiting(response) | Exchange::Sending(_, _, response) => {
+            SoleExchange::Receiving(at_hand, body) => (at_hand, body),
+            SoleExchange::Waiting(response) | SoleExchange::Sending(_, _, response) => {
                 let answer = self.drive(async { response.await.map_err(cut) })?;
                 (Bytes::from(head_of_answer(&answer)), answer.into_body())
             }
-            Exchange::Idle => return Ok(0),
+            SoleExchange::Idle => return Ok(0),
         };
         let done = self.drive(async {
             let mut done = 0;
@@ -254,7 +255,7 @@ impl Http2 {
             }
             Ok(done)
         })?;
-        self.exchange = Exchange::Receiving(at_hand, body);
+        self.exchange = SoleExchange::Receiving(at_hand, body);
         Ok(done)
     }
 
@@ -307,13 +308,15 @@ impl Http2 {
     }
 }
 
-impl Read for Http2 {
+impl Read for Http2Connection {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         self.receive(room, false)
     }
 }
 
-async fn handshake(wire: Wire) -> io::Result<(SendRequest<Bytes>, h2::client::Connection<Wire, Bytes>)> {
+async fn handshake(
+    wire: Http2Socket,
+) -> io::Result<(SendRequest<Bytes>, h2::client::Connection<Http2Socket, Bytes>)> {
     h2::client::Builder::new()
         .initial_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)

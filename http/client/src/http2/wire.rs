@@ -10,31 +10,31 @@ use fordway_store::PageBuffer;
 use rustls::{ClientConnection, StreamOwned};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::socket::Socket;
+use crate::socket::TcpSocket;
 
 /// Received by one call. Frames are shorter, and a call for each of them would cost more than to copy them.
 const BUFFER_BYTES: usize = 128 << 10;
 
 /// Bytes on their way, in the terms of the library that makes frames of them. It wakes nobody: the thread that
 /// drives the connection looks again when the socket is ready.
-pub(super) struct Wire {
-    way: Way,
+pub(super) struct Http2Socket {
+    transport: SocketTransport,
     /// Of it, `used..filled` was received and not handed on.
     buffer: PageBuffer,
     used: usize,
     filled: usize,
-    gauge: Arc<Gauge>,
+    gauge: Arc<FlowGauge>,
 }
 
 /// By what the bytes go.
-pub(super) enum Way {
-    Plain(Socket),
-    Tls(Box<StreamOwned<ClientConnection, Socket>>),
+pub(super) enum SocketTransport {
+    Plain(TcpSocket),
+    Tls(Box<StreamOwned<ClientConnection, TcpSocket>>),
 }
 
 /// What passes, and may.
 #[derive(Default)]
-pub(super) struct Gauge {
+pub(super) struct FlowGauge {
     /// Bytes that may be handed on until somebody has looked at them.
     room_bytes: AtomicUsize,
     received_bytes: AtomicU64,
@@ -42,7 +42,7 @@ pub(super) struct Gauge {
     is_blocked: AtomicBool,
 }
 
-impl Gauge {
+impl FlowGauge {
     /// Lets this many bytes pass.
     pub(super) fn open(&self, room_bytes: usize) {
         self.room_bytes.store(room_bytes, Ordering::Relaxed);
@@ -69,20 +69,20 @@ impl Gauge {
     }
 }
 
-impl Wire {
-    pub(super) fn new(mut way: Way, gauge: Arc<Gauge>) -> Self {
-        match &mut way {
-            Way::Plain(socket) => socket.set_waiting(false),
-            Way::Tls(stream) => stream.sock.set_waiting(false),
+impl Http2Socket {
+    pub(super) fn new(mut transport: SocketTransport, gauge: Arc<FlowGauge>) -> Self {
+        match &mut transport {
+            SocketTransport::Plain(socket) => socket.set_waiting(false),
+            SocketTransport::Tls(stream) => stream.sock.set_waiting(false),
         }
-        Wire { way, buffer: PageBuffer::new(BUFFER_BYTES), used: 0, filled: 0, gauge }
+        Http2Socket { transport, buffer: PageBuffer::new(BUFFER_BYTES), used: 0, filled: 0, gauge }
     }
 
     /// Receives into the buffer, which is empty. 0 is the end.
     fn receive(&mut self) -> io::Result<usize> {
-        let got = again(|| match &mut self.way {
-            Way::Plain(socket) => socket.read(&mut self.buffer),
-            Way::Tls(stream) => stream.read(&mut self.buffer),
+        let got = again(|| match &mut self.transport {
+            SocketTransport::Plain(socket) => socket.read(&mut self.buffer),
+            SocketTransport::Tls(stream) => stream.read(&mut self.buffer),
         })?;
         (self.used, self.filled) = (0, got);
         self.gauge.received_bytes.fetch_add(got as u64, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Wire {
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for Http2Socket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -116,7 +116,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for Http2Socket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(context, &[IoSlice::new(data)])
     }
@@ -126,9 +126,9 @@ impl AsyncWrite for Wire {
         _: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let sent = again(|| match &mut self.way {
-            Way::Plain(socket) => socket.write_vectored(pieces),
-            Way::Tls(stream) => stream.write_vectored(pieces),
+        let sent = again(|| match &mut self.transport {
+            SocketTransport::Plain(socket) => socket.write_vectored(pieces),
+            SocketTransport::Tls(stream) => stream.write_vectored(pieces),
         });
         self.gauge.sent(sent)
     }
@@ -138,10 +138,10 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.way {
+        match &mut self.transport {
             // What it took is sent.
-            Way::Plain(_) => Poll::Ready(Ok(())),
-            Way::Tls(stream) => {
+            SocketTransport::Plain(_) => Poll::Ready(Ok(())),
+            SocketTransport::Tls(stream) => {
                 let sent = again(|| stream.flush());
                 self.gauge.sent(sent)
             }

@@ -17,7 +17,7 @@ use base64::engine::general_purpose::STANDARD;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::uri;
 
-use super::socket::Socket;
+use super::socket::TcpSocket;
 use super::{Origin, Timeouts, USER_AGENT};
 
 /// The port of a proxy whose URL names none, as for curl.
@@ -25,10 +25,10 @@ const PORT: u16 = 1080;
 
 /// Which proxy is used for which origins. None unless told.
 #[derive(Clone, Debug, Default)]
-pub struct Proxies {
+pub struct ProxySettings {
     http: Option<Named>,
     https: Option<Named>,
-    except: Exceptions,
+    except: NoProxyList,
 }
 
 /// A proxy that a variable names, or why it cannot be used; the caller that needs it gets the error.
@@ -37,7 +37,7 @@ type Named = Arc<Result<Proxy, String>>;
 /// A proxy, and what it is told of us.
 #[derive(PartialEq, Eq)]
 pub(super) struct Proxy {
-    kind: Kind,
+    kind: ProxyKind,
     /// Where it listens.
     origin: Origin,
     /// User and password.
@@ -46,7 +46,7 @@ pub(super) struct Proxy {
 
 /// How a proxy is spoken to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ProxyKind {
     /// By plain HTTP.
     Http,
     /// By SOCKS 5: host names are ours to look up.
@@ -55,29 +55,29 @@ enum Kind {
     SocksByName,
 }
 
-impl Kind {
-    const ALL: [(&str, Kind); 3] =
-        [("http", Kind::Http), ("socks5", Kind::Socks), ("socks5h", Kind::SocksByName)];
+impl ProxyKind {
+    const ALL: [(&str, ProxyKind); 3] =
+        [("http", ProxyKind::Http), ("socks5", ProxyKind::Socks), ("socks5h", ProxyKind::SocksByName)];
 
     fn scheme(self) -> &'static str {
-        Kind::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(scheme, _)| scheme)
+        ProxyKind::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(scheme, _)| scheme)
     }
 }
 
-impl Proxies {
+impl ProxySettings {
     /// No proxies.
     pub fn none() -> Self {
-        Proxies::default()
+        ProxySettings::default()
     }
 
     /// Those that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY` for
     /// `https` ones, else `all_proxy` or `ALL_PROXY` for both, but for the hosts in `no_proxy` or `NO_PROXY`.
     /// `HTTP_PROXY` is not read: a web server sets it to what its client says (CVE-2016-5385).
     pub fn discover() -> Self {
-        Proxies::resolve(&|name| std::env::var(name).ok())
+        ProxySettings::resolve(&|name| std::env::var(name).ok())
     }
 
-    /// As [`Proxies::discover`], with `variable` in the place of the environment.
+    /// As [`ProxySettings::discover`], with `variable` in the place of the environment.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let get = |name: &&str| variable(name).filter(|value| !value.is_empty());
         let first = |names: &[&'static str]| {
@@ -86,10 +86,10 @@ impl Proxies {
                 Some(Arc::new(named))
             })
         };
-        Proxies {
+        ProxySettings {
             http: first(&["http_proxy", "all_proxy", "ALL_PROXY"]),
             https: first(&["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]),
-            except: Exceptions::parse(&["no_proxy", "NO_PROXY"].iter().find_map(get).unwrap_or_default()),
+            except: NoProxyList::parse(&["no_proxy", "NO_PROXY"].iter().find_map(get).unwrap_or_default()),
         }
     }
 
@@ -131,8 +131,8 @@ impl Proxy {
         Ok(Proxy { kind, origin, login })
     }
 
-    fn kind(scheme: &str) -> Result<Kind, String> {
-        let found = Kind::ALL.into_iter().find(|(name, _)| *name == scheme);
+    fn kind(scheme: &str) -> Result<ProxyKind, String> {
+        let found = ProxyKind::ALL.into_iter().find(|(name, _)| *name == scheme);
         found.map(|(_, kind)| kind).ok_or_else(|| match scheme {
             "https" => "names a proxy that is itself reached by TLS, which is not spoken; use one at \
                         http://HOST:PORT (https origins are tunnelled through it)"
@@ -148,12 +148,12 @@ impl Proxy {
 
     /// Whether requests for `http` origins are sent to it, as against through it.
     pub(super) fn forwards(&self) -> bool {
-        self.kind == Kind::Http
+        self.kind == ProxyKind::Http
     }
 
     /// A connection to it, on which requests for `http` origins are sent. Errors: `Unavailable`, `Timeout`.
-    pub(super) fn connect(&self, timeouts: &Timeouts) -> Result<Socket> {
-        Socket::connect(&self.origin, timeouts).map_err(|error| {
+    pub(super) fn connect(&self, timeouts: &Timeouts) -> Result<TcpSocket> {
+        TcpSocket::connect(&self.origin, timeouts).map_err(|error| {
             let detail = format!("no connection to the proxy {self}: {}", error.detail());
             let told = Error::new(error.kind(), detail);
             match std::error::Error::source(&error) {
@@ -166,10 +166,10 @@ impl Proxy {
     /// A connection to `origin` through it. Errors: `Unavailable`, `Timeout`; `AccessDenied` where it
     /// refuses; `BadResponse`. Cost: a round trip more than a connection to the proxy, with SOCKS two, and three with
     /// a password.
-    pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts) -> Result<Socket> {
+    pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts) -> Result<TcpSocket> {
         let named = |error: Error| Error::new(error.kind(), format!("the proxy {self}: {}", error.detail()));
         if !self.forwards() {
-            let conversation = tunnel::Conversation::new(self.login.clone(), self.place(origin)?)?;
+            let conversation = tunnel::TunnelHandshake::new(self.login.clone(), self.place(origin)?)?;
             let mut socket = self.connect(timeouts)?;
             let opened = tunnel::open_socks(&mut socket, conversation, timeouts.first_byte);
             return opened.map(|()| socket).map_err(|error| {
@@ -187,9 +187,9 @@ impl Proxy {
     }
 
     /// What a SOCKS proxy is told of `origin`. Errors: `Unavailable` for a name that we cannot look up.
-    fn place(&self, origin: &Origin) -> Result<tunnel::Place> {
-        if self.kind == Kind::SocksByName && origin.host.parse::<std::net::IpAddr>().is_err() {
-            return Ok(tunnel::Place::Name(origin.host.clone(), origin.port));
+    fn place(&self, origin: &Origin) -> Result<tunnel::TunnelDestination> {
+        if self.kind == ProxyKind::SocksByName && origin.host.parse::<std::net::IpAddr>().is_err() {
+            return Ok(tunnel::TunnelDestination::Name(origin.host.clone(), origin.port));
         }
         let unknown = || {
             let detail =
@@ -198,7 +198,7 @@ impl Proxy {
         };
         let found = (origin.host.as_str(), origin.port).to_socket_addrs();
         let address = found.map_err(|error| unknown().caused_by(error))?.next();
-        address.map(tunnel::Place::Address).ok_or_else(unknown)
+        address.map(tunnel::TunnelDestination::Address).ok_or_else(unknown)
     }
 
     fn connect_request(&self, origin: &Origin) -> String {
@@ -216,8 +216,8 @@ impl Proxy {
     }
 
     /// How requests for `origin`, which is reached without TLS, are written for it.
-    pub(super) fn forwarding(&self, origin: &Origin) -> Forwarding {
-        Forwarding::new(origin, self.authorization_line(), self.to_string())
+    pub(super) fn forwarding(&self, origin: &Origin) -> RequestForwarding {
+        RequestForwarding::new(origin, self.authorization_line(), self.to_string())
     }
 
     /// What a refusal to connect to `origin` means.
@@ -249,10 +249,10 @@ impl fmt::Debug for Proxy {
 
 /// The list.
 #[derive(Clone, Debug, Default)]
-struct Exceptions(Vec<Exception>);
+struct NoProxyList(Vec<NoProxyRule>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Exception {
+enum NoProxyRule {
     /// `*`, which stands alone.
     All,
     /// A name, and all names that end with a dot and it.
@@ -261,14 +261,14 @@ enum Exception {
     Network(IpAddr, u8),
 }
 
-impl Exceptions {
+impl NoProxyList {
     /// Names and addresses between commas or blanks; what is neither is passed over.
     fn parse(list: &str) -> Self {
         if list.trim() == "*" {
-            return Exceptions(vec![Exception::All]);
+            return NoProxyList(vec![NoProxyRule::All]);
         }
         let words = list.split([',', ' ', '\t']).filter(|word| !word.is_empty());
-        Exceptions(words.filter_map(Exception::parse).collect())
+        NoProxyList(words.filter_map(NoProxyRule::parse).collect())
     }
 
     /// Whether `host`, a name or an address without brackets, is one of them.
@@ -279,7 +279,7 @@ impl Exceptions {
     }
 }
 
-impl Exception {
+impl NoProxyRule {
     fn parse(word: &str) -> Option<Self> {
         let (address, bits) =
             word.split_once('/').map_or((word, None), |(address, bits)| (address, Some(bits)));
@@ -287,21 +287,21 @@ impl Exception {
         if let Ok(address) = address.parse::<IpAddr>() {
             let most = if address.is_ipv4() { 32 } else { 128 };
             let bits = bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most));
-            return bits.map(|bits| Exception::Network(address, bits));
+            return bits.map(|bits| NoProxyRule::Network(address, bits));
         }
         let name = word.strip_prefix('.').unwrap_or(word);
         let name = name.strip_suffix('.').unwrap_or(name);
-        (!name.is_empty()).then(|| Exception::Domain(name.to_ascii_lowercase()))
+        (!name.is_empty()).then(|| NoProxyRule::Domain(name.to_ascii_lowercase()))
     }
 
     fn fits(&self, host: &str, address: Option<IpAddr>) -> bool {
         match (self, address) {
-            (Exception::All, _) => true,
-            (Exception::Domain(name), None) => {
+            (NoProxyRule::All, _) => true,
+            (NoProxyRule::Domain(name), None) => {
                 let host = host.to_ascii_lowercase();
                 host.strip_suffix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             }
-            (Exception::Network(network, bits), Some(address)) => is_within(*network, *bits, address),
+            (NoProxyRule::Network(network, bits), Some(address)) => is_within(*network, *bits, address),
             _ => false,
         }
     }
@@ -322,7 +322,7 @@ fn is_within(network: IpAddr, bits: u8, address: IpAddr) -> bool {
 }
 
 /// Rewrites requests for a proxy that forwards them.
-pub(crate) struct Forwarding {
+pub(crate) struct RequestForwarding {
     /// Scheme, host and port, which go before the path.
     target: String,
     /// A header line, or nothing.
@@ -330,10 +330,10 @@ pub(crate) struct Forwarding {
     proxy: String,
 }
 
-impl Forwarding {
+impl RequestForwarding {
     /// By the proxy of this name to `origin`, with a line that logs in, or none.
     fn new(origin: &Origin, login: String, proxy: String) -> Self {
-        Forwarding { target: origin.to_string(), login, proxy }
+        RequestForwarding { target: origin.to_string(), login, proxy }
     }
 
     /// Turns the request whose head begins at `start` into one in absolute form (RFC 9112 section 3.2.2).
@@ -368,8 +368,8 @@ mod tests {
 
     use super::*;
 
-    fn proxies(variables: &[(&str, &str)]) -> Proxies {
-        Proxies::resolve(&|name| {
+    fn proxies(variables: &[(&str, &str)]) -> ProxySettings {
+        ProxySettings::resolve(&|name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         })
@@ -470,20 +470,20 @@ mod tests {
             ("1", "127.0.0.1", false),
             ("", "h", false),
         ] {
-            assert_eq!(Exceptions::parse(list).has(host), is_excepted, "{list:?} {host}");
+            assert_eq!(NoProxyList::parse(list).has(host), is_excepted, "{list:?} {host}");
         }
     }
 
     proptest! {
         #[test]
         fn any_list_is_read(list in ".{0,60}", host in "[a-z0-9.:]{0,20}") {
-            let _ = Exceptions::parse(&list).has(&host);
+            let _ = NoProxyList::parse(&list).has(&host);
         }
 
         #[test]
         fn a_host_that_is_named_is_excepted(before in "[a-z.,/ ]{0,20}", host in "[a-z]{1,9}(\\.[a-z]{1,9}){0,3}") {
             let list = format!("{before} {host}");
-            prop_assert!(Exceptions::parse(&list).has(&host));
+            prop_assert!(NoProxyList::parse(&list).has(&host));
         }
     }
 
@@ -491,7 +491,7 @@ mod tests {
     fn requests_are_written_in_absolute_form() {
         let (origin, _) = Origin::parse("http://h:8080").unwrap();
         let forwarding =
-            Forwarding::new(&origin, "Proxy-Authorization: Basic bWU6\r\n".to_owned(), String::new());
+            RequestForwarding::new(&origin, "Proxy-Authorization: Basic bWU6\r\n".to_owned(), String::new());
         let mut heads = b"before".to_vec();
         heads.extend_from_slice(b"GET /a?b HTTP/1.1\r\nHost: h:8080\r\n\r\n");
         forwarding.rewrite(&mut heads, 6);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use crate::socket::Socket;
+use crate::socket::TcpSocket;
 
 /// The most bytes of a proxy's answer; its document is not read.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
@@ -16,7 +16,7 @@ const HEADERS_MAX: usize = 64;
 
 /// Sends `request` and returns the status of the answer, all of it within `limit`. With 2xx the socket is
 /// at the other end's service. Errors: `Unavailable`, `Timeout`, `BadResponse`.
-pub(super) fn open(socket: &mut Socket, request: &str, limit: Duration) -> Result<u16> {
+pub(super) fn open(socket: &mut TcpSocket, request: &str, limit: Duration) -> Result<u16> {
     let deadline = Instant::now() + limit;
     socket.write_all(request.as_bytes()).map_err(|error| cut(&error, limit))?;
     let (mut answer, mut filled) = (vec![0; 1024], 0);
@@ -100,7 +100,7 @@ const IPV6: u8 = 4;
 
 /// Where a connection shall lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum TunnelDestination {
     /// The proxy looks the name up.
     Name(String, u16),
     Address(SocketAddr),
@@ -108,14 +108,14 @@ pub(super) enum Place {
 
 /// A conversation, without its socket: what is to be said, and how much has to be heard before.
 #[derive(Debug)]
-pub(super) struct Conversation {
+pub(super) struct TunnelHandshake {
     login: Option<(String, String)>,
-    place: Place,
-    state: State,
+    place: TunnelDestination,
+    state: TunnelState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum TunnelState {
     Greeted,
     LoggedIn,
     Asked,
@@ -123,7 +123,7 @@ enum State {
 
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum TunnelStep {
     /// The answer has this many bytes, or more.
     Hear(usize),
     /// The answer was understood; this is said next.
@@ -132,9 +132,9 @@ pub(super) enum Step {
     Open,
 }
 
-impl Conversation {
+impl TunnelHandshake {
     /// Errors: `InvalidArgument` for what does not fit into its messages.
-    pub(super) fn new(login: Option<(String, String)>, place: Place) -> Result<Self> {
+    pub(super) fn new(login: Option<(String, String)>, place: TunnelDestination) -> Result<Self> {
         let fits = |text: &String| (1..=255).contains(&text.len());
         let unfit = |what| {
             Error::new(ErrorKind::InvalidArgument, format!("{what} has to have 1 to 255 bytes for SOCKS"))
@@ -142,10 +142,10 @@ impl Conversation {
         if !login.iter().all(|(user, password)| fits(user) && fits(password)) {
             return Err(unfit("each of user and password of the proxy"));
         }
-        if matches!(&place, Place::Name(name, _) if !fits(name)) {
+        if matches!(&place, TunnelDestination::Name(name, _) if !fits(name)) {
             return Err(unfit("a host name"));
         }
-        Ok(Conversation { login, place, state: State::Greeted })
+        Ok(TunnelHandshake { login, place, state: TunnelState::Greeted })
     }
 
     /// What is said first.
@@ -158,16 +158,16 @@ impl Conversation {
 
     /// Goes on with an answer, or as much of it as was heard. Errors: `AccessDenied` where the proxy refuses,
     /// `Unavailable` where it cannot, `BadResponse` for what is no answer.
-    pub(super) fn hear(&mut self, heard: &[u8]) -> Result<Step> {
+    pub(super) fn hear(&mut self, heard: &[u8]) -> Result<TunnelStep> {
         match self.state {
-            State::Greeted => self.choose(heard),
-            State::LoggedIn => self.admitted(heard),
-            State::Asked => answered(heard),
+            TunnelState::Greeted => self.choose(heard),
+            TunnelState::LoggedIn => self.admitted(heard),
+            TunnelState::Asked => answered(heard),
         }
     }
 
-    fn choose(&mut self, heard: &[u8]) -> Result<Step> {
-        let &[version, way] = heard else { return Ok(Step::Hear(2)) };
+    fn choose(&mut self, heard: &[u8]) -> Result<TunnelStep> {
+        let &[version, way] = heard else { return Ok(TunnelStep::Hear(2)) };
         match (version, way, &self.login) {
             (VERSION, NO_LOGIN, _) => Ok(self.ask()),
             (VERSION, BY_PASSWORD, Some((user, password))) => {
@@ -175,8 +175,8 @@ impl Conversation {
                 for text in [user, password] {
                     push_counted(&mut said, text);
                 }
-                self.state = State::LoggedIn;
-                Ok(Step::Say(said))
+                self.state = TunnelState::LoggedIn;
+                Ok(TunnelStep::Say(said))
             }
             (VERSION, NO_WAY, login) => Err(wants_login(login.is_some())),
             (VERSION, _, _) => Err(bad_socks("it chose a way to log in that was not offered")),
@@ -184,24 +184,24 @@ impl Conversation {
         }
     }
 
-    fn admitted(&mut self, heard: &[u8]) -> Result<Step> {
+    fn admitted(&mut self, heard: &[u8]) -> Result<TunnelStep> {
         match heard {
             [LOGIN_VERSION, 0] => Ok(self.ask()),
             [LOGIN_VERSION, _] => Err(wants_login(true)),
             [_, _] => Err(bad_socks("its answer to user and password is none")),
-            _ => Ok(Step::Hear(2)),
+            _ => Ok(TunnelStep::Hear(2)),
         }
     }
 
-    fn ask(&mut self) -> Step {
+    fn ask(&mut self) -> TunnelStep {
         let mut said = vec![VERSION, CONNECT, 0];
         let port = match &self.place {
-            Place::Name(name, port) => {
+            TunnelDestination::Name(name, port) => {
                 said.push(NAME);
                 push_counted(&mut said, name);
                 *port
             }
-            Place::Address(address) => {
+            TunnelDestination::Address(address) => {
                 match address.ip() {
                     IpAddr::V4(ip) => said.extend([IPV4].into_iter().chain(ip.octets())),
                     IpAddr::V6(ip) => said.extend([IPV6].into_iter().chain(ip.octets())),
@@ -210,8 +210,8 @@ impl Conversation {
             }
         };
         said.extend(port.to_be_bytes());
-        self.state = State::Asked;
-        Step::Say(said)
+        self.state = TunnelState::Asked;
+        TunnelStep::Say(said)
     }
 }
 
@@ -222,8 +222,8 @@ fn push_counted(said: &mut Vec<u8>, text: &str) {
 }
 
 /// The answer to the request: its length is known from its fifth byte on.
-fn answered(heard: &[u8]) -> Result<Step> {
-    let &[version, reply, _, kind, first, ..] = heard else { return Ok(Step::Hear(5)) };
+fn answered(heard: &[u8]) -> Result<TunnelStep> {
+    let &[version, reply, _, kind, first, ..] = heard else { return Ok(TunnelStep::Hear(5)) };
     if version != VERSION {
         return Err(bad_socks("its answer is not SOCKS 5"));
     }
@@ -237,7 +237,7 @@ fn answered(heard: &[u8]) -> Result<Step> {
         NAME => 4 + 1 + usize::from(first) + 2,
         _ => return Err(bad_socks("its answer has an address of no known kind")),
     };
-    Ok(if heard.len() < length { Step::Hear(length) } else { Step::Open })
+    Ok(if heard.len() < length { TunnelStep::Hear(length) } else { TunnelStep::Open })
 }
 
 fn refusal(reply: u8) -> Error {
@@ -269,20 +269,24 @@ fn wants_login(has_said: bool) -> Error {
 }
 
 /// Holds the conversation, all of it within `limit`; then what is at the other end of `socket` is the place.
-/// Errors: as of [`Conversation::hear`]; `Unavailable`, `Timeout`.
-pub(super) fn open_socks(socket: &mut Socket, mut conversation: Conversation, limit: Duration) -> Result<()> {
+/// Errors: as of [`TunnelHandshake::hear`]; `Unavailable`, `Timeout`.
+pub(super) fn open_socks(
+    socket: &mut TcpSocket,
+    mut conversation: TunnelHandshake,
+    limit: Duration,
+) -> Result<()> {
     let deadline = Instant::now() + limit;
     let failed = |error: io::Error| cut(&error, limit);
     socket.write_all(&conversation.greeting()).map_err(failed)?;
-    let (mut heard, mut step) = (Vec::new(), Step::Hear(1));
+    let (mut heard, mut step) = (Vec::new(), TunnelStep::Hear(1));
     loop {
         match step {
-            Step::Hear(length) => hear(socket, &mut heard, (length, deadline, limit))?,
-            Step::Say(said) => {
+            TunnelStep::Hear(length) => hear(socket, &mut heard, (length, deadline, limit))?,
+            TunnelStep::Say(said) => {
                 heard.clear();
                 socket.write_all(&said).map_err(failed)?;
             }
-            Step::Open => return socket.set_read_timeout(limit).map_err(failed),
+            TunnelStep::Open => return socket.set_read_timeout(limit).map_err(failed),
         }
         step = conversation.hear(&heard)?;
     }
@@ -290,7 +294,7 @@ pub(super) fn open_socks(socket: &mut Socket, mut conversation: Conversation, li
 
 /// Receives until `length` bytes were heard, and none behind them: those are the other end's.
 fn hear(
-    socket: &mut Socket,
+    socket: &mut TcpSocket,
     heard: &mut Vec<u8>,
     (length, deadline, limit): (usize, Instant, Duration),
 ) -> Result<()> {
@@ -360,22 +364,22 @@ mod tests {
         Some(("me".to_owned(), "secret".to_owned()))
     }
 
-    fn name() -> Place {
-        Place::Name("h".to_owned(), 443)
+    fn name() -> TunnelDestination {
+        TunnelDestination::Name("h".to_owned(), 443)
     }
 
     #[test]
     fn a_conversation_as_in_the_standard() {
-        let mut talk = Conversation::new(login(), name()).unwrap();
+        let mut talk = TunnelHandshake::new(login(), name()).unwrap();
         assert_eq!(talk.greeting(), [5, 2, 0, 2]);
-        assert_eq!(talk.hear(&[5]).unwrap(), Step::Hear(2));
-        assert_eq!(talk.hear(&[5, 2]).unwrap(), Step::Say(b"\x01\x02me\x06secret".to_vec()));
-        assert_eq!(talk.hear(&[]).unwrap(), Step::Hear(2));
-        assert_eq!(talk.hear(&[1, 0]).unwrap(), Step::Say(b"\x05\x01\x00\x03\x01h\x01\xbb".to_vec()));
-        assert_eq!(talk.hear(&[5, 0, 0, 1]).unwrap(), Step::Hear(5));
-        assert_eq!(talk.hear(&[5, 0, 0, 1, 127]).unwrap(), Step::Hear(10));
-        assert_eq!(talk.hear(&[5, 0, 0, 3, 9]).unwrap(), Step::Hear(16));
-        assert_eq!(talk.hear(&[5, 0, 0, 1, 127, 0, 0, 1, 0, 9]).unwrap(), Step::Open);
+        assert_eq!(talk.hear(&[5]).unwrap(), TunnelStep::Hear(2));
+        assert_eq!(talk.hear(&[5, 2]).unwrap(), TunnelStep::Say(b"\x01\x02me\x06secret".to_vec()));
+        assert_eq!(talk.hear(&[]).unwrap(), TunnelStep::Hear(2));
+        assert_eq!(talk.hear(&[1, 0]).unwrap(), TunnelStep::Say(b"\x05\x01\x00\x03\x01h\x01\xbb".to_vec()));
+        assert_eq!(talk.hear(&[5, 0, 0, 1]).unwrap(), TunnelStep::Hear(5));
+        assert_eq!(talk.hear(&[5, 0, 0, 1, 127]).unwrap(), TunnelStep::Hear(10));
+        assert_eq!(talk.hear(&[5, 0, 0, 3, 9]).unwrap(), TunnelStep::Hear(16));
+        assert_eq!(talk.hear(&[5, 0, 0, 1, 127, 0, 0, 1, 0, 9]).unwrap(), TunnelStep::Open);
     }
 
     #[test]
@@ -384,16 +388,17 @@ mod tests {
             ("127.0.0.1:80", &[5, 1, 0, 1, 127, 0, 0, 1, 0, 80][..]),
             ("[::1]:80", &[5, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 80]),
         ] {
-            let mut talk = Conversation::new(None, Place::Address(address.parse().unwrap())).unwrap();
+            let mut talk =
+                TunnelHandshake::new(None, TunnelDestination::Address(address.parse().unwrap())).unwrap();
             assert_eq!(talk.greeting(), [5, 1, 0]);
-            assert_eq!(talk.hear(&[5, 0]).unwrap(), Step::Say(said.to_vec()));
+            assert_eq!(talk.hear(&[5, 0]).unwrap(), TunnelStep::Say(said.to_vec()));
         }
     }
 
     #[test]
     fn refusals_say_what_to_do() {
         let heard = |login, answers: &[&[u8]]| {
-            let mut talk = Conversation::new(login, name()).unwrap();
+            let mut talk = TunnelHandshake::new(login, name()).unwrap();
             answers.iter().map(|answer| talk.hear(answer)).find_map(Result::err).expect("an error")
         };
         for (error, kind, why) in [
@@ -409,10 +414,11 @@ mod tests {
         ] {
             assert!(error.kind() == kind && error.detail().contains(why), "{error}");
         }
-        for (login, place) in
-            [(Some((String::new(), "p".to_owned())), name()), (None, Place::Name("h".repeat(256), 1))]
-        {
-            assert_eq!(Conversation::new(login, place).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        for (login, place) in [
+            (Some((String::new(), "p".to_owned())), name()),
+            (None, TunnelDestination::Name("h".repeat(256), 1)),
+        ] {
+            assert_eq!(TunnelHandshake::new(login, place).unwrap_err().kind(), ErrorKind::InvalidArgument);
         }
     }
 
@@ -426,25 +432,25 @@ mod tests {
                 bytes.splice(..0, [5, if has_login { 2 } else { 0 }]);
                 bytes.splice(2..2, [1, 0, 5, 0, 0].into_iter().skip(if has_login { 0 } else { 2 }));
             }
-            let mut talk = Conversation::new(has_login.then(login).flatten(), name()).unwrap();
+            let mut talk = TunnelHandshake::new(has_login.then(login).flatten(), name()).unwrap();
             let (mut from, mut to) = (0, 0);
             let mut steps = 0;
             loop {
                 steps += 1;
                 prop_assert!(steps < 12);
                 match talk.hear(&bytes[from..to]) {
-                    Ok(Step::Hear(more)) => {
+                    Ok(TunnelStep::Hear(more)) => {
                         prop_assert!(more > to - from && more <= 4 + 1 + 255 + 2);
                         to = from + more;
                         if to > bytes.len() {
                             break;
                         }
                     }
-                    Ok(Step::Say(said)) => {
+                    Ok(TunnelStep::Say(said)) => {
                         prop_assert!(!said.is_empty());
                         from = to;
                     }
-                    Ok(Step::Open) | Err(_) => break,
+                    Ok(TunnelStep::Open) | Err(_) => break,
                 }
             }
         }

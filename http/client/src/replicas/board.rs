@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind};
 
-use super::job::{Partial, Ranges};
-use super::site::Site;
-use super::stream::Meter;
+use super::job::{PartialJob, Ranges};
+use super::site::ReplicaSite;
+use super::stream::RateMeter;
 
 pub(super) type JobId = u64;
 pub(super) type StreamId = u64;
@@ -25,7 +25,7 @@ const HELD_BYTES_MAX: u64 = 32 << 20;
 const STRIKES_MAX: u32 = 3;
 /// How long to look at streams before another replica is asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct StallPolicy {
     /// Nothing arrives for so long.
     pub(super) stall: Duration,
     /// It is slow for so long.
@@ -35,36 +35,36 @@ pub(super) struct Patience {
 }
 
 /// How a job ended; told to everybody who wants it.
-pub(super) type Outcome = Result<Arc<Vec<u8>>, Told>;
+pub(super) type Outcome = Result<Arc<Vec<u8>>, SharedError>;
 
 /// An error that several may be told.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct SharedError {
     pub(super) kind: ErrorKind,
     pub(super) detail: String,
 }
 
-impl From<&Told> for Error {
-    fn from(told: &Told) -> Self {
+impl From<&SharedError> for Error {
+    fn from(told: &SharedError) -> Self {
         Error::new(told.kind, told.detail.clone())
     }
 }
 
-pub(super) struct Job {
+pub(super) struct RangeJob {
     pub(super) ranges: Ranges,
     pub(super) bytes: u64,
     holders: Vec<StreamId>,
     /// What streams before have got.
-    partial: Option<Partial>,
+    partial: Option<PartialJob>,
     pub(super) outcome: Option<Outcome>,
     /// The callers that want it.
     pub(super) interest: usize,
 }
 
-pub(super) struct Stream {
+pub(super) struct ReplicaStream {
     replica: Option<usize>,
     held: Vec<JobId>,
-    pub(super) meter: Meter,
+    pub(super) meter: RateMeter,
     /// When it took its replica on.
     since: Instant,
     /// When something came last, or there was something to wait for first.
@@ -81,7 +81,7 @@ pub(super) struct Stream {
 
 /// What a stream is to read from.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum StreamChoice {
     Replica(usize),
     /// None yet.
     Wait(Duration),
@@ -89,21 +89,21 @@ pub(super) enum Choice {
     End,
 }
 
-pub(super) struct Board {
-    pub(super) jobs: BTreeMap<JobId, Job>,
+pub(super) struct JobBoard {
+    pub(super) jobs: BTreeMap<JobId, RangeJob>,
     queue: BTreeSet<JobId>,
-    pub(super) streams: BTreeMap<StreamId, Stream>,
-    pub(super) sites: Vec<Site>,
+    pub(super) streams: BTreeMap<StreamId, ReplicaStream>,
+    pub(super) sites: Vec<ReplicaSite>,
     pub(super) is_closing: bool,
-    patience: Patience,
+    patience: StallPolicy,
     next_id: u64,
     /// Bytes that will be asked for beyond the jobs that there are.
     pub(super) expected_bytes: u64,
 }
 
-impl Board {
-    pub(super) fn new(sites: Vec<Site>, patience: Patience) -> Self {
-        Board {
+impl JobBoard {
+    pub(super) fn new(sites: Vec<ReplicaSite>, patience: StallPolicy) -> Self {
+        JobBoard {
             jobs: BTreeMap::new(),
             queue: BTreeSet::new(),
             streams: BTreeMap::new(),
@@ -124,7 +124,7 @@ impl Board {
     pub(super) fn add(&mut self, ranges: Ranges) -> JobId {
         let id = self.id();
         let bytes = ranges.iter().map(|(_, len)| *len as u64).sum();
-        let job = Job { ranges, bytes, holders: Vec::new(), partial: None, outcome: None, interest: 1 };
+        let job = RangeJob { ranges, bytes, holders: Vec::new(), partial: None, outcome: None, interest: 1 };
         self.jobs.insert(id, job);
         self.queue.insert(id);
         id
@@ -143,10 +143,10 @@ impl Board {
     /// A new stream, or one to compare another with.
     pub(super) fn start(&mut self, hedges: Option<StreamId>, now: Instant) -> StreamId {
         let id = self.id();
-        let stream = Stream {
+        let stream = ReplicaStream {
             replica: None,
             held: Vec::new(),
-            meter: Meter::default(),
+            meter: RateMeter::default(),
             since: now,
             moved: now,
             front_since: now,
@@ -165,10 +165,10 @@ impl Board {
     }
 
     /// What a stream reads from next: the best replica, of those that fewest read from.
-    pub(super) fn choose(&mut self, id: StreamId, now: Instant) -> Choice {
+    pub(super) fn choose(&mut self, id: StreamId, now: Instant) -> StreamChoice {
         let is_needed = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
         if self.is_closing || !is_needed {
-            return Choice::End;
+            return StreamChoice::End;
         }
         let is_hedge = self.streams[&id].hedges.is_some();
         let best = self.best_site(now, is_hedge);
@@ -177,13 +177,13 @@ impl Board {
             (Some(site), _) => {
                 if let Some(stream) = self.streams.get_mut(&id) {
                     stream.replica = Some(site);
-                    (stream.since, stream.moved, stream.meter) = (now, now, Meter::default());
+                    (stream.since, stream.moved, stream.meter) = (now, now, RateMeter::default());
                     stream.is_idle = false;
                 }
-                Choice::Replica(site)
+                StreamChoice::Replica(site)
             }
-            (None, Some(until)) if !is_hedge => Choice::Wait(until.saturating_duration_since(now)),
-            _ => Choice::End,
+            (None, Some(until)) if !is_hedge => StreamChoice::Wait(until.saturating_duration_since(now)),
+            _ => StreamChoice::End,
         }
     }
 
@@ -197,7 +197,11 @@ impl Board {
     }
 
     /// A job for a stream: the first that nobody does; else one that another does too slowly.
-    pub(super) fn claim(&mut self, id: StreamId, now: Instant) -> Option<(JobId, Ranges, Option<Partial>)> {
+    pub(super) fn claim(
+        &mut self,
+        id: StreamId,
+        now: Instant,
+    ) -> Option<(JobId, Ranges, Option<PartialJob>)> {
         let held_bytes = self.held_bytes(id);
         let stream = self.streams.get(&id).filter(|stream| !stream.is_leaving)?;
         let rate = stream.meter.bytes_per_s();
@@ -242,7 +246,7 @@ impl Board {
     /// Whether a stream is to go on at its replica.
     pub(super) fn is_serving(&self, id: StreamId, site: usize) -> bool {
         let is_wanted = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
-        !self.is_closing && is_wanted && self.sites.get(site).is_some_and(Site::is_open)
+        !self.is_closing && is_wanted && self.sites.get(site).is_some_and(ReplicaSite::is_open)
     }
 
     fn held_bytes(&self, id: StreamId) -> u64 {
@@ -338,11 +342,11 @@ impl Board {
     }
 
     /// A stream gives up a job, and what it has got of it.
-    pub(super) fn give_back(&mut self, id: StreamId, job: JobId, partial: Option<Partial>, now: Instant) {
+    pub(super) fn give_back(&mut self, id: StreamId, job: JobId, partial: Option<PartialJob>, now: Instant) {
         self.let_go(id, job, now);
         let Some(found) = self.jobs.get_mut(&job).filter(|job| job.outcome.is_none()) else { return };
         if found.partial.is_none() {
-            found.partial = partial.filter(Partial::is_worth_keeping);
+            found.partial = partial.filter(PartialJob::is_worth_keeping);
         }
         if found.holders.is_empty() {
             self.queue.insert(job);
@@ -390,7 +394,7 @@ impl Board {
         }
         self.queue.clear();
         // A repeated call tries all replicas again that may have come back.
-        self.sites.iter_mut().for_each(Site::forgive);
+        self.sites.iter_mut().for_each(ReplicaSite::forgive);
     }
 }
 
@@ -406,7 +410,7 @@ const MUCH_SLOWER: f64 = 2.0;
 /// A stream slower than what is known of another replica by this is compared with it.
 const SUSPECT: f64 = 4.0;
 
-impl Board {
+impl JobBoard {
     /// Looks at the streams: leaves those that others have overtaken. Returns the stream that another
     /// is to be started beside, if there is one.
     pub(super) fn supervise(&mut self, now: Instant) -> Option<StreamId> {
@@ -445,7 +449,7 @@ impl Board {
             && left_s > WORTHWHILE.as_secs_f64() / 2.0
     }
 
-    fn is_stalled(&self, stream: &Stream, now: Instant) -> bool {
+    fn is_stalled(&self, stream: &ReplicaStream, now: Instant) -> bool {
         let is_busy = !stream.held.is_empty() || (!stream.is_idle && stream.replica.is_some());
         is_busy && now.duration_since(stream.moved) >= self.patience.stall
     }

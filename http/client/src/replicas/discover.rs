@@ -11,9 +11,9 @@ use fordway_wire::metalink::{
     DOCUMENT_BYTES_MAX, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, is_metalink_type, read_links,
 };
 
-use crate::Response;
-use crate::vector::Session;
-use crate::vector::redirect::{Document, fetch, resolve};
+use crate::HttpResponse;
+use crate::vector::HttpSession;
+use crate::vector::redirect::{LinkDocument, fetch, resolve};
 
 const ACCEPT: &str = "application/metalink4+xml, application/metalink+xml;q=0.9";
 /// What may turn out to be a Metalink under another type is looked into up to this size.
@@ -21,7 +21,7 @@ const SNIFFED_BYTES_MAX: u64 = 4 << 20;
 
 /// A description, and what led to it.
 #[derive(Clone, Debug)]
-pub struct Discovery {
+pub struct ReplicaDiscovery {
     /// What is known.
     pub file: MetalinkFile,
     /// `Link headers`, `Accept`, `?metalink`, `.meta4` or `the cache`.
@@ -37,7 +37,7 @@ pub fn is_metalink_name(name: &str) -> bool {
 /// Reads the Metalink or list at a URL. Addresses in it may be relative to it.
 /// Errors: as [`crate::vector::RemoteFile::open`]; `InvalidArgument` for what is none.
 /// Cost: one request, and one for each redirection.
-pub fn fetch_metalink(session: &Arc<Session>, url: &str) -> Result<Metalink> {
+pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink> {
     let document = fetch(session, url, ("GET", ACCEPT), DOCUMENT_BYTES_MAX, |_| true)?;
     let mut metalink = Metalink::parse(document.body.as_deref().unwrap_or_default())?;
     metalink.files.iter_mut().for_each(|file| make_absolute(file, &document.base));
@@ -48,7 +48,11 @@ pub fn fetch_metalink(session: &Arc<Session>, url: &str) -> Result<Metalink> {
 /// `?metalink`, at the address with `.meta4` behind it, and in the cache, in that order, up to the first
 /// that names a place. What is found is kept in the cache. `None` if nobody knows.
 /// Cost: up to five requests, none of them twice; a server that cannot be reached is asked once.
-pub fn discover(session: &Arc<Session>, url: &str, cache: Option<&MetalinkCache>) -> Option<Discovery> {
+pub fn discover(
+    session: &Arc<HttpSession>,
+    url: &str,
+    cache: Option<&MetalinkCache>,
+) -> Option<ReplicaDiscovery> {
     let found = ask(session, url).unwrap_or_else(|error| {
         tracing::debug!(url, %error, "the server does not tell of replicas");
         None
@@ -59,13 +63,13 @@ pub fn discover(session: &Arc<Session>, url: &str, cache: Option<&MetalinkCache>
     {
         tracing::debug!(%error, "the Metalink is not kept");
     }
-    found.or_else(|| Some(Discovery { file: cache?.find(url)?, from: "the cache" }))
+    found.or_else(|| Some(ReplicaDiscovery { file: cache?.find(url)?, from: "the cache" }))
 }
 
 /// Errors: the server cannot be asked at all.
-fn ask(session: &Arc<Session>, url: &str) -> Result<Option<Discovery>> {
+fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>> {
     if let Some(file) = passing_over_refusals(by_links(session, url))? {
-        return Ok(Some(Discovery { file, from: "Link headers" }));
+        return Ok(Some(ReplicaDiscovery { file, from: "Link headers" }));
     }
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     let ways = [
@@ -79,7 +83,7 @@ fn ask(session: &Arc<Session>, url: &str) -> Result<Option<Discovery>> {
                 let replica = MetalinkUrl { url: url.to_owned(), priority: PRIORITY_LAST, location: None };
                 file.replicas.push(replica);
             }
-            return Ok(Some(Discovery { file, from }));
+            return Ok(Some(ReplicaDiscovery { file, from }));
         }
     }
     Ok(None)
@@ -99,7 +103,7 @@ fn is_silence(error: &Error) -> bool {
         || error.kind() == ErrorKind::Unavailable && !error.detail().contains("HTTP status")
 }
 
-fn by_links(session: &Arc<Session>, url: &str) -> Result<Option<MetalinkFile>> {
+fn by_links(session: &Arc<HttpSession>, url: &str) -> Result<Option<MetalinkFile>> {
     let head = fetch(session, url, ("HEAD", "*/*"), 0, |_| false)?;
     let mut file = links_of(&head);
     for address in std::mem::take(&mut file.described_by) {
@@ -120,14 +124,14 @@ fn by_links(session: &Arc<Session>, url: &str) -> Result<Option<MetalinkFile>> {
     Ok(has_others.then_some(file))
 }
 
-fn links_of(head: &Document) -> MetalinkFile {
+fn links_of(head: &LinkDocument) -> MetalinkFile {
     let (links, digests) = (head.links.iter().map(String::as_str), head.digests.iter().map(String::as_str));
     let mut file = read_links(links, digests);
     make_absolute(&mut file, &head.base);
     file
 }
 
-fn by_document(session: &Arc<Session>, address: &str) -> Result<Option<MetalinkFile>> {
+fn by_document(session: &Arc<HttpSession>, address: &str) -> Result<Option<MetalinkFile>> {
     let document = fetch(session, address, ("GET", ACCEPT), DOCUMENT_BYTES_MAX, may_be_metalink)?;
     let Some(body) = document.body.filter(|body| Metalink::is_likely(body)) else { return Ok(None) };
     let mut file = Metalink::parse(&body)?.file(None)?;
@@ -136,7 +140,7 @@ fn by_document(session: &Arc<Session>, address: &str) -> Result<Option<MetalinkF
 }
 
 /// A server that does not understand answers with the file, which is not to be received for this.
-fn may_be_metalink(answer: &Response) -> bool {
+fn may_be_metalink(answer: &HttpResponse) -> bool {
     answer.header("content-type").is_some_and(is_metalink_type)
         || answer.body_bytes().is_some_and(|bytes| bytes <= SNIFFED_BYTES_MAX)
 }

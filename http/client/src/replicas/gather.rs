@@ -9,8 +9,8 @@ use fordway_store::{Error, ErrorKind, Result, check_room};
 use fordway_wire::file_hash::RunningHash;
 
 use super::ReplicatedFile;
-use super::board::{Board, JobId, Outcome};
-use crate::vector::{Fragment, Ranges};
+use super::board::{JobBoard, JobId, Outcome};
+use crate::vector::{Fragment, ReceivedRanges};
 
 /// Bytes and ranges of one job.
 const JOB_BYTES: u64 = 4 << 20;
@@ -31,7 +31,7 @@ pub struct ReplicatedTicket {
 
 /// Pieces that have come or are on their way.
 #[derive(Default)]
-pub(super) struct Cache {
+pub(super) struct PieceCache {
     /// The job that has a piece, and where in it.
     pieces: HashMap<u64, (JobId, usize)>,
     /// Jobs that are kept, the oldest first, and their pieces.
@@ -109,7 +109,7 @@ impl ReplicatedFile {
 
     /// Waits for what was submitted; its ranges come one behind the other. Errors: as
     /// [`ReplicatedFile::read_ranges`].
-    pub fn wait(&self, ticket: ReplicatedTicket) -> Result<Ranges> {
+    pub fn wait(&self, ticket: ReplicatedTicket) -> Result<ReceivedRanges> {
         let outcomes: Vec<(JobId, Outcome)> =
             ticket.jobs.iter().map(|id| (*id, self.shared.wait_job(*id))).collect();
         let mut bytes = ticket.memory;
@@ -120,7 +120,7 @@ impl ReplicatedFile {
         };
         self.let_go(ticket.jobs, &outcomes);
         gathered.map_err(|error| self.named(error))?;
-        Ok(Ranges { bytes })
+        Ok(ReceivedRanges { bytes })
     }
 
     /// Gives up what was submitted.
@@ -138,7 +138,7 @@ impl ReplicatedFile {
         cache.shrink(&mut board);
     }
 
-    fn cache(&self) -> MutexGuard<'_, Cache> {
+    fn cache(&self) -> MutexGuard<'_, PieceCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -163,7 +163,7 @@ fn calls_end(pieces: &[(u64, &mut [u8])]) -> usize {
 }
 
 /// Jobs of just these ranges, in their order.
-fn jobs_of(board: &mut Board, ranges: &[(u64, usize)]) -> Vec<JobId> {
+fn jobs_of(board: &mut JobBoard, ranges: &[(u64, usize)]) -> Vec<JobId> {
     let (mut jobs, mut rest) = (Vec::new(), ranges);
     while !rest.is_empty() {
         let mut bytes = 0;
@@ -185,11 +185,11 @@ fn append_all(outcomes: &[(JobId, Outcome)], bytes: &mut Vec<u8>) -> Result<()> 
     Ok(())
 }
 
-impl Cache {
+impl PieceCache {
     /// Jobs that have all pieces with a byte of `ranges`: those that there are, and new ones.
     fn jobs_for(
         &mut self,
-        board: &mut Board,
+        board: &mut JobBoard,
         ranges: &[(u64, usize)],
         (length_bytes, size_bytes): (u64, u64),
     ) -> Vec<JobId> {
@@ -259,14 +259,14 @@ impl Cache {
     }
 
     /// Later callers do not wait for a job that failed.
-    fn forget(&mut self, board: &mut Board, id: JobId) {
+    fn forget(&mut self, board: &mut JobBoard, id: JobId) {
         if let Some(at) = self.kept.iter().position(|(job, ..)| *job == id) {
             self.drop_kept(board, at);
         }
     }
 
     /// Keeps what was used last, within bounds; what somebody waits for stays.
-    fn shrink(&mut self, board: &mut Board) {
+    fn shrink(&mut self, board: &mut JobBoard) {
         let mut kept_bytes: u64 = self.kept.iter().map(|(.., bytes)| bytes).sum();
         let mut at = 0;
         while kept_bytes > KEPT_BYTES && at < self.kept.len() {
@@ -280,7 +280,7 @@ impl Cache {
         }
     }
 
-    fn drop_kept(&mut self, board: &mut Board, at: usize) {
+    fn drop_kept(&mut self, board: &mut JobBoard, at: usize) {
         let Some((id, pieces, _)) = self.kept.remove(at) else { return };
         for piece in pieces {
             if self.pieces.get(&piece).is_some_and(|(job, _)| *job == id) {
@@ -306,7 +306,7 @@ const AHEAD_BYTES: u64 = 64 << 20;
 pub(super) type PlacedSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
 
 /// Jobs of a copy, made as there is room for them.
-struct Copying<'a> {
+struct CopyJobs<'a> {
     file: &'a ReplicatedFile,
     /// Ranges of units that no job is made of yet.
     left: VecDeque<Range<u64>>,
@@ -332,7 +332,7 @@ impl ReplicatedFile {
         let mut hash = self.hash.as_ref().filter(|_| is_whole).map(|hash| RunningHash::new(hash.kind));
         let unit = self.unit_bytes();
         let aligned = range.start / unit * unit..(range.end.div_ceil(unit) * unit).min(self.size_bytes());
-        let mut copying = Copying::new(self, VecDeque::from([aligned]));
+        let mut copying = CopyJobs::new(self, VecDeque::from([aligned]));
         while let Some((offset, bytes)) = copying.next_in_order()? {
             let end = offset + bytes.len() as u64;
             let wanted = range.start.max(offset)..range.end.min(end);
@@ -351,7 +351,7 @@ impl ReplicatedFile {
 
     /// Hands the bytes of `ranges`, which begin and end with units, to `sink` as they come.
     pub(super) fn copy_units(&self, ranges: VecDeque<Range<u64>>, sink: &mut PlacedSink<'_>) -> Result<()> {
-        let mut copying = Copying::new(self, ranges);
+        let mut copying = CopyJobs::new(self, ranges);
         while let Some((offset, bytes)) = copying.next_of_any()? {
             sink(offset, &bytes)?;
         }
@@ -359,11 +359,11 @@ impl ReplicatedFile {
     }
 }
 
-impl<'a> Copying<'a> {
+impl<'a> CopyJobs<'a> {
     fn new(file: &'a ReplicatedFile, left: VecDeque<Range<u64>>) -> Self {
         let unit = file.unit_bytes();
         let job_bytes = (COPY_JOB_BYTES / unit).max(1) * unit;
-        Copying { file, left, under_way: VecDeque::new(), under_way_bytes: 0, job_bytes }
+        CopyJobs { file, left, under_way: VecDeque::new(), under_way_bytes: 0, job_bytes }
     }
 
     /// Makes jobs as long as there is room.
@@ -437,7 +437,7 @@ impl<'a> Copying<'a> {
     }
 }
 
-impl Drop for Copying<'_> {
+impl Drop for CopyJobs<'_> {
     fn drop(&mut self) {
         let mut board = self.file.shared.board();
         board.expected_bytes = 0;

@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fordway_wire::metalink::{FileHash, Pieces};
+use fordway_wire::metalink::{FileHash, PieceHashes};
 
-use crate::vector::{Memory, in_order};
+use crate::vector::{FragmentMemory, in_order};
 
 /// Ranges (offset, length) of one job.
 pub(super) type Ranges = Arc<[(u64, usize)]>;
 
 /// What of a job has arrived: its ranges one behind the other.
-pub(super) struct Partial {
+pub(super) struct PartialJob {
     pub(super) bytes: Vec<u8>,
     /// Bytes there, from the front of each range.
     filled: Vec<usize>,
@@ -19,20 +19,20 @@ pub(super) struct Partial {
     pub(super) sources: Vec<usize>,
 }
 
-impl Partial {
+impl PartialJob {
     /// Nothing yet.
     pub(super) fn new(ranges: &[(u64, usize)]) -> Self {
         let bytes = ranges.iter().map(|(_, len)| len).sum();
-        Partial { bytes: vec![0; bytes], filled: vec![0; ranges.len()], sources: Vec::new() }
+        PartialJob { bytes: vec![0; bytes], filled: vec![0; ranges.len()], sources: Vec::new() }
     }
 
     /// What is missing, as ranges and where they go.
-    fn missing(&self, ranges: &[(u64, usize)]) -> (Vec<(u64, usize)>, Vec<Slot>) {
+    fn missing(&self, ranges: &[(u64, usize)]) -> (Vec<(u64, usize)>, Vec<RangeSlot>) {
         let (mut wanted, mut slots, mut start) = (Vec::new(), Vec::new(), 0);
         for (range, ((offset, len), filled)) in ranges.iter().zip(&self.filled).enumerate() {
             if filled < len {
                 wanted.push((offset + *filled as u64, len - filled));
-                slots.push(Slot { range, start: start + filled, filled: *filled });
+                slots.push(RangeSlot { range, start: start + filled, filled: *filled });
             }
             start += len;
         }
@@ -60,7 +60,7 @@ impl Partial {
 
     /// Holds each range, which is a piece of the file, against its digest. Those that do not fit are
     /// missing again; returns whether there are any.
-    pub(super) fn reject_bad_pieces(&mut self, ranges: &[(u64, usize)], pieces: &Pieces) -> bool {
+    pub(super) fn reject_bad_pieces(&mut self, ranges: &[(u64, usize)], pieces: &PieceHashes) -> bool {
         let (mut start, mut has_bad) = (0, false);
         for (range, (offset, len)) in ranges.iter().enumerate() {
             let bytes = &self.bytes[start..start + len];
@@ -76,7 +76,7 @@ impl Partial {
 }
 
 /// Where a range that was asked for goes.
-struct Slot {
+struct RangeSlot {
     range: usize,
     /// In the memory of all.
     start: usize,
@@ -85,45 +85,45 @@ struct Slot {
 }
 
 /// The memory of a job while a stream fills it; it comes home when the stream has done with it.
-pub(super) struct Landing {
-    partial: Option<Partial>,
-    slots: Vec<Slot>,
-    home: Arc<Home>,
+pub(super) struct JobMemory {
+    partial: Option<PartialJob>,
+    slots: Vec<RangeSlot>,
+    home: Arc<PartialMailbox>,
 }
 
 /// Where a stream looks for what has come.
 #[derive(Default)]
-pub(super) struct Home {
-    partial: Mutex<Option<Partial>>,
+pub(super) struct PartialMailbox {
+    partial: Mutex<Option<PartialJob>>,
     arrived_bytes: AtomicU64,
 }
 
-impl Home {
+impl PartialMailbox {
     /// Bytes that have arrived.
     pub(super) fn arrived_bytes(&self) -> u64 {
         self.arrived_bytes.load(Ordering::Relaxed)
     }
 
     /// The memory, once it is home.
-    pub(super) fn take(&self) -> Option<Partial> {
+    pub(super) fn take(&self) -> Option<PartialJob> {
         self.partial.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl Landing {
+impl JobMemory {
     /// For what `partial` misses of `ranges`; returns what to ask for.
     pub(super) fn new(
         ranges: &[(u64, usize)],
-        partial: Option<Partial>,
+        partial: Option<PartialJob>,
         replica: usize,
-    ) -> (Vec<(u64, usize)>, Self, Arc<Home>) {
-        let mut partial = partial.unwrap_or_else(|| Partial::new(ranges));
+    ) -> (Vec<(u64, usize)>, Self, Arc<PartialMailbox>) {
+        let mut partial = partial.unwrap_or_else(|| PartialJob::new(ranges));
         if !partial.sources.contains(&replica) {
             partial.sources.push(replica);
         }
         let (wanted, slots) = partial.missing(ranges);
-        let home = Arc::new(Home::default());
-        (wanted, Landing { partial: Some(partial), slots, home: home.clone() }, home)
+        let home = Arc::new(PartialMailbox::default());
+        (wanted, JobMemory { partial: Some(partial), slots, home: home.clone() }, home)
     }
 
     fn position(&self, (slot, within): (usize, usize)) -> usize {
@@ -131,7 +131,7 @@ impl Landing {
     }
 }
 
-impl Memory for Landing {
+impl FragmentMemory for JobMemory {
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8] {
         let start = self.position((fragment, within));
         let Some(partial) = &mut self.partial else { return &mut [] };
@@ -162,7 +162,7 @@ impl Memory for Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for JobMemory {
     fn drop(&mut self) {
         *self.home.partial.lock().unwrap_or_else(PoisonError::into_inner) = self.partial.take();
     }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn what_has_arrived_is_not_asked_for_again() {
         let ranges = [(100, 4), (200, 3)];
-        let (wanted, mut landing, home) = Landing::new(&ranges, None, 7);
+        let (wanted, mut landing, home) = JobMemory::new(&ranges, None, 7);
         assert_eq!(wanted, ranges);
         landing.slice(0, 0, 4)[..2].copy_from_slice(b"ab");
         landing.arrived(0, 0, 2);
@@ -194,7 +194,7 @@ mod tests {
         drop(landing);
         let partial = home.take().unwrap();
         assert!(partial.is_worth_keeping());
-        let (wanted, mut landing, home) = Landing::new(&ranges, Some(partial), 8);
+        let (wanted, mut landing, home) = JobMemory::new(&ranges, Some(partial), 8);
         assert_eq!(wanted, [(102, 2), (200, 3)]);
         landing.slice(1, 0, 3).copy_from_slice(b"xyz");
         landing.slice(0, 0, 2).copy_from_slice(b"cd");
@@ -206,11 +206,11 @@ mod tests {
     #[test]
     fn bad_pieces_are_missing_again() {
         let hex = [&b"abcd"[..], b"xyz"].map(|piece| FileHash::of(HashKind::Sha1, piece).hex).to_vec();
-        let pieces = Pieces { length_bytes: 4, kind: HashKind::Sha1, hex };
+        let pieces = PieceHashes { length_bytes: 4, kind: HashKind::Sha1, hex };
         let ranges = [(0, 4), (4, 3)];
-        let mut partial = Partial { bytes: b"abcdxyZ".to_vec(), ..Partial::new(&ranges) };
+        let mut partial = PartialJob { bytes: b"abcdxyZ".to_vec(), ..PartialJob::new(&ranges) };
         assert!(partial.reject_bad_pieces(&ranges, &pieces));
-        let (wanted, landing, home) = Landing::new(&ranges, Some(partial), 0);
+        let (wanted, landing, home) = JobMemory::new(&ranges, Some(partial), 0);
         assert_eq!(wanted, [(4, 3)]);
         drop(landing);
         let mut partial = home.take().unwrap();

@@ -14,7 +14,7 @@ mod part;
 mod site;
 mod stream;
 
-pub use discover::{Discovery, MetalinkCache, discover, fetch_metalink, is_metalink_name};
+pub use discover::{MetalinkCache, ReplicaDiscovery, discover, fetch_metalink, is_metalink_name};
 pub use gather::ReplicatedTicket;
 
 use std::collections::HashMap;
@@ -22,20 +22,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::metalink::{FileHash, MetalinkFile, Pieces};
+use fordway_wire::metalink::{FileHash, MetalinkFile, PieceHashes};
 
-use self::board::{Board, JobId, Outcome, Patience, StreamId};
-use self::gather::Cache;
-use self::site::Site;
+use self::board::{JobBoard, JobId, Outcome, StallPolicy, StreamId};
+use self::gather::PieceCache;
+use self::site::ReplicaSite;
 use self::stream::TICK;
 use super::vector;
-use crate::vector::{RemoteFile, Session, Traffic, WebFile};
+use crate::vector::{HttpSession, ReadTraffic, RemoteFile, WebFile};
 
 /// How a [`ReplicatedFile`] is read.
 #[derive(Clone, Debug)]
 pub struct ReplicaOptions {
     /// Connections, credentials and time limits. Retries count for each turn of a replica.
-    pub session: vector::Options,
+    pub session: vector::SessionOptions,
     /// Connections at once, of all replicas together: never more, but for the moment in which a replica
     /// that stands still or crawls is compared with another. `None` is one stream, with as many
     /// connections as a server without pipelining needs for vectored reads.
@@ -55,7 +55,7 @@ pub struct ReplicaOptions {
 impl Default for ReplicaOptions {
     fn default() -> Self {
         ReplicaOptions {
-            session: vector::Options::default(),
+            session: vector::SessionOptions::default(),
             streams: None,
             verify: true,
             locations: Vec::new(),
@@ -79,8 +79,8 @@ const PIECE_BYTES_MAX: u64 = 256 << 20;
 /// [`ReplicaOptions::verify`] is off). A replica that fails is left for the next, and what it gave so far
 /// is used; one that gives wrong bytes is not asked again.
 pub struct ReplicatedFile {
-    shared: Arc<Shared>,
-    cache: Mutex<Cache>,
+    shared: Arc<ReplicaState>,
+    cache: Mutex<PieceCache>,
     name: String,
     hash: Option<FileHash>,
 }
@@ -97,26 +97,26 @@ pub struct ReplicaStatus {
 }
 
 /// What streams and callers share.
-struct Shared {
-    board: Mutex<Board>,
+struct ReplicaState {
+    board: Mutex<JobBoard>,
     /// Something on the board has changed.
     changed: Condvar,
     size_bytes: u64,
     /// If they are to be looked at.
-    pieces: Option<Pieces>,
+    pieces: Option<PieceHashes>,
     options: ReplicaOptions,
     /// Opened to learn the size, for the first stream at that replica.
     spare: Mutex<Option<(usize, RemoteFile)>>,
-    traffic: Mutex<(HashMap<StreamId, Arc<RemoteFile>>, Traffic)>,
+    traffic: Mutex<(HashMap<StreamId, Arc<RemoteFile>>, ReadTraffic)>,
 }
 
-impl Shared {
-    fn board(&self) -> MutexGuard<'_, Board> {
+impl ReplicaState {
+    fn board(&self) -> MutexGuard<'_, JobBoard> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connections of one stream.
-    fn session(&self) -> Arc<Session> {
+    fn session(&self) -> Arc<HttpSession> {
         let mut options = self.options.session.clone();
         if self.options.streams.is_some() {
             options.connections_per_origin = 1;
@@ -125,7 +125,7 @@ impl Shared {
             // Rather another replica than a second try here.
             options.max_retries = 0;
         }
-        Arc::new(Session::new(options))
+        Arc::new(HttpSession::new(options))
     }
 
     fn take_spare(&self, site: usize) -> Option<RemoteFile> {
@@ -133,7 +133,7 @@ impl Shared {
         spare.take_if(|(found, _)| *found == site).map(|(_, file)| file)
     }
 
-    fn traffic(&self) -> MutexGuard<'_, (HashMap<StreamId, Arc<RemoteFile>>, Traffic)> {
+    fn traffic(&self) -> MutexGuard<'_, (HashMap<StreamId, Arc<RemoteFile>>, ReadTraffic)> {
         self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -172,7 +172,7 @@ impl Shared {
     }
 
     /// Waits until `look` finds something on the board; looks after the streams meanwhile.
-    fn wait_for<T>(self: &Arc<Self>, mut look: impl FnMut(&mut Board) -> Option<T>) -> T {
+    fn wait_for<T>(self: &Arc<Self>, mut look: impl FnMut(&mut JobBoard) -> Option<T>) -> T {
         loop {
             self.ensure_streams();
             let hedge = {
@@ -212,14 +212,14 @@ impl ReplicatedFile {
             let detail = "the Metalink names no address by http(s) or dav(s); add one";
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
-        let patience = Patience {
+        let patience = StallPolicy {
             stall: options.stall,
             detection: options.detection,
             floor_bytes_per_s: options.rate_floor_bytes_per_s,
         };
         let name = if described.name.is_empty() { sites[0].shown.clone() } else { described.name.clone() };
-        let mut shared = Shared {
-            board: Mutex::new(Board::new(sites, patience)),
+        let mut shared = ReplicaState {
+            board: Mutex::new(JobBoard::new(sites, patience)),
             changed: Condvar::new(),
             size_bytes: 0,
             pieces: described.pieces.clone().filter(|pieces| options.verify && is_usable(pieces)),
@@ -272,14 +272,14 @@ impl ReplicatedFile {
     }
 
     /// Requests and connections so far, of all streams.
-    pub fn traffic(&self) -> Traffic {
+    pub fn traffic(&self) -> ReadTraffic {
         let traffic = self.shared.traffic();
         traffic.0.values().fold(traffic.1, |sum, file| add(sum, file.traffic()))
     }
 
     /// How the replicas have done, in the order of the description.
     pub fn replicas(&self) -> Vec<ReplicaStatus> {
-        let status = |site: &Site| ReplicaStatus {
+        let status = |site: &ReplicaSite| ReplicaStatus {
             url: site.shown.clone(),
             delivered_bytes: site.delivered_bytes,
             out: site.out.as_ref().map(|told| told.detail.clone()),
@@ -301,7 +301,7 @@ impl Drop for ReplicatedFile {
     }
 }
 
-impl Shared {
+impl ReplicaState {
     fn ask_for_size(&self) -> Result<u64> {
         let session = self.session();
         loop {
@@ -354,7 +354,7 @@ impl Shared {
 }
 
 /// Whether pieces can be verified one by one.
-fn is_usable(pieces: &Pieces) -> bool {
+fn is_usable(pieces: &PieceHashes) -> bool {
     let fits = pieces.length_bytes <= PIECE_BYTES_MAX;
     if !fits {
         tracing::warn!(
@@ -366,8 +366,8 @@ fn is_usable(pieces: &Pieces) -> bool {
 }
 
 /// The addresses that can be read, each once.
-fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<Site> {
-    let mut sites: Vec<Site> = Vec::new();
+fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
+    let mut sites: Vec<ReplicaSite> = Vec::new();
     for replica in &described.replicas {
         let url = match replica.url.split_once("://") {
             Some(("dav" | "DAV", rest)) => format!("http://{rest}"),
@@ -383,11 +383,11 @@ fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<Site> {
             .as_deref()
             .is_some_and(|place| locations.iter().any(|wanted| wanted.eq_ignore_ascii_case(place)));
         let shown = url.split(['?', '#']).next().unwrap_or_default();
-        sites.push(Site::new(&url, shown, replica.priority, is_preferred));
+        sites.push(ReplicaSite::new(&url, shown, replica.priority, is_preferred));
     }
     sites
 }
 
-fn add(one: Traffic, other: Traffic) -> Traffic {
-    Traffic { requests: one.requests + other.requests, connections: one.connections + other.connections }
+fn add(one: ReadTraffic, other: ReadTraffic) -> ReadTraffic {
+    ReadTraffic { requests: one.requests + other.requests, connections: one.connections + other.connections }
 }

@@ -28,7 +28,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 pub(super) type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// A part file on its way.
-struct Part<'a> {
+struct PartFileWriter<'a> {
     file: &'a ReplicatedFile,
     part: &'a File,
     unit_bytes: u64,
@@ -46,7 +46,7 @@ impl ReplicatedFile {
     /// Errors: as [`ReplicatedFile::copy_range`], errors of `progress`, and `Io`; `NoSpace` and others of the
     /// file system.
     pub fn complete(&self, part: &File, progress: &mut Progress<'_>) -> Result<u64> {
-        let mut growing = Part::open(self, part).map_err(io_error)?;
+        let mut growing = PartFileWriter::open(self, part).map_err(io_error)?;
         let size = self.size_bytes();
         let resumed_bytes = size - growing.missing_bytes();
         progress(resumed_bytes)?;
@@ -93,14 +93,15 @@ impl ReplicatedFile {
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> PartFileWriter<'a> {
     fn open(file: &'a ReplicatedFile, part: &'a File) -> io::Result<Self> {
         let unit_bytes = file.unit_bytes();
         let units = file.size_bytes().div_ceil(unit_bytes);
         let hash = file.hash.as_ref().map(|hash| RunningHash::new(hash.kind));
         let has_marks = file.shared.pieces.is_none();
         let missing = MissingUnits::all(units);
-        let mut growing = Part { file, part, unit_bytes, missing, has_marks, hash, hashed_bytes: 0 };
+        let mut growing =
+            PartFileWriter { file, part, unit_bytes, missing, has_marks, hash, hashed_bytes: 0 };
         let there = part.metadata()?.len();
         match (has_marks, &file.hash) {
             (false, _) => growing.find_right_pieces(there)?,

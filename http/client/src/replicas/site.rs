@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind};
 
-use super::board::Told;
+use super::board::SharedError;
 use crate::retry::backoff;
 
 /// What counts of a replica's place among others, the best first: servers that have failed lately
@@ -18,7 +18,7 @@ pub(super) type Rank = (bool, u32, bool);
 const CUTS_MAX: u32 = 50;
 
 /// A replica.
-pub(super) struct Site {
+pub(super) struct ReplicaSite {
     pub(super) url: String,
     /// Without what may be secret.
     pub(super) shown: String,
@@ -27,13 +27,13 @@ pub(super) struct Site {
     /// Scheme, host and port.
     origin: String,
     /// Why it is not asked any more.
-    pub(super) out: Option<Told>,
+    pub(super) out: Option<SharedError>,
     /// Failures with nothing delivered in between.
     strikes: u32,
     /// Failures with no job done in between.
     cuts: u32,
     not_before: Option<Instant>,
-    last: Option<Told>,
+    last: Option<SharedError>,
     /// Left because it was slow: others go first.
     is_slow: bool,
     /// Not to be asked while another is put to the test.
@@ -42,11 +42,11 @@ pub(super) struct Site {
     pub(super) delivered_bytes: u64,
 }
 
-impl Site {
+impl ReplicaSite {
     pub(super) fn new(url: &str, shown: &str, priority: u32, is_preferred: bool) -> Self {
         let end = url.find("://").map_or(0, |at| at + 3);
         let host_end = url[end..].find(['/', '?']).map_or(url.len(), |at| end + at);
-        Site {
+        ReplicaSite {
             url: url.to_owned(),
             shown: shown.to_owned(),
             priority,
@@ -63,7 +63,7 @@ impl Site {
         }
     }
 
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> ServerStanding {
         standing_of(&self.origin)
     }
 
@@ -103,7 +103,7 @@ impl Site {
     /// Failures that do not pass end its use, others have it asked again after a while.
     pub(super) fn failed(&mut self, error: &Error, has_brought: bool, now: Instant) {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-        let told = Told { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };
+        let told = SharedError { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };
         tracing::debug!(url = self.shown, %error, "a replica failed");
         let weight = if error.kind() == ErrorKind::BadDigest { 10.0 } else { 1.0 };
         note_standing(&self.origin, |standing| standing.failed(weight, now));
@@ -149,8 +149,8 @@ fn is_for_good(kind: ErrorKind) -> bool {
 }
 
 /// Why none of the replicas gave the bytes.
-pub(super) fn told(sites: &[Site]) -> Told {
-    let causes: Vec<(&Site, &Told)> =
+pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
+    let causes: Vec<(&ReplicaSite, &SharedError)> =
         sites.iter().filter_map(|site| Some((site, site.out.as_ref().or(site.last.as_ref())?))).collect();
     let first = causes.first().map_or(ErrorKind::Unavailable, |(_, told)| told.kind);
     let has_corrupt = causes.iter().any(|(_, told)| told.kind == ErrorKind::BadDigest);
@@ -164,7 +164,7 @@ pub(super) fn told(sites: &[Site]) -> Told {
         1 => why.join("; "),
         count => format!("none of the {count} replicas gave it: {}", why.join("; ")),
     };
-    Told { kind, detail }
+    SharedError { kind, detail }
 }
 
 /// After this time a failure counts half.
@@ -178,13 +178,13 @@ const REMEMBERED_MAX: usize = 10_000;
 
 /// How a server has done.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct ServerStanding {
     /// Failures, and when that was up to date.
     penalty: Option<(f64, Instant)>,
     rate: Option<(f64, Instant)>,
 }
 
-impl Standing {
+impl ServerStanding {
     /// Failures that count now.
     pub(super) fn penalty(&self, now: Instant) -> f64 {
         self.penalty.map_or(0.0, |(penalty, at)| {
@@ -214,15 +214,15 @@ impl Standing {
 }
 
 /// By scheme, host and port, for the life of the process.
-static REMEMBERED: LazyLock<Mutex<HashMap<String, Standing>>> = LazyLock::new(Mutex::default);
+static REMEMBERED: LazyLock<Mutex<HashMap<String, ServerStanding>>> = LazyLock::new(Mutex::default);
 
 /// What is remembered of a server.
-pub(super) fn standing_of(origin: &str) -> Standing {
+pub(super) fn standing_of(origin: &str) -> ServerStanding {
     remembered().get(origin).copied().unwrap_or_default()
 }
 
 /// Changes what is remembered.
-pub(super) fn note_standing(origin: &str, change: impl FnOnce(&mut Standing)) {
+pub(super) fn note_standing(origin: &str, change: impl FnOnce(&mut ServerStanding)) {
     let mut remembered = remembered();
     if remembered.len() >= REMEMBERED_MAX {
         remembered.clear();
@@ -230,7 +230,7 @@ pub(super) fn note_standing(origin: &str, change: impl FnOnce(&mut Standing)) {
     change(remembered.entry(origin.to_owned()).or_default());
 }
 
-fn remembered() -> MutexGuard<'static, HashMap<String, Standing>> {
+fn remembered() -> MutexGuard<'static, HashMap<String, ServerStanding>> {
     REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn failures_are_forgiven_with_time_and_by_service() {
         let now = Instant::now();
-        let mut standing = Standing::default();
+        let mut standing = ServerStanding::default();
         assert!(!standing.is_avoided(now));
         standing.failed(1.0, now);
         assert!(standing.is_avoided(now) && standing.is_avoided(now + HALF_LIFE / 2));
@@ -250,6 +250,6 @@ mod tests {
         assert!(!standing.is_avoided(now));
         assert_eq!(standing.bytes_per_s(now), Some(1e6));
         assert_eq!(standing.bytes_per_s(now + RATE_LIFETIME), None);
-        assert_eq!(Standing { penalty: None, rate: None }.penalty(now), 0.0);
+        assert_eq!(ServerStanding { penalty: None, rate: None }.penalty(now), 0.0);
     }
 }

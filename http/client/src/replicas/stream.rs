@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::Shared;
-use super::board::{Choice, JobId, StreamId};
-use super::job::{Home, Landing, Partial, Ranges, overlap};
-use crate::vector::{RemoteFile, Session, Ticket};
+use super::ReplicaState;
+use super::board::{JobId, StreamChoice, StreamId};
+use super::job::{JobMemory, PartialJob, PartialMailbox, Ranges, overlap};
+use crate::vector::{HttpSession, RangeTicket, RemoteFile};
 
 /// How often a stream looks whether it is still wanted.
 pub(super) const TICK: Duration = Duration::from_millis(50);
@@ -19,8 +19,8 @@ pub(super) const TICK: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Starts the thread of a stream that is on the board. If there can be no thread, the stream ends.
-pub(super) fn spawn(shared: &Arc<Shared>, id: StreamId) {
-    let guard = Guard { shared: shared.clone(), id };
+pub(super) fn spawn(shared: &Arc<ReplicaState>, id: StreamId) {
+    let guard = StreamGuard { shared: shared.clone(), id };
     let started = std::thread::Builder::new().name(format!("replica-{id}")).spawn(move || run(&guard));
     if let Err(error) = started {
         tracing::warn!(%error, "a stream cannot be started; close files or raise `ulimit -u`");
@@ -28,12 +28,12 @@ pub(super) fn spawn(shared: &Arc<Shared>, id: StreamId) {
 }
 
 /// Takes the stream off the board when its thread ends, however that comes.
-struct Guard {
-    shared: Arc<Shared>,
+struct StreamGuard {
+    shared: Arc<ReplicaState>,
     id: StreamId,
 }
 
-impl Drop for Guard {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.shared.closed(self.id);
         self.shared.board().ended(self.id, Instant::now());
@@ -41,22 +41,23 @@ impl Drop for Guard {
     }
 }
 
-fn run(guard: &Guard) {
+fn run(guard: &StreamGuard) {
     let (shared, id) = (&guard.shared, guard.id);
     let session = shared.session();
     loop {
         let choice = shared.board().choose(id, Instant::now());
         let site = match choice {
-            Choice::Replica(site) => site,
-            Choice::Wait(time) => {
+            StreamChoice::Replica(site) => site,
+            StreamChoice::Wait(time) => {
                 std::thread::sleep(time.min(LOOK_AGAIN));
                 continue;
             }
-            Choice::End => return,
+            StreamChoice::End => return,
         };
         let served = open(shared, &session, site).and_then(|file| {
             let file = shared.opened(id, file);
-            let mut serving = Serving { shared, id, site, file, held: VecDeque::new(), last: Instant::now() };
+            let mut serving =
+                StreamWorker { shared, id, site, file, held: VecDeque::new(), last: Instant::now() };
             let served = serving.run();
             serving.give_up();
             shared.closed(id);
@@ -73,7 +74,7 @@ fn run(guard: &Guard) {
 }
 
 /// Opens the file at a replica. Errors: from opening; `InvalidArgument` if it is another file.
-fn open(shared: &Shared, session: &Arc<Session>, site: usize) -> Result<RemoteFile> {
+fn open(shared: &ReplicaState, session: &Arc<HttpSession>, site: usize) -> Result<RemoteFile> {
     if let Some(file) = shared.take_spare(site) {
         return Ok(file);
     }
@@ -88,28 +89,28 @@ fn open(shared: &Shared, session: &Arc<Session>, site: usize) -> Result<RemoteFi
 }
 
 /// A job under way.
-struct Held {
+struct HeldJob {
     job: JobId,
     ranges: Ranges,
-    ticket: Option<Ticket>,
-    home: Arc<Home>,
+    ticket: Option<RangeTicket>,
+    home: Arc<PartialMailbox>,
     wanted_bytes: u64,
     /// Of these, told to the board.
     told_bytes: u64,
 }
 
 /// A stream at a replica.
-pub(super) struct Serving<'a> {
-    pub(super) shared: &'a Arc<Shared>,
+pub(super) struct StreamWorker<'a> {
+    pub(super) shared: &'a Arc<ReplicaState>,
     pub(super) id: StreamId,
     pub(super) site: usize,
     pub(super) file: Arc<RemoteFile>,
-    held: VecDeque<Held>,
+    held: VecDeque<HeldJob>,
     /// When progress was told last.
     last: Instant,
 }
 
-impl Serving<'_> {
+impl StreamWorker<'_> {
     /// Does jobs until it is not wanted here any more. Errors: what the replica did wrong.
     fn run(&mut self) -> Result<()> {
         loop {
@@ -170,9 +171,9 @@ impl Serving<'_> {
             if self.held.is_empty() {
                 self.last = Instant::now();
             }
-            let (wanted, landing, home) = Landing::new(&ranges, partial, self.site);
+            let (wanted, landing, home) = JobMemory::new(&ranges, partial, self.site);
             let wanted_bytes = wanted.iter().map(|(_, len)| *len as u64).sum();
-            self.held.push_back(Held { job, ranges, ticket: None, home, wanted_bytes, told_bytes: 0 });
+            self.held.push_back(HeldJob { job, ranges, ticket: None, home, wanted_bytes, told_bytes: 0 });
             let mut ticket = Some(self.file.submit_into(&wanted, Box::new(landing))?);
             self.held.back_mut().into_iter().for_each(|held| held.ticket = ticket.take());
         }
@@ -226,7 +227,7 @@ impl Serving<'_> {
     }
 
     /// All bytes of a job have come: it is done if they are the right ones. Errors: `BadDigest`.
-    pub(super) fn finish(&mut self, job: JobId, ranges: &Ranges, mut partial: Partial) -> Result<()> {
+    pub(super) fn finish(&mut self, job: JobId, ranges: &Ranges, mut partial: PartialJob) -> Result<()> {
         let pieces = self.shared.pieces.as_ref();
         let is_bad = pieces.is_some_and(|pieces| partial.reject_bad_pieces(ranges, pieces));
         let (now, mut board) = (Instant::now(), self.shared.board());
@@ -256,7 +257,7 @@ impl Serving<'_> {
         self.shared.changed.notify_all();
     }
 
-    pub(super) fn return_job(&self, job: JobId, ranges: &Ranges, partial: Option<Partial>) {
+    pub(super) fn return_job(&self, job: JobId, ranges: &Ranges, partial: Option<PartialJob>) {
         let partial = partial.filter(|_| !overlap(ranges));
         self.shared.board().give_back(self.id, job, partial, Instant::now());
     }
@@ -267,19 +268,19 @@ fn bad_piece() -> Error {
 }
 
 /// A job that waits for its bytes to pass.
-struct Waiting {
+struct WaitingJob {
     job: JobId,
     ranges: Ranges,
-    partial: Partial,
+    partial: PartialJob,
     /// Behind its last byte.
     end: u64,
 }
 
-impl Serving<'_> {
+impl StreamWorker<'_> {
     /// Reads the file from its beginning for as long as jobs want what is ahead.
     /// Errors: what the replica did wrong.
     pub(super) fn sweep(&mut self) -> Result<()> {
-        let (mut waiting, mut at, mut passed, mut is_over) = (None::<Waiting>, 0, 0, false);
+        let (mut waiting, mut at, mut passed, mut is_over) = (None::<WaitingJob>, 0, 0, false);
         let file = self.file.clone();
         let mut swept = file.copy_range(0..file.size_bytes(), &mut |bytes| {
             let end = at + bytes.len() as u64;
@@ -298,7 +299,7 @@ impl Serving<'_> {
                     break;
                 }
                 passed = job.end;
-                if let Some(Waiting { job, ranges, partial, .. }) = waiting.take() {
+                if let Some(WaitingJob { job, ranges, partial, .. }) = waiting.take() {
                     self.finish(job, &ranges, partial)?;
                 }
             }
@@ -315,14 +316,14 @@ impl Serving<'_> {
     }
 
     /// The next job that begins at `at` or behind it; waited for while there may be one.
-    fn next_ahead(&self, at: u64) -> Option<Waiting> {
+    fn next_ahead(&self, at: u64) -> Option<WaitingJob> {
         let mut board = self.shared.board();
         loop {
             if let Some((job, ranges)) = board.claim_ahead(self.id, at, Instant::now()) {
                 let end = ranges.iter().map(|(offset, len)| offset + *len as u64).max().unwrap_or(at);
-                let mut partial = Partial::new(&ranges);
+                let mut partial = PartialJob::new(&ranges);
                 partial.sources.push(self.site);
-                return Some(Waiting { job, ranges, partial, end });
+                return Some(WaitingJob { job, ranges, partial, end });
             }
             let is_more_coming = board.expected_bytes > 0 && !board.has_work();
             if !is_more_coming || !board.is_serving(self.id, self.site) {
@@ -345,7 +346,7 @@ const FIRST: Duration = Duration::from_millis(200);
 
 /// Bytes over time, of the last [`SPAN`] in which there was something to wait for.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct RateMeter {
     samples: VecDeque<(Duration, u64)>,
     span: Duration,
     bytes: u64,
@@ -355,7 +356,7 @@ pub(super) struct Meter {
     pub(super) total_bytes: u64,
 }
 
-impl Meter {
+impl RateMeter {
     /// This many bytes came within `took`.
     pub(super) fn push(&mut self, took: Duration, bytes: u64) {
         self.samples.push_back((took, bytes));
@@ -384,7 +385,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_of_the_last_seconds() {
-        let mut meter = Meter::default();
+        let mut meter = RateMeter::default();
         meter.push(Duration::from_millis(100), 1_000_000);
         assert_eq!(meter.bytes_per_s(), None);
         meter.push(Duration::from_millis(100), 1_000_000);

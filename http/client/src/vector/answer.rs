@@ -8,13 +8,13 @@ use std::ops::Range;
 
 use fordway_store::Error;
 
-use super::batch::{Batch, Here, Place};
-use super::content::{Content, Headers};
-use super::request::Request;
-use super::sink::Sink;
+use super::batch::{FragmentBatch, FragmentPosition, PositionContent};
+use super::content::{ContentHeaders, ResponseContent};
+use super::request::RangeRequest;
+use super::sink::FragmentSink;
 use super::source::FileVersion;
-use crate::connection::{Connection, Next};
-use crate::response::{Framing, Head, short_body};
+use crate::connection::{BufferedConnection, ReceiveTarget};
+use crate::response::{BodyFraming, ResponseHead, short_body};
 
 /// A piece of this size or more is received straight into place.
 const DIRECT_BYTES: u64 = 8 * 1024;
@@ -26,28 +26,28 @@ const SURPRISES_MAX: usize = 2;
 const DISCARD_BYTES: u64 = 16 * 1024;
 
 /// An answer whose head was received.
-pub(super) struct Answer {
-    framing: Framing,
-    pub(super) content: Content,
+pub(super) struct RangeResponse {
+    framing: BodyFraming,
+    pub(super) content: ResponseContent,
     /// How often something else came than was foreseen.
     surprises: usize,
     /// Whether the connection takes further requests behind it.
     pub(super) keeps_alive: bool,
 }
 
-impl Answer {
+impl RangeResponse {
     /// Errors: `PreconditionFailed` for another version, `BadResponse` for what was not asked.
     pub(super) fn new(
-        head: &Head,
-        connection: &Connection,
-        request: &Request,
+        head: &ResponseHead,
+        connection: &BufferedConnection,
+        request: &RangeRequest,
         version: &FileVersion,
     ) -> Result<Self, Error> {
-        let framing = Framing::of(head, connection, "GET")?;
+        let framing = BodyFraming::of(head, connection, "GET")?;
         let keeps_alive = head.may_keep_alive(connection, &framing);
-        let headers = Headers::of(head.headers(connection));
-        let content = Content::new((head.status, &headers), framing.known_left(), request, version)?;
-        Ok(Answer { framing, content, surprises: 0, keeps_alive })
+        let headers = ContentHeaders::of(head.headers(connection));
+        let content = ResponseContent::new((head.status, &headers), framing.known_left(), request, version)?;
+        Ok(RangeResponse { framing, content, surprises: 0, keeps_alive })
     }
 
     /// Whether more is to come than it would cost to make another connection.
@@ -62,10 +62,10 @@ impl Answer {
 
     /// Takes what has arrived. `false` if more is to come and the socket has nothing now.
     /// Errors: `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and errors of sockets.
-    pub(super) fn advance<S: Sink>(
+    pub(super) fn advance<S: FragmentSink>(
         &mut self,
-        connection: &mut Connection,
-        (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
+        connection: &mut BufferedConnection,
+        (request, batch, version): (&RangeRequest, &mut FragmentBatch<S>, &FileVersion),
     ) -> io::Result<bool> {
         loop {
             let run = match self.framing.run(connection, 0) {
@@ -89,34 +89,34 @@ impl Answer {
             self.framing.passed(taken as u64);
             if self.content.is_enough() {
                 // What is left of it is not worth the connection.
-                (self.framing, self.keeps_alive) = (Framing::Empty, false);
+                (self.framing, self.keeps_alive) = (BodyFraming::Empty, false);
             }
         }
     }
 
     /// Receives what is next: into place, into nothing, or to be looked at.
-    fn receive<S: Sink>(
+    fn receive<S: FragmentSink>(
         &mut self,
-        connection: &mut Connection,
-        (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
+        connection: &mut BufferedConnection,
+        (request, batch, version): (&RangeRequest, &mut FragmentBatch<S>, &FileVersion),
         run: u64,
     ) -> io::Result<()> {
         let data = run.min(self.content.data_left());
-        let here = if data > 0 { batch.look(self.content.at) } else { Here::Unwanted(0) };
+        let here = if data > 0 { batch.look(self.content.at) } else { PositionContent::Unwanted(0) };
         let got = match here {
-            Here::Wanted(_) => self.receive_wanted(connection, (request, batch, version), run)?,
-            Here::Unwanted(len) if len.min(data) >= DISCARD_BYTES => {
+            PositionContent::Wanted(_) => self.receive_wanted(connection, (request, batch, version), run)?,
+            PositionContent::Unwanted(len) if len.min(data) >= DISCARD_BYTES => {
                 let got = connection.discard_next(usize::try_from(len.min(data)).unwrap_or(usize::MAX))?;
                 self.framing.passed(got as u64);
                 self.content.passed(got as u64);
                 got
             }
-            Here::Unwanted(_) => connection.receive_next(STAGING_BYTES)?,
+            PositionContent::Unwanted(_) => connection.receive_next(STAGING_BYTES)?,
         };
         match (got, &self.framing) {
             (1.., _) => Ok(()),
-            (0, Framing::UntilClose) => {
-                self.framing = Framing::Empty;
+            (0, BodyFraming::UntilClose) => {
+                self.framing = BodyFraming::Empty;
                 Ok(())
             }
             (0, framing) => Err(io::Error::other(short_body(framing.known_left().unwrap_or(1)))),
@@ -124,14 +124,14 @@ impl Answer {
     }
 
     /// The same where content is next that is wanted.
-    fn receive_wanted<S: Sink>(
+    fn receive_wanted<S: FragmentSink>(
         &mut self,
-        connection: &mut Connection,
-        (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
+        connection: &mut BufferedConnection,
+        (request, batch, version): (&RangeRequest, &mut FragmentBatch<S>, &FileVersion),
         run: u64,
     ) -> io::Result<usize> {
         let foresees = self.surprises < SURPRISES_MAX && connection.reads_far_ahead();
-        let mut ahead = Ahead::of(&self.content, run, foresees, (request, &*batch));
+        let mut ahead = ReceiveForecast::of(&self.content, run, foresees, (request, &*batch));
         if ahead.first_bytes() < DIRECT_BYTES && ahead.bytes < STAGING_BYTES as u64 {
             return connection.receive_next(STAGING_BYTES);
         }
@@ -152,16 +152,16 @@ const PLACES_MAX: usize = 256;
 const BEHIND_BYTES: usize = 1024;
 
 /// What most likely comes next on a connection.
-pub(super) struct Ahead {
-    pieces: Vec<Piece>,
+pub(super) struct ReceiveForecast {
+    pieces: Vec<ForecastPiece>,
     /// Where the content belongs, in the order of `pieces`.
-    places: Vec<(Place, usize)>,
+    places: Vec<(FragmentPosition, usize)>,
     /// Bytes of content.
     pub(super) bytes: u64,
 }
 
 #[derive(Clone, Copy)]
-enum Piece {
+enum ForecastPiece {
     /// Content from this position of the file on, and its bytes.
     Content(u64, usize),
     /// This many bytes between the contents of two parts.
@@ -171,30 +171,31 @@ enum Piece {
 }
 
 /// What became of what was received.
-pub(super) struct Settled {
+pub(super) struct ReceiveOutcome {
     /// Bytes of body that were taken.
     pub(super) body_bytes: u64,
     /// Whether something else came than was foreseen, which costs a copy.
     pub(super) is_surprise: bool,
 }
 
-impl Piece {
+impl ForecastPiece {
     fn len(self) -> usize {
-        let (Piece::Content(_, len) | Piece::Between(len) | Piece::Behind(len)) = self;
+        let (ForecastPiece::Content(_, len) | ForecastPiece::Between(len) | ForecastPiece::Behind(len)) =
+            self;
         len
     }
 }
 
-impl Ahead {
+impl ReceiveForecast {
     /// What the next `run` bytes of a body are, the first of which are wanted content; of its further parts only if
     /// `foresees`.
-    pub(super) fn of<S: Sink>(
-        content: &Content,
+    pub(super) fn of<S: FragmentSink>(
+        content: &ResponseContent,
         run: u64,
         foresees: bool,
-        (request, batch): (&Request, &Batch<S>),
+        (request, batch): (&RangeRequest, &FragmentBatch<S>),
     ) -> Self {
-        let mut ahead = Ahead { pieces: Vec::new(), places: Vec::new(), bytes: 0 };
+        let mut ahead = ReceiveForecast { pieces: Vec::new(), places: Vec::new(), bytes: 0 };
         let first_bytes = content.data_left().min(run);
         let mut left = run - first_bytes;
         let mut is_all = ahead.push(content.at..content.at.saturating_add(first_bytes), batch);
@@ -204,11 +205,11 @@ impl Ahead {
             let Some((between, part)) = content.part_ahead(count, request) else { break };
             let after = left.checked_sub(between as u64 + (part.end - part.start));
             let Some(after) = after.filter(|_| is_all && room > 0) else { break };
-            ahead.pieces.push(Piece::Between(between));
+            ahead.pieces.push(ForecastPiece::Between(between));
             is_all = ahead.push(part.start..part.end.min(part.start + room), batch);
             left = after;
         }
-        ahead.pieces.push(Piece::Behind(BEHIND_BYTES));
+        ahead.pieces.push(ForecastPiece::Behind(BEHIND_BYTES));
         ahead
     }
 
@@ -218,11 +219,11 @@ impl Ahead {
     }
 
     /// Adds what is wanted of `content` from its start on; says whether that is all of it.
-    fn push<S: Sink>(&mut self, content: Range<u64>, batch: &Batch<S>) -> bool {
+    fn push<S: FragmentSink>(&mut self, content: Range<u64>, batch: &FragmentBatch<S>) -> bool {
         let (known, mut at) = (self.places.len(), content.start);
         let is_all = batch.places(content, &mut self.places, PLACES_MAX);
         for (_, len) in &self.places[known..] {
-            self.pieces.push(Piece::Content(at, *len));
+            self.pieces.push(ForecastPiece::Content(at, *len));
             at += *len as u64;
             self.bytes += *len as u64;
         }
@@ -230,15 +231,15 @@ impl Ahead {
     }
 
     /// Receives by one call what has come of it; returns how many bytes, 0 at the end of the stream.
-    pub(super) fn receive<S: Sink>(
+    pub(super) fn receive<S: FragmentSink>(
         &mut self,
-        connection: &mut Connection,
-        batch: &mut Batch<S>,
+        connection: &mut BufferedConnection,
+        batch: &mut FragmentBatch<S>,
     ) -> io::Result<usize> {
         let mut slices = batch.slices(&self.places).into_iter();
-        let next = |piece: &Piece| match piece {
-            Piece::Content(..) => slices.next().map(Next::Place),
-            Piece::Between(len) | Piece::Behind(len) => Some(Next::Aside(*len)),
+        let next = |piece: &ForecastPiece| match piece {
+            ForecastPiece::Content(..) => slices.next().map(ReceiveTarget::Place),
+            ForecastPiece::Between(len) | ForecastPiece::Behind(len) => Some(ReceiveTarget::Aside(*len)),
         };
         let nexts: Vec<_> = self.pieces.iter().map_while(next).collect();
         self.pieces.truncate(nexts.len());
@@ -246,57 +247,57 @@ impl Ahead {
     }
 
     /// Takes the `got` bytes that were received as far as they are what was foreseen; the others then wait on the
-    /// connection. Errors: as of [`Content::take`].
-    pub(super) fn settle<S: Sink>(
+    /// connection. Errors: as of [`ResponseContent::take`].
+    pub(super) fn settle<S: FragmentSink>(
         &self,
         got: usize,
-        connection: &mut Connection,
-        content: &mut Content,
-        (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
-    ) -> io::Result<Settled> {
+        connection: &mut BufferedConnection,
+        content: &mut ResponseContent,
+        (request, batch, version): (&RangeRequest, &mut FragmentBatch<S>, &FileVersion),
+    ) -> io::Result<ReceiveOutcome> {
         let (mut left, mut aside) = (got, 0);
         for (index, piece) in self.pieces.iter().enumerate() {
             let count = piece.len().min(left);
             let done = match *piece {
-                Piece::Content(at, _) => content.take_placed(at, count, batch),
-                Piece::Between(len) if count == len => {
+                ForecastPiece::Content(at, _) => content.take_placed(at, count, batch),
+                ForecastPiece::Between(len) if count == len => {
                     let text = connection.text(aside..aside + len);
                     take_between(text, content, (request, batch, version))?
                 }
-                Piece::Between(_) | Piece::Behind(_) => 0,
+                ForecastPiece::Between(_) | ForecastPiece::Behind(_) => 0,
             };
             left -= done;
             if done < count {
                 // A piece of which only a part came was foreseen rightly so far; and what lies behind the last part is
                 // not foreseen at all.
-                let is_surprise = count == piece.len() && !matches!(piece, Piece::Behind(_));
+                let is_surprise = count == piece.len() && !matches!(piece, ForecastPiece::Behind(_));
                 // What was foreseen wrongly lies in places of other bytes. It goes back in the order in which it came,
                 // to be read as usual.
                 let rest = self.rest((index, done), left, (connection, aside), batch);
                 connection.put_back(&rest);
-                return Ok(Settled { body_bytes: (got - left) as u64, is_surprise });
+                return Ok(ReceiveOutcome { body_bytes: (got - left) as u64, is_surprise });
             }
-            aside += if matches!(piece, Piece::Between(_)) { count } else { 0 };
+            aside += if matches!(piece, ForecastPiece::Between(_)) { count } else { 0 };
         }
-        Ok(Settled { body_bytes: got as u64, is_surprise: false })
+        Ok(ReceiveOutcome { body_bytes: got as u64, is_surprise: false })
     }
 
     /// The `left` bytes that came last, from a piece's byte `done` on, in the order in which they came. Of what
     /// was received aside, that piece is at `aside`.
-    fn rest<S: Sink>(
+    fn rest<S: FragmentSink>(
         &self,
         (index, mut done): (usize, usize),
         left: usize,
-        (connection, mut aside): (&Connection, usize),
-        batch: &mut Batch<S>,
+        (connection, mut aside): (&BufferedConnection, usize),
+        batch: &mut FragmentBatch<S>,
     ) -> Vec<u8> {
         let mut rest = Vec::with_capacity(left);
-        let is_content = |piece: &&Piece| matches!(piece, Piece::Content(..));
+        let is_content = |piece: &&ForecastPiece| matches!(piece, ForecastPiece::Content(..));
         let mut places = self.places[self.pieces[..index].iter().filter(is_content).count()..].iter();
         for piece in &self.pieces[index..] {
             let count = piece.len().min(left - rest.len() + done);
             match (piece, places.as_slice().first()) {
-                (Piece::Content(..), Some((place, _))) => {
+                (ForecastPiece::Content(..), Some((place, _))) => {
                     rest.extend_from_slice(&batch.slice(*place, count)[done..]);
                     places.next();
                 }
@@ -312,10 +313,10 @@ impl Ahead {
 }
 
 /// Takes what lies between two contents; returns how many bytes of `text` that is.
-fn take_between<S: Sink>(
+fn take_between<S: FragmentSink>(
     text: &[u8],
-    content: &mut Content,
-    (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
+    content: &mut ResponseContent,
+    (request, batch, version): (&RangeRequest, &mut FragmentBatch<S>, &FileVersion),
 ) -> io::Result<usize> {
     let mut done = 0;
     while done < text.len() && content.data_left() == 0 {

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind};
 
-use super::sink::Sink;
+use super::sink::FragmentSink;
 
 /// What lies at a position of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Here {
+pub(super) enum PositionContent {
     /// This many bytes are wanted.
     Wanted(usize),
     /// This many bytes are not, or not any more.
@@ -19,9 +19,9 @@ pub(super) enum Here {
 }
 
 /// The fragments of one call.
-pub(super) struct Batch<S> {
-    plan: Plan,
-    /// Bytes there, from the front of each [`Receive`].
+pub(super) struct FragmentBatch<S> {
+    plan: ReceivePlan,
+    /// Bytes there, from the front of each [`DirectReceive`].
     filled: Vec<usize>,
     missing_bytes: u64,
     /// The receive that the last bytes belonged to: the next ones most likely follow it.
@@ -35,12 +35,12 @@ pub(super) struct Batch<S> {
     pub(super) failure: Option<Error>,
 }
 
-impl<S: Sink> Batch<S> {
+impl<S: FragmentSink> FragmentBatch<S> {
     /// `sink` has memory for `fragments`, which are (offset, length).
     pub(super) fn new(fragments: &[(u64, usize)], sink: S) -> Self {
-        let plan = Plan::new(fragments);
+        let plan = ReceivePlan::new(fragments);
         let missing_bytes = plan.receives.iter().map(|receive| receive.len as u64).sum();
-        let mut batch = Batch {
+        let mut batch = FragmentBatch {
             filled: vec![0; plan.receives.len()],
             missing_bytes,
             cursor: 0,
@@ -98,7 +98,7 @@ impl<S: Sink> Batch<S> {
     }
 
     /// What lies at `at`; moves the cursor there.
-    pub(super) fn look(&mut self, at: u64) -> Here {
+    pub(super) fn look(&mut self, at: u64) -> PositionContent {
         let receives = &self.plan.receives;
         let is_near = |cursor: usize| {
             receives.get(cursor).is_some_and(|receive| at < receive.end())
@@ -109,27 +109,32 @@ impl<S: Sink> Batch<S> {
             (_, true) => self.cursor + 1,
             _ => receives.partition_point(|receive| receive.end() <= at),
         };
-        let Some(receive) = receives.get(self.cursor) else { return Here::Unwanted(u64::MAX) };
+        let Some(receive) = receives.get(self.cursor) else { return PositionContent::Unwanted(u64::MAX) };
         let filled = self.filled[self.cursor];
         let next = receive.at + filled as u64;
         match at.cmp(&next) {
-            std::cmp::Ordering::Equal => Here::Wanted(receive.len - filled),
-            std::cmp::Ordering::Less => Here::Unwanted(next - at),
+            std::cmp::Ordering::Equal => PositionContent::Wanted(receive.len - filled),
+            std::cmp::Ordering::Less => PositionContent::Unwanted(next - at),
             // What comes before it is missing: it will all be asked for again.
-            std::cmp::Ordering::Greater => Here::Unwanted(receive.end() - at),
+            std::cmp::Ordering::Greater => PositionContent::Unwanted(receive.end() - at),
         }
     }
 
     /// The memory for up to `len` bytes at the position last looked at, which are wanted.
     pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
-        let (Receive { to, .. }, filled) = (self.plan.receives[self.cursor], self.filled[self.cursor]);
-        let place = Place { within: to.within + filled, ..to };
+        let (DirectReceive { to, .. }, filled) = (self.plan.receives[self.cursor], self.filled[self.cursor]);
+        let place = FragmentPosition { within: to.within + filled, ..to };
         self.sink.slice(place, len)
     }
 
     /// Adds where the bytes of `range` belong, in the order of the file, each with how many, to `places` until there are
     /// `most`; up to the first that is not wanted, or comes after one that is missing. Returns whether that is all.
-    pub(super) fn places(&self, range: Range<u64>, places: &mut Vec<(Place, usize)>, most: usize) -> bool {
+    pub(super) fn places(
+        &self,
+        range: Range<u64>,
+        places: &mut Vec<(FragmentPosition, usize)>,
+        most: usize,
+    ) -> bool {
         let mut at = range.start;
         let first = self.plan.receives.partition_point(|receive| receive.end() <= at);
         for (receive, filled) in self.plan.receives[first..].iter().zip(&self.filled[first..]) {
@@ -137,27 +142,27 @@ impl<S: Sink> Batch<S> {
                 break;
             }
             let end = receive.end().min(range.end);
-            let place = Place { within: receive.to.within + filled, ..receive.to };
+            let place = FragmentPosition { within: receive.to.within + filled, ..receive.to };
             places.push((place, (end - at) as usize));
             at = end;
         }
         at >= range.end
     }
 
-    /// See [`Sink::slice`].
-    pub(super) fn slice(&mut self, place: Place, len: usize) -> &mut [u8] {
+    /// See [`FragmentSink::slice`].
+    pub(super) fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8] {
         self.sink.slice(place, len)
     }
 
-    /// See [`Sink::slices`].
-    pub(super) fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
+    /// See [`FragmentSink::slices`].
+    pub(super) fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]> {
         self.sink.slices(places)
     }
 
-    /// Counts bytes that were put into [`Batch::room`].
+    /// Counts bytes that were put into [`FragmentBatch::room`].
     pub(super) fn filled(&mut self, len: usize) {
         let (to, filled) = (self.plan.receives[self.cursor].to, self.filled[self.cursor]);
-        self.sink.arrived(Place { within: to.within + filled, ..to }, len);
+        self.sink.arrived(FragmentPosition { within: to.within + filled, ..to }, len);
         self.filled[self.cursor] += len;
         self.missing_bytes -= len as u64;
         self.complete_if_all_is_there();
@@ -180,21 +185,21 @@ impl<S: Sink> Batch<S> {
 
 /// A place in the caller's memory: a fragment, and a position within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FragmentPosition {
     pub(super) fragment: usize,
     pub(super) within: usize,
 }
 
 /// Bytes of the file that are received straight into place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Receive {
+pub(super) struct DirectReceive {
     /// Position in the file.
     pub(super) at: u64,
     pub(super) len: usize,
-    pub(super) to: Place,
+    pub(super) to: FragmentPosition,
 }
 
-impl Receive {
+impl DirectReceive {
     pub(super) fn end(&self) -> u64 {
         self.at + self.len as u64
     }
@@ -203,27 +208,27 @@ impl Receive {
 /// Bytes that more than one fragment wants: received by the first, copied for the others when all is
 /// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Duplicate {
-    pub(super) from: Place,
-    pub(super) to: Place,
+pub(super) struct DuplicateBytes {
+    pub(super) from: FragmentPosition,
+    pub(super) to: FragmentPosition,
     pub(super) len: usize,
 }
 
 /// What has to be done for a set of fragments.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct ReceivePlan {
     /// In the order of the file, none overlapping another, none empty.
-    pub(super) receives: Vec<Receive>,
-    pub(super) duplicates: Vec<Duplicate>,
+    pub(super) receives: Vec<DirectReceive>,
+    pub(super) duplicates: Vec<DuplicateBytes>,
 }
 
-impl Plan {
+impl ReceivePlan {
     /// For fragments of (offset, length), none ending beyond 2^64. Cost: a sort, which is linear for
     /// fragments in order.
     pub(super) fn new(fragments: &[(u64, usize)]) -> Self {
         let mut order: Vec<usize> = (0..fragments.len()).filter(|index| fragments[*index].1 > 0).collect();
         order.sort_unstable_by_key(|index| (fragments[*index].0, Reverse(fragments[*index].1)));
-        let mut plan = Plan { receives: Vec::with_capacity(order.len()), duplicates: Vec::new() };
+        let mut plan = ReceivePlan { receives: Vec::with_capacity(order.len()), duplicates: Vec::new() };
         let mut covered = 0;
         for fragment in order {
             let (offset, length) = fragments[fragment];
@@ -233,8 +238,8 @@ impl Plan {
             }
             let within = (known - offset) as usize;
             if within < length {
-                let to = Place { fragment, within };
-                plan.receives.push(Receive { at: known, len: length - within, to });
+                let to = FragmentPosition { fragment, within };
+                plan.receives.push(DirectReceive { at: known, len: length - within, to });
                 covered = offset + length as u64;
             }
         }
@@ -261,8 +266,12 @@ impl Plan {
         for receive in &self.receives[first..] {
             let skipped = (offset + done as u64 - receive.at) as usize;
             let count = (receive.len - skipped).min(len - done);
-            let from = Place { within: receive.to.within + skipped, ..receive.to };
-            self.duplicates.push(Duplicate { from, to: Place { fragment, within: done }, len: count });
+            let from = FragmentPosition { within: receive.to.within + skipped, ..receive.to };
+            self.duplicates.push(DuplicateBytes {
+                from,
+                to: FragmentPosition { fragment, within: done },
+                len: count,
+            });
             done += count;
             if done == len {
                 return;
@@ -275,29 +284,36 @@ impl Plan {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::sink::{Arena, Spares};
+    use super::super::sink::{FragmentArena, Spares};
     use super::*;
 
-    fn batch(ranges: &[(u64, usize)]) -> Batch<Arena> {
-        Batch::new(ranges, Arena::new(ranges, &Spares::default()))
+    fn batch(ranges: &[(u64, usize)]) -> FragmentBatch<FragmentArena> {
+        FragmentBatch::new(ranges, FragmentArena::new(ranges, &Spares::default()))
     }
 
     #[test]
     fn bytes_are_taken_in_any_order_of_parts_and_once() {
         let mut batch = batch(&[(20, 4), (0, 4), (4, 2), (21, 2)]);
         assert_eq!(batch.missing(&(0..100)), [0..6, 20..24]);
-        assert_eq!(batch.look(20), Here::Wanted(4));
+        assert_eq!(batch.look(20), PositionContent::Wanted(4));
         batch.room(3).copy_from_slice(b"uvw");
         batch.filled(3);
-        assert_eq!((batch.look(20), batch.look(23)), (Here::Unwanted(3), Here::Wanted(1)));
+        assert_eq!(
+            (batch.look(20), batch.look(23)),
+            (PositionContent::Unwanted(3), PositionContent::Wanted(1))
+        );
         assert_eq!(batch.missing(&(0..100)), [0..6, 23..24]);
         assert_eq!(batch.missing(&(1..5)), vec![1..5]);
         assert_eq!(
             (batch.look(1), batch.look(6), batch.look(24)),
-            (Here::Unwanted(3), Here::Unwanted(17), Here::Unwanted(u64::MAX))
+            (
+                PositionContent::Unwanted(3),
+                PositionContent::Unwanted(17),
+                PositionContent::Unwanted(u64::MAX)
+            )
         );
         for (at, bytes) in [(0, &b"abcd"[..]), (4, b"ef"), (23, b"x")] {
-            assert_eq!(batch.look(at), Here::Wanted(bytes.len()));
+            assert_eq!(batch.look(at), PositionContent::Wanted(bytes.len()));
             batch.room(bytes.len()).copy_from_slice(bytes);
             batch.filled(bytes.len());
         }
@@ -315,15 +331,15 @@ mod tests {
     }
 
     fn carried_out(file: &[u8], fragments: &[(u64, usize)]) -> Vec<Vec<u8>> {
-        let plan = Plan::new(fragments);
+        let plan = ReceivePlan::new(fragments);
         let mut buffers: Vec<Vec<u8>> = fragments.iter().map(|(_, length)| vec![0; *length]).collect();
         let mut end = 0;
-        for Receive { at, len, to } in plan.receives {
+        for DirectReceive { at, len, to } in plan.receives {
             assert!(at >= end && len > 0, "received twice");
             end = at + len as u64;
             buffers[to.fragment][to.within..][..len].copy_from_slice(&file[at as usize..][..len]);
         }
-        for Duplicate { from, to, len } in plan.duplicates {
+        for DuplicateBytes { from, to, len } in plan.duplicates {
             let bytes = buffers[from.fragment][from.within..][..len].to_vec();
             buffers[to.fragment][to.within..][..len].copy_from_slice(&bytes);
         }
@@ -332,7 +348,7 @@ mod tests {
 
     #[test]
     fn nothing_is_received_twice() {
-        let plan = Plan::new(&[(10, 5), (0, 5), (10, 5), (12, 10), (3, 0)]);
+        let plan = ReceivePlan::new(&[(10, 5), (0, 5), (10, 5), (12, 10), (3, 0)]);
         let received: Vec<_> = plan.receives.iter().map(|r| (r.at, r.len, r.to.fragment)).collect();
         assert_eq!(received, [(0, 5, 1), (10, 5, 0), (15, 7, 3)]);
         assert_eq!(plan.duplicates.len(), 2);

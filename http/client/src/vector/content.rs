@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use fordway_store::{Error, ErrorKind};
-use fordway_wire::byteranges::{Parts, Step, boundary_of};
+use fordway_wire::byteranges::{MultipartParser, MultipartStep, boundary_of};
 use fordway_wire::range::parse_content_range;
 
-use super::batch::{Batch, Here};
-use super::request::Request;
-use super::sink::Sink;
+use super::batch::{FragmentBatch, PositionContent};
+use super::request::RangeRequest;
+use super::sink::FragmentSink;
 use super::source::FileVersion;
 use crate::response::short_body;
 use crate::retry::retry_after;
@@ -19,8 +19,8 @@ use crate::retry::retry_after;
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The content of an answer whose head was received.
-pub(super) struct Content {
-    kind: Kind,
+pub(super) struct ResponseContent {
+    kind: BodyKind,
     /// The position in the file of the next byte.
     pub(super) at: u64,
     /// Bytes that came and were missing.
@@ -28,20 +28,20 @@ pub(super) struct Content {
 }
 
 /// What the body is.
-enum Kind {
+enum BodyKind {
     /// The bytes of the file up to there.
     Range(u64),
     /// Ranges with heads of their own; this many were there yet.
-    Parts(Parts, usize),
+    Parts(MultipartParser, usize),
     /// All of the file, up to there.
     Whole(u64),
     /// Why there are no bytes.
-    Refusal(Refusal),
+    Refusal(RefusalResponse),
 }
 
 /// An answer of status 300 and more.
 #[derive(Debug, Default)]
-pub(super) struct Refusal {
+pub(super) struct RefusalResponse {
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
     pub(super) location: Option<String>,
@@ -50,7 +50,7 @@ pub(super) struct Refusal {
 
 /// The headers that matter.
 #[derive(Default)]
-pub(super) struct Headers<'c> {
+pub(super) struct ContentHeaders<'c> {
     etag: Option<&'c str>,
     last_modified: Option<&'c str>,
     content_range: Option<&'c str>,
@@ -59,9 +59,9 @@ pub(super) struct Headers<'c> {
     location: Option<&'c str>,
 }
 
-impl<'c> Headers<'c> {
+impl<'c> ContentHeaders<'c> {
     pub(super) fn of(headers: impl Iterator<Item = (&'c str, &'c str)>) -> Self {
-        let mut found = Headers::default();
+        let mut found = ContentHeaders::default();
         for (name, value) in headers {
             let field = match () {
                 () if name.eq_ignore_ascii_case("etag") => &mut found.etag,
@@ -78,13 +78,13 @@ impl<'c> Headers<'c> {
     }
 }
 
-impl Content {
+impl ResponseContent {
     /// Of an answer to `request` whose body has `length` bytes, if that is known.
     /// Errors: `PreconditionFailed` for another version, `BadResponse` for what was not asked.
     pub(super) fn new(
-        (status, headers): (u16, &Headers<'_>),
+        (status, headers): (u16, &ContentHeaders<'_>),
         length: Option<u64>,
-        request: &Request,
+        request: &RangeRequest,
         version: &FileVersion,
     ) -> Result<Self, Error> {
         let mut at = 0;
@@ -92,66 +92,71 @@ impl Content {
             206 => {
                 version.check(headers.etag, headers.last_modified, false)?;
                 match headers.content_type.and_then(boundary_of) {
-                    Some(boundary) => Kind::Parts(Parts::new(&boundary), 0),
+                    Some(boundary) => BodyKind::Parts(MultipartParser::new(&boundary), 0),
                     None => {
                         let range = only_range(headers.content_range, request, version, length)?;
                         at = range.start;
-                        Kind::Range(range.end)
+                        BodyKind::Range(range.end)
                     }
                 }
             }
             200..=299 => {
                 version.check(headers.etag, headers.last_modified, true)?;
                 version.check_size(length)?;
-                Kind::Whole(version.size_bytes)
+                BodyKind::Whole(version.size_bytes)
             }
-            status => Kind::Refusal(Refusal {
+            status => BodyKind::Refusal(RefusalResponse {
                 status,
                 retry_after: headers.retry_after.and_then(|text| retry_after(text, SystemTime::now())),
                 location: headers.location.map(str::to_owned),
                 document: Vec::new(),
             }),
         };
-        Ok(Content { kind, at, new_bytes: 0 })
+        Ok(ResponseContent { kind, at, new_bytes: 0 })
     }
 
     /// Whether all of the file comes.
     pub(super) fn is_whole(&self) -> bool {
-        matches!(self.kind, Kind::Whole(_))
+        matches!(self.kind, BodyKind::Whole(_))
     }
 
     /// The refusal, if it is one.
-    pub(super) fn into_refusal(self) -> Option<Refusal> {
-        if let Kind::Refusal(refusal) = self.kind { Some(refusal) } else { None }
+    pub(super) fn into_refusal(self) -> Option<RefusalResponse> {
+        if let BodyKind::Refusal(refusal) = self.kind { Some(refusal) } else { None }
     }
 
     /// Ranges that came.
     pub(super) fn ranges(&self) -> usize {
-        if let Kind::Parts(_, count) = &self.kind { *count } else { 1 }
+        if let BodyKind::Parts(_, count) = &self.kind { *count } else { 1 }
     }
 
     /// Bytes of the file that are next, with no part's head between them.
     pub(super) fn data_left(&self) -> u64 {
         match &self.kind {
-            Kind::Range(end) | Kind::Whole(end) => end - self.at,
-            Kind::Parts(parts, _) => parts.data_left(),
-            Kind::Refusal(_) => 0,
+            BodyKind::Range(end) | BodyKind::Whole(end) => end - self.at,
+            BodyKind::Parts(parts, _) => parts.data_left(),
+            BodyKind::Refusal(_) => 0,
         }
     }
 
     /// The part that most likely follows, with `count` others before it, and the bytes before its content. `None` where
     /// that is not known.
-    pub(super) fn part_ahead(&self, count: usize, request: &Request) -> Option<(usize, Range<u64>)> {
-        let Kind::Parts(parts, seen) = &self.kind else { return None };
+    pub(super) fn part_ahead(&self, count: usize, request: &RangeRequest) -> Option<(usize, Range<u64>)> {
+        let BodyKind::Parts(parts, seen) = &self.kind else { return None };
         let next = request.spans.get(seen + count)?;
         Some((parts.bytes_before(next)?, next.clone()))
     }
 
     /// Takes `count` bytes from `at` on that are in their place already, if they are what comes next and are wanted;
     /// returns how many were taken.
-    pub(super) fn take_placed<S: Sink>(&mut self, at: u64, count: usize, batch: &mut Batch<S>) -> usize {
+    pub(super) fn take_placed<S: FragmentSink>(
+        &mut self,
+        at: u64,
+        count: usize,
+        batch: &mut FragmentBatch<S>,
+    ) -> usize {
         let is_next = self.at == at && self.data_left() >= count as u64;
-        if !is_next || !matches!(batch.look(at), Here::Wanted(len) if len >= count) {
+        if !is_next || !matches!(batch.look(at), PositionContent::Wanted(len) if len >= count) {
             return 0;
         }
         batch.filled(count);
@@ -160,28 +165,28 @@ impl Content {
         count
     }
 
-    /// Counts bytes of the file that did not go through [`Content::take`].
+    /// Counts bytes of the file that did not go through [`ResponseContent::take`].
     pub(super) fn passed(&mut self, count: u64) {
         self.at += count;
-        if let Kind::Parts(parts, _) = &mut self.kind {
+        if let BodyKind::Parts(parts, _) = &mut self.kind {
             parts.passed(count);
         }
     }
 
     /// Whether no more of it is worth receiving: the document of a refusal is long.
     pub(super) fn is_enough(&self) -> bool {
-        matches!(&self.kind, Kind::Refusal(refusal) if refusal.document.len() >= DOCUMENT_BYTES_MAX)
+        matches!(&self.kind, BodyKind::Refusal(refusal) if refusal.document.len() >= DOCUMENT_BYTES_MAX)
     }
 
     /// Takes some of `bytes`, at least one; returns how many. Errors: `BadResponse`, `PreconditionFailed`.
-    pub(super) fn take<S: Sink>(
+    pub(super) fn take<S: FragmentSink>(
         &mut self,
         bytes: &[u8],
-        (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
+        (request, batch, version): (&RangeRequest, &mut FragmentBatch<S>, &FileVersion),
     ) -> Result<usize, Error> {
         let data_left = self.data_left();
         match &mut self.kind {
-            Kind::Range(_) | Kind::Whole(_) => {
+            BodyKind::Range(_) | BodyKind::Whole(_) => {
                 let count = data_left.min(bytes.len() as u64) as usize;
                 if count == 0 {
                     return Err(bad(
@@ -192,10 +197,10 @@ impl Content {
                 self.new_bytes += deliver(&mut self.at, &bytes[..count], batch);
                 Ok(count)
             }
-            Kind::Parts(parts, count) => {
+            BodyKind::Parts(parts, count) => {
                 let step = parts.step(bytes).map_err(|error| bad(error.to_string()))?;
                 match &step {
-                    Step::Part(_, range, size) => {
+                    MultipartStep::Part(_, range, size) => {
                         version.check_size(*size)?;
                         *count += 1;
                         // A server that sends other parts than those asked for may send without end.
@@ -204,12 +209,14 @@ impl Content {
                         }
                         self.at = range.start;
                     }
-                    Step::Data(count) => self.new_bytes += deliver(&mut self.at, &bytes[..*count], batch),
-                    Step::Skip(_) | Step::End(_) => {}
+                    MultipartStep::Data(count) => {
+                        self.new_bytes += deliver(&mut self.at, &bytes[..*count], batch)
+                    }
+                    MultipartStep::Skip(_) | MultipartStep::End(_) => {}
                 }
                 Ok(step.len())
             }
-            Kind::Refusal(refusal) => {
+            BodyKind::Refusal(refusal) => {
                 // The rest counts as taken and is not kept: a server does not decide how much memory its words take.
                 let room = DOCUMENT_BYTES_MAX.saturating_sub(refusal.document.len());
                 refusal.document.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -221,11 +228,11 @@ impl Content {
     /// Whether the body ended where it should. Errors: `IncompleteBody`, `BadResponse`.
     pub(super) fn check_end(&self) -> Result<(), Error> {
         match &self.kind {
-            Kind::Range(end) | Kind::Whole(end) if self.at < *end => Err(short_body(end - self.at)),
-            Kind::Parts(parts, _) if !parts.has_ended() => {
+            BodyKind::Range(end) | BodyKind::Whole(end) if self.at < *end => Err(short_body(end - self.at)),
+            BodyKind::Parts(parts, _) if !parts.has_ended() => {
                 Err(Error::new(ErrorKind::IncompleteBody, "the body ended before its last boundary"))
             }
-            Kind::Parts(_, 0) => Err(bad("the multipart body has no parts".to_owned())),
+            BodyKind::Parts(_, 0) => Err(bad("the multipart body has no parts".to_owned())),
             _ => Ok(()),
         }
     }
@@ -233,17 +240,17 @@ impl Content {
 
 /// Puts bytes from `at` on where they belong, and moves `at` behind them; returns how many of them
 /// were missing.
-fn deliver<S: Sink>(at: &mut u64, mut bytes: &[u8], batch: &mut Batch<S>) -> u64 {
+fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut FragmentBatch<S>) -> u64 {
     let missing = batch.missing_bytes();
     while !bytes.is_empty() {
         let count = match batch.look(*at) {
-            Here::Wanted(len) => {
+            PositionContent::Wanted(len) => {
                 let count = len.min(bytes.len());
                 batch.room(count).copy_from_slice(&bytes[..count]);
                 batch.filled(count);
                 count
             }
-            Here::Unwanted(len) => len.min(bytes.len() as u64) as usize,
+            PositionContent::Unwanted(len) => len.min(bytes.len() as u64) as usize,
         };
         *at += count as u64;
         bytes = &bytes[count..];
@@ -254,7 +261,7 @@ fn deliver<S: Sink>(at: &mut u64, mut bytes: &[u8], batch: &mut Batch<S>) -> u64
 /// The range of an answer that has only one.
 fn only_range(
     stated: Option<&str>,
-    request: &Request,
+    request: &RangeRequest,
     version: &FileVersion,
     length: Option<u64>,
 ) -> Result<Range<u64>, Error> {

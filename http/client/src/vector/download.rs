@@ -9,18 +9,19 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use fordway_store::{
-    Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Expected, Hasher, PageBuffer, Result,
+    Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, PageBuffer,
+    Result,
 };
 use fordway_wire::file_hash::{FileHash, HashKind, RunningHash};
 use fordway_wire::range::parse_content_range;
 
-use super::open::{DOCUMENT_BYTES_MAX, Failed, ask, is_passing};
-use super::redirect::{HOPS_MAX, Moved};
-use super::source::{Place, Source, changed};
-use super::{Pin, RemoteFile};
-use crate::Response;
+use super::open::{DOCUMENT_BYTES_MAX, OpenFailure, ask, is_passing};
+use super::redirect::{HOPS_MAX, RedirectResponse};
+use super::source::{ReadSource, SourceLocation, changed};
+use super::{RemoteFile, VersionPin};
+use crate::HttpResponse;
 use crate::response::{body_error, short_body};
-use crate::retry::{Retries, retry_after};
+use crate::retry::{RetryBudget, retry_after};
 
 /// Received at once, and handed on.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -54,7 +55,7 @@ impl RemoteFile {
         received: &Received<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<Option<&'static str>> {
-        let mut check = Some(Check::default());
+        let mut check = Some(DigestCheck::default());
         let copied = copy(&self.source, start.min(self.size_bytes())..self.size_bytes(), &mut check, sink);
         let verified = copied.and_then(|()| check.unwrap_or_default().finish(received));
         verified.map_err(|error| self.named(error))
@@ -63,18 +64,18 @@ impl RemoteFile {
 
 /// A digest that the first answer states.
 #[derive(Default)]
-struct Check {
+struct DigestCheck {
     was_asked: bool,
-    stated: Option<Stated>,
+    stated: Option<FileDigest>,
     /// Of all bytes so far, if they came from the first on.
-    running: Option<Running>,
+    running: Option<DigestHasher>,
 }
 
-impl Check {
-    fn begin(&mut self, answer: &Response, start: u64) {
+impl DigestCheck {
+    fn begin(&mut self, answer: &HttpResponse, start: u64) {
         if !std::mem::replace(&mut self.was_asked, true) {
-            self.stated = Stated::best(answer.headers(), answer.status() == 200);
-            self.running = self.stated.as_ref().filter(|_| start == 0).map(Stated::start);
+            self.stated = FileDigest::best(answer.headers(), answer.status() == 200);
+            self.running = self.stated.as_ref().filter(|_| start == 0).map(FileDigest::start);
         }
     }
 
@@ -88,7 +89,12 @@ impl Check {
     }
 }
 
-fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: &mut Sink<'_>) -> Result<()> {
+fn copy(
+    source: &ReadSource,
+    mut left: Range<u64>,
+    check: &mut Option<DigestCheck>,
+    sink: &mut Sink<'_>,
+) -> Result<()> {
     let (mut buffer, mut moves, start) = (PageBuffer::new(CHUNK_BYTES), 0, left.start);
     let mut has_asked_again = false;
     let mut retries = source.place().session.retries();
@@ -112,13 +118,13 @@ fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: 
                 source.follow(&place, &moved, left.start > start)?;
             }
             Ok(Some(moved)) => return Err(place.refusal(moved.status, Some(&moved.location), b"")),
-            Err(Failed { error, .. }) if !has_asked_again && source.may_be_elsewhere(&place, &error) => {
+            Err(OpenFailure { error, .. }) if !has_asked_again && source.may_be_elsewhere(&place, &error) => {
                 has_asked_again = true;
                 source.ask_again(&place)?;
             }
             // All is there, and nothing that could be asked for again would make it right.
-            Err(Failed { error, .. }) if left.is_empty() => return Err(error),
-            Err(Failed { error, retry_after }) => {
+            Err(OpenFailure { error, .. }) if left.is_empty() => return Err(error),
+            Err(OpenFailure { error, retry_after }) => {
                 let is_passing = is_passing(error.kind()) || error.kind() == ErrorKind::IncompleteBody;
                 std::thread::sleep(retries.after(error, is_passing, retry_after)?);
             }
@@ -128,18 +134,18 @@ fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: 
 }
 
 /// What goes along with the bytes: the digest, the time that is left, and their receiver.
-type Along<'a> = (&'a mut Option<Check>, &'a Retries, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
+type Along<'a> = (&'a mut Option<DigestCheck>, &'a RetryBudget, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
 
 /// Asks for what is left, and moves its start behind what was delivered. Returns where the server sends us.
 fn try_copy(
-    (source, place): (&Source, &Place),
+    (source, place): (&ReadSource, &SourceLocation),
     left: &mut Range<u64>,
     buffer: &mut [u8],
     (check, retries, deliver): Along<'_>,
-) -> Result<Option<Moved>, Failed> {
+) -> Result<Option<RedirectResponse>, OpenFailure> {
     let _permit = place.session.permit(place.target.origin())?;
     let wants_digest = check.as_ref().is_some_and(|check| !check.was_asked)
-        && place.target.pin() == Pin::IfRange
+        && place.target.pin() == VersionPin::IfRange
         && !place.learned().refuses_digests;
     let mut answer = request(source, place, left, wants_digest)?;
     if wants_digest && matches!(answer.status(), 400..) {
@@ -150,7 +156,7 @@ fn try_copy(
             place.learn(|server| server.refuses_digests = true);
         }
     }
-    if let Some(moved) = Moved::of(answer.status(), answer.header("location")) {
+    if let Some(moved) = RedirectResponse::of(answer.status(), answer.header("location")) {
         let _document = answer.read_rest(DOCUMENT_BYTES_MAX);
         return Ok(Some(moved));
     }
@@ -175,7 +181,7 @@ fn try_copy(
                 left.start += got as u64;
             }
         }
-        retries.check_time().map_err(|error| Failed { error, retry_after: None })?;
+        retries.check_time().map_err(|error| OpenFailure { error, retry_after: None })?;
     }
     if is_to_end {
         answer.check_end()?;
@@ -184,7 +190,12 @@ fn try_copy(
 }
 
 /// The whole file is asked for without a range: every server knows that.
-fn request(source: &Source, place: &Place, left: &Range<u64>, wants_digest: bool) -> Result<Response> {
+fn request(
+    source: &ReadSource,
+    place: &SourceLocation,
+    left: &Range<u64>,
+    wants_digest: bool,
+) -> Result<HttpResponse> {
     let range = format!("bytes={}-{}", left.start, left.end.saturating_sub(1));
     let mut headers = vec![("range", range.as_str())];
     headers.extend(place.version.condition(place.target.pin()));
@@ -198,7 +209,11 @@ fn request(source: &Source, place: &Place, left: &Range<u64>, wants_digest: bool
 }
 
 /// Holds the head of an answer against the request; returns how many bytes come before those wanted.
-fn unwanted_bytes(place: &Place, answer: &mut Response, left: &Range<u64>) -> Result<u64, Failed> {
+fn unwanted_bytes(
+    place: &SourceLocation,
+    answer: &mut HttpResponse,
+    left: &Range<u64>,
+) -> Result<u64, OpenFailure> {
     let (etag, modified) = (answer.header("etag"), answer.header("last-modified"));
     match answer.status() {
         206 => {
@@ -229,7 +244,7 @@ fn unwanted_bytes(place: &Place, answer: &mut Response, left: &Range<u64>) -> Re
             let document = answer.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
             let wish = answer.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
             let error = place.refusal(status, answer.header("location"), &document);
-            Err(Failed { error, retry_after: wish })
+            Err(OpenFailure { error, retry_after: wish })
         }
     }
 }
@@ -243,19 +258,19 @@ pub(super) const WANTED: [(&str, &str); 2] = [
 
 /// A digest of a whole file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stated {
+pub(super) enum FileDigest {
     /// One of S3.
     Checksum(Checksum),
     Hash(FileHash),
 }
 
 /// A digest on its way.
-pub(super) enum Running {
-    Checksum(Hasher),
+pub(super) enum DigestHasher {
+    Checksum(ContentHasher),
     Hash(RunningHash),
 }
 
-impl Stated {
+impl FileDigest {
     /// The best of those in the headers of an answer; `is_whole` says that its body is the whole file.
     /// What cannot be read, or is of parts' checksums, is passed over.
     pub(super) fn best<'h>(
@@ -279,12 +294,12 @@ impl Stated {
                 _ => {}
             }
         }
-        found.into_iter().max_by_key(Stated::strength)
+        found.into_iter().max_by_key(FileDigest::strength)
     }
 
     fn strength(&self) -> u8 {
         match self {
-            Stated::Hash(hash) => match hash.kind {
+            FileDigest::Hash(hash) => match hash.kind {
                 HashKind::Adler32 => 0,
                 HashKind::Md5 => 4,
                 HashKind::Sha1 => 5,
@@ -292,7 +307,7 @@ impl Stated {
                 HashKind::Sha384 => 7,
                 HashKind::Sha512 => 8,
             },
-            Stated::Checksum(Checksum { algorithm, .. }) => match algorithm {
+            FileDigest::Checksum(Checksum { algorithm, .. }) => match algorithm {
                 ChecksumAlgorithm::Crc32 => 1,
                 ChecksumAlgorithm::Crc32c => 2,
                 ChecksumAlgorithm::Crc64Nvme
@@ -310,9 +325,9 @@ impl Stated {
     /// How it is called.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Stated::Checksum(checksum) => checksum.algorithm.name(),
+            FileDigest::Checksum(checksum) => checksum.algorithm.name(),
             // As S3 writes those that it has.
-            Stated::Hash(hash) => match hash.kind {
+            FileDigest::Hash(hash) => match hash.kind {
                 HashKind::Adler32 => "ADLER32",
                 HashKind::Md5 => "MD5",
                 HashKind::Sha1 => "SHA1",
@@ -323,22 +338,22 @@ impl Stated {
         }
     }
 
-    pub(super) fn start(&self) -> Running {
+    pub(super) fn start(&self) -> DigestHasher {
         match self {
-            Stated::Checksum(Checksum { algorithm, .. }) => {
-                Running::Checksum(Hasher::new(ETagPolicy::Fast, false, Some(*algorithm)))
+            FileDigest::Checksum(Checksum { algorithm, .. }) => {
+                DigestHasher::Checksum(ContentHasher::new(ETagPolicy::Fast, false, Some(*algorithm)))
             }
-            Stated::Hash(hash) => Running::Hash(RunningHash::new(hash.kind)),
+            FileDigest::Hash(hash) => DigestHasher::Hash(RunningHash::new(hash.kind)),
         }
     }
 
     /// Errors: `BadDigest` for other bytes.
-    pub(super) fn check(&self, running: Running) -> Result<()> {
+    pub(super) fn check(&self, running: DigestHasher) -> Result<()> {
         let is_right = match (self, running) {
-            (Stated::Checksum(checksum), Running::Checksum(hasher)) => {
-                hasher.finish(&Expected { checksum: Some(checksum.clone()), ..Expected::default() }).is_ok()
-            }
-            (Stated::Hash(hash), Running::Hash(running)) => running.finish() == *hash,
+            (FileDigest::Checksum(checksum), DigestHasher::Checksum(hasher)) => hasher
+                .finish(&ExpectedContent { checksum: Some(checksum.clone()), ..ExpectedContent::default() })
+                .is_ok(),
+            (FileDigest::Hash(hash), DigestHasher::Hash(running)) => running.finish() == *hash,
             _ => false,
         };
         let detail = || format!("what arrived has not the {} that the server states", self.name());
@@ -361,11 +376,11 @@ impl Stated {
     }
 }
 
-impl Running {
+impl DigestHasher {
     pub(super) fn update(&mut self, bytes: &[u8]) {
         match self {
-            Running::Checksum(hasher) => hasher.update(bytes),
-            Running::Hash(hash) => hash.update(bytes),
+            DigestHasher::Checksum(hasher) => hasher.update(bytes),
+            DigestHasher::Hash(hash) => hash.update(bytes),
         }
     }
 }
@@ -379,12 +394,12 @@ fn members(list: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// A member of `Digest`.
-fn of_instance(name: &str, value: &str) -> Option<Stated> {
-    FileHash::from_digest_header(HashKind::from_name(name)?, value).map(Stated::Hash)
+fn of_instance(name: &str, value: &str) -> Option<FileDigest> {
+    FileHash::from_digest_header(HashKind::from_name(name)?, value).map(FileDigest::Hash)
 }
 
 /// Byte sequences of a dictionary of structured fields (RFC 8941 section 3.3.5), between colons.
-fn of_fields(value: &str) -> impl Iterator<Item = Stated> {
+fn of_fields(value: &str) -> impl Iterator<Item = FileDigest> {
     members(value).filter_map(|(name, value)| {
         let bytes = value.split(';').next()?.trim().strip_prefix(':')?.strip_suffix(':')?;
         // RFC 9530 has no use for sums, and none has this form.
@@ -392,8 +407,8 @@ fn of_fields(value: &str) -> impl Iterator<Item = Stated> {
     })
 }
 
-fn checksum(algorithm: ChecksumAlgorithm, text: &str) -> Option<Stated> {
-    Checksum::from_base64(algorithm, text).ok().map(Stated::Checksum)
+fn checksum(algorithm: ChecksumAlgorithm, text: &str) -> Option<FileDigest> {
+    Checksum::from_base64(algorithm, text).ok().map(FileDigest::Checksum)
 }
 
 #[cfg(test)]
@@ -406,7 +421,7 @@ mod tests {
     const MD5: &str = "nGdyhoZqrTj46bZg9UEYFA==";
 
     fn best(headers: &[(&str, &str)]) -> Option<&'static str> {
-        Stated::best(headers.iter().copied(), true).map(|stated| stated.name())
+        FileDigest::best(headers.iter().copied(), true).map(|stated| stated.name())
     }
 
     fn sha256(data: &[u8]) -> String {
@@ -433,8 +448,8 @@ mod tests {
         }
         let of_part =
             [("content-md5", MD5), ("content-digest", &fields), ("x-amz-checksum-crc32", "AAAAAA==")];
-        assert_eq!(Stated::best(of_part.into_iter(), false), None);
-        assert!(Stated::best([("repr-digest", fields.as_str())].into_iter(), false).is_some());
+        assert_eq!(FileDigest::best(of_part.into_iter(), false), None);
+        assert!(FileDigest::best([("repr-digest", fields.as_str())].into_iter(), false).is_some());
     }
 
     #[test]
@@ -442,7 +457,7 @@ mod tests {
         let stated = [
             of_instance("adler32", "11E60398").unwrap(),
             of_instance("md5", MD5).unwrap(),
-            Stated::Checksum(Checksum::of(ChecksumAlgorithm::Crc32c, DATA)),
+            FileDigest::Checksum(Checksum::of(ChecksumAlgorithm::Crc32c, DATA)),
             checksum(ChecksumAlgorithm::Sha256, &sha256(DATA)).unwrap(),
         ];
         for stated in &stated {
@@ -456,7 +471,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_header_is_read(name in "digest|repr-digest|content-md5|x-amz-checksum-sha1", value in "\\PC{0,80}") {
-            let _ = Stated::best([(name.as_str(), value.as_str())].into_iter(), true);
+            let _ = FileDigest::best([(name.as_str(), value.as_str())].into_iter(), true);
         }
     }
 }

@@ -12,32 +12,32 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, Timespec, poll};
 
-use super::batch::Batch;
-use super::content::Refusal;
-use super::learned::Learned;
-use super::line::{Answered, Event, GATHERING_TIME, Line};
-use super::open::Begun;
-use super::redirect::Moved;
-use super::request::{BatchId, Queue, Request};
-use super::sink::Sink;
-use super::source::{Place, Source, changed};
-use crate::retry::Retries;
+use super::batch::FragmentBatch;
+use super::content::RefusalResponse;
+use super::learned::ServerProfile;
+use super::line::{ActiveConnection, AnsweredRequest, GATHERING_TIME, RequestEvent};
+use super::open::BegunRequest;
+use super::redirect::RedirectResponse;
+use super::request::{BatchId, RangeRequest, SpanQueue};
+use super::sink::FragmentSink;
+use super::source::{ReadSource, SourceLocation, changed};
+use crate::retry::RetryBudget;
 #[cfg(feature = "http2")]
-use crate::vector::line::End;
+use crate::vector::line::StreamEnd;
 use crate::vector::redirect::HOPS_MAX;
 
 /// Batches on their way, over connections that are in use for nothing else.
-pub(super) struct Engine<S> {
-    source: Arc<Source>,
+pub(super) struct BatchEngine<S> {
+    source: Arc<ReadSource>,
     /// Where it is read: the source's address when last checked.
-    place: Arc<Place>,
-    server: Learned,
-    batches: BTreeMap<BatchId, Batch<S>>,
-    queue: Queue,
-    lines: Vec<Line>,
+    place: Arc<SourceLocation>,
+    server: ServerProfile,
+    batches: BTreeMap<BatchId, FragmentBatch<S>>,
+    queue: SpanQueue,
+    lines: Vec<ActiveConnection>,
     in_flight_bytes: u64,
     /// Failures in a row that brought next to nothing.
-    retries: Retries,
+    retries: RetryBudget,
     /// How often it was sent elsewhere in a row without a byte.
     moves: usize,
     /// Whether it was asked anew where the file is, and no byte came since.
@@ -50,16 +50,16 @@ pub(super) struct Engine<S> {
     failed_at: Option<Instant>,
 }
 
-impl<S: Sink> Engine<S> {
-    pub(super) fn new(source: Arc<Source>) -> Self {
+impl<S: FragmentSink> BatchEngine<S> {
+    pub(super) fn new(source: Arc<ReadSource>) -> Self {
         let place = source.place();
-        Engine {
+        BatchEngine {
             server: place.learned(),
-            retries: Retries::new(place.session.options.max_retries, None),
+            retries: RetryBudget::new(place.session.options.max_retries, None),
             place,
             source,
             batches: BTreeMap::new(),
-            queue: Queue::default(),
+            queue: SpanQueue::default(),
             lines: Vec::new(),
             in_flight_bytes: 0,
             moves: 0,
@@ -72,21 +72,21 @@ impl<S: Sink> Engine<S> {
     }
 
     /// Takes a batch on. Nothing is sent yet.
-    pub(super) fn add(&mut self, id: BatchId, mut batch: Batch<S>) {
+    pub(super) fn add(&mut self, id: BatchId, mut batch: FragmentBatch<S>) {
         batch.until = self.place.session.until();
         self.queue.push(id, batch.missing(&(0..u64::MAX)));
         self.batches.insert(id, batch);
     }
 
     /// Takes a batch on whose first request is being answered.
-    pub(super) fn begin(&mut self, id: BatchId, mut batch: Batch<S>, begun: Begun) {
-        let Begun { mut request, connection, permit } = begun;
+    pub(super) fn begin(&mut self, id: BatchId, mut batch: FragmentBatch<S>, begun: BegunRequest) {
+        let BegunRequest { mut request, connection, permit } = begun;
         let asked_until = request.spans.last().map_or(0, |span| span.end);
         request.batch = id;
         batch.requests += 1;
         batch.until = self.place.session.until();
         self.in_flight_bytes += request.bytes;
-        self.lines.push(Line::begun(connection, permit, request));
+        self.lines.push(ActiveConnection::begun(connection, permit, request));
         self.queue.push(id, batch.missing(&(asked_until..u64::MAX)));
         self.batches.insert(id, batch);
     }
@@ -115,7 +115,7 @@ impl<S: Sink> Engine<S> {
         if let Some(batch) = self.batches.remove(&id) {
             self.delivered_before += batch.delivered_bytes();
         }
-        if self.batches.values().all(Batch::is_settled) {
+        if self.batches.values().all(FragmentBatch::is_settled) {
             self.release();
         }
     }
@@ -132,7 +132,7 @@ impl<S: Sink> Engine<S> {
     pub(super) fn turn(&mut self) -> bool {
         let goes_on = self.receive();
         self.send();
-        if self.batches.values().all(Batch::is_settled) {
+        if self.batches.values().all(FragmentBatch::is_settled) {
             self.release();
         }
         goes_on
@@ -171,10 +171,10 @@ impl<S: Sink> Engine<S> {
             let event = self.lines[index].advance(&mut self.batches, &self.place.version);
             if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
                 // Known from the head on, so that nothing more is asked for without an answer.
-                self.server = self.place.learn(Learned::range_ignored);
+                self.server = self.place.learn(ServerProfile::range_ignored);
             }
             match event {
-                Event::Pending => index += 1,
+                RequestEvent::Pending => index += 1,
                 event => {
                     goes_on = true;
                     self.handle(index, event);
@@ -184,28 +184,28 @@ impl<S: Sink> Engine<S> {
         goes_on
     }
 
-    fn handle(&mut self, index: usize, event: Event) {
+    fn handle(&mut self, index: usize, event: RequestEvent) {
         match event {
-            Event::Answered(answered) => self.answered(index, &answered),
-            Event::Refused(request, refusal) => self.refused(index, &request, refusal),
-            Event::Whole { asked } => {
+            RequestEvent::Answered(answered) => self.answered(index, &answered),
+            RequestEvent::Refused(request, refusal) => self.refused(index, &request, refusal),
+            RequestEvent::Whole { asked } => {
                 self.server = self.place.learn(|server| server.list_refused(asked));
                 self.close(index);
             }
-            Event::Useless => drop(self.close(index)),
+            RequestEvent::Useless => drop(self.close(index)),
             #[cfg(feature = "http2")]
-            Event::Ended(request, end) => self.ended(index, &request, end),
-            Event::Broken(error) => self.broken(index, error),
-            Event::Forbidden(error) => {
+            RequestEvent::Ended(request, end) => self.ended(index, &request, end),
+            RequestEvent::Broken(error) => self.broken(index, error),
+            RequestEvent::Forbidden(error) => {
                 let concerned = self.close(index);
                 self.fail(&concerned, error);
             }
-            Event::Pending => {}
+            RequestEvent::Pending => {}
         }
     }
 
-    fn answered(&mut self, index: usize, answered: &Answered) {
-        let Answered { request, ranges, new_bytes, was_whole } = answered;
+    fn answered(&mut self, index: usize, answered: &AnsweredRequest) {
+        let AnsweredRequest { request, ranges, new_bytes, was_whole } = answered;
         if *new_bytes > 0 {
             (self.moves, self.has_asked_again) = (0, false);
             self.retries.achieved();
@@ -231,11 +231,11 @@ impl<S: Sink> Engine<S> {
         self.close_if_spent(index);
     }
 
-    fn refused(&mut self, index: usize, request: &Request, refusal: Refusal) {
+    fn refused(&mut self, index: usize, request: &RangeRequest, refusal: RefusalResponse) {
         let (asked, list_bytes) = (request.spans.len(), request.list_bytes);
         self.take_back(request);
-        let Refusal { status, retry_after, location, document } = refusal;
-        if let Some(moved) = Moved::of(status, location.as_deref()) {
+        let RefusalResponse { status, retry_after, location, document } = refusal;
+        if let Some(moved) = RedirectResponse::of(status, location.as_deref()) {
             return self.moved(&[request.batch], &moved);
         }
         let told = || self.place.refusal(status, location.as_deref(), &document);
@@ -245,7 +245,7 @@ impl<S: Sink> Engine<S> {
                 self.server = self.place.learn(|server| server.head_refused(asked, list_bytes));
             }
             416 | 501 if asked > 1 => {
-                self.server = self.place.learn(Learned::lists_refused);
+                self.server = self.place.learn(ServerProfile::lists_refused);
             }
             408 | 429 | 500 | 502..=504 => self.failed_with(request, told(), retry_after),
             _ => return self.denied(index, request.batch, told()),
@@ -281,7 +281,7 @@ impl<S: Sink> Engine<S> {
     }
 
     /// Puts back what an ended request has left missing; whether that is anything.
-    fn take_back(&mut self, request: &Request) -> bool {
+    fn take_back(&mut self, request: &RangeRequest) -> bool {
         self.in_flight_bytes -= request.bytes;
         let Some(batch) = self.batches.get_mut(&request.batch) else { return false };
         batch.requests -= 1;
@@ -295,7 +295,7 @@ impl<S: Sink> Engine<S> {
     }
 
     fn delivered_bytes(&self) -> u64 {
-        self.delivered_before + self.batches.values().map(Batch::delivered_bytes).sum::<u64>()
+        self.delivered_before + self.batches.values().map(FragmentBatch::delivered_bytes).sum::<u64>()
     }
 
     /// Sends as much as window and server allow.
@@ -340,7 +340,7 @@ impl<S: Sink> Engine<S> {
     }
 }
 
-impl<S> Drop for Engine<S> {
+impl<S> Drop for BatchEngine<S> {
     /// Connections on which nothing is under way go back to the others.
     fn drop(&mut self) {
         for line in self.lines.drain(..) {
@@ -351,7 +351,7 @@ impl<S> Drop for Engine<S> {
     }
 }
 
-impl<S: Sink> Engine<S> {
+impl<S: FragmentSink> BatchEngine<S> {
     /// The connection for the next request, made if need be; `None` if it has to wait for an answer.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
     fn line_for_next(&mut self) -> Result<Option<usize>> {
@@ -370,12 +370,12 @@ impl<S: Sink> Engine<S> {
     /// Few connections that are kept full, before many.
     fn lines_wanted(&self) -> usize {
         let cap = self.place.session.options.connections_per_origin;
-        let Learned { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
+        let ServerProfile { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
         match (pipelines, ranges_per_request) {
             _ if ignores_ranges => 1,
             (true, 2..) => 1,
             (true, _) => {
-                let each = self.lines.first().map_or(1, Line::ranges_each);
+                let each = self.lines.first().map_or(1, ActiveConnection::ranges_each);
                 self.queue.len().div_ceil(each).clamp(1, cap.max(1))
             }
             (false, _) => self.server.requests_for(self.queue.len()).clamp(1, cap.max(1)),
@@ -394,16 +394,17 @@ impl<S: Sink> Engine<S> {
         };
         let (connection, is_new) = session.connection(origin)?;
         self.source.traffic.connections.fetch_add(u64::from(is_new), Ordering::Relaxed);
-        self.lines.push(Line::new(connection, permit));
+        self.lines.push(ActiveConnection::new(connection, permit));
         Ok(Some(self.lines.len() - 1))
     }
 }
 
-impl<S: Sink> Engine<S> {
+impl<S: FragmentSink> BatchEngine<S> {
     /// Ends batches whose deadline has passed, and the connections on which they are under way.
     fn end_late_batches(&mut self) {
         let now = Instant::now();
-        let is_late = |batch: &Batch<S>| !batch.has_ended() && batch.until.is_some_and(|until| until <= now);
+        let is_late =
+            |batch: &FragmentBatch<S>| !batch.has_ended() && batch.until.is_some_and(|until| until <= now);
         let late: Vec<_> =
             self.batches.iter().filter(|(_, batch)| is_late(batch)).map(|(id, _)| *id).collect();
         if late.is_empty() {
@@ -418,7 +419,7 @@ impl<S: Sink> Engine<S> {
         }
     }
 
-    fn deadline(&self, line: &Line) -> Option<Instant> {
+    fn deadline(&self, line: &ActiveConnection) -> Option<Instant> {
         line.deadline(&self.place.session.options, &self.server)
     }
 
@@ -431,12 +432,12 @@ impl<S: Sink> Engine<S> {
         while let Some(index) = late_line(self) {
             let is_left = self.lines[index].may_be_left();
             if is_left && !self.server.has_pipelined {
-                self.server = self.place.learn(Learned::pipeline_left);
+                self.server = self.place.learn(ServerProfile::pipeline_left);
                 self.close(index);
                 continue;
             }
             if is_left {
-                self.place.learn(Learned::pipeline_forgotten);
+                self.place.learn(ServerProfile::pipeline_forgotten);
             }
             let detail = format!("nothing arrived for {:?}", timeouts.progress.min(timeouts.first_byte));
             self.broken(index, Error::new(ErrorKind::Timeout, detail));
@@ -444,7 +445,7 @@ impl<S: Sink> Engine<S> {
     }
 
     /// The bytes are elsewhere: what is missing is asked for there.
-    fn moved(&mut self, concerned: &[BatchId], moved: &Moved) {
+    fn moved(&mut self, concerned: &[BatchId], moved: &RedirectResponse) {
         self.release();
         self.moves += 1;
         let has_bytes = self.delivered_bytes() > 0;
@@ -469,7 +470,7 @@ impl<S: Sink> Engine<S> {
         self.go_on_at(self.source.ask_again(&self.place), &[concerned]);
     }
 
-    fn go_on_at(&mut self, found: Result<Arc<Place>>, concerned: &[BatchId]) {
+    fn go_on_at(&mut self, found: Result<Arc<SourceLocation>>, concerned: &[BatchId]) {
         match found {
             Ok(place) => {
                 self.server = place.learned();
@@ -498,30 +499,30 @@ impl<S: Sink> Engine<S> {
     /// Holds an end of the connection against pipelining where it came behind the first answer.
     fn note_cut(&self, index: usize) {
         if self.lines[index].ends_early() {
-            self.place.learn(Learned::pipeline_cut);
+            self.place.learn(ServerProfile::pipeline_cut);
         }
     }
 
     /// A stream ended before its answer did; the connection goes on.
     #[cfg(feature = "http2")]
-    fn ended(&mut self, index: usize, request: &Request, end: End) {
+    fn ended(&mut self, index: usize, request: &RangeRequest, end: StreamEnd) {
         self.take_back(request);
         match end {
-            End::Whole => {
+            StreamEnd::Whole => {
                 let asked = request.spans.len();
                 self.server = self.place.learn(|server| server.list_refused(asked));
             }
-            End::Unneeded => {}
-            End::Failed(error) if error.kind() == ErrorKind::PreconditionFailed => {
+            StreamEnd::Unneeded => {}
+            StreamEnd::Failed(error) if error.kind() == ErrorKind::PreconditionFailed => {
                 self.fail(&[request.batch], error);
             }
-            End::Failed(error) => self.failed_with(request, error, None),
+            StreamEnd::Failed(error) => self.failed_with(request, error, None),
         }
         self.close_if_spent(index);
     }
 
     /// Counts the failure of one request; requests that were sent before it failed count as the same failure.
-    fn failed_with(&mut self, request: &Request, error: Error, retry_after: Option<Duration>) {
+    fn failed_with(&mut self, request: &RangeRequest, error: Error, retry_after: Option<Duration>) {
         if self.failed_at.is_none_or(|failed| failed < request.sent) {
             self.failed_at = Some(Instant::now());
             self.failed(error, &[request.batch], retry_after);

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Session, Target};
-use crate::{Origin, Version};
+use super::{HttpSession, RangeTarget};
+use crate::{HttpVersion, Origin};
 
 /// The most bytes of a list of ranges: nginx and Apache refuse a header of more than 8 KiB.
 const LIST_BYTES: usize = 7_500;
@@ -19,7 +19,7 @@ const STRIKES: u8 = 2;
 
 /// What is known of a server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Learned {
+pub struct ServerProfile {
     /// The most ranges that one request may ask for; with 1 the server knows no lists of them.
     pub ranges_per_request: usize,
     /// The most bytes of such a list.
@@ -44,9 +44,9 @@ pub struct Learned {
     pub(super) has_pipelined: bool,
 }
 
-impl Learned {
+impl ServerProfile {
     pub(super) fn guess(may_know_many_ranges: bool) -> Self {
-        Learned {
+        ServerProfile {
             ranges_per_request: if may_know_many_ranges { RANGES } else { 1 },
             list_bytes: LIST_BYTES,
             pipelines: true,
@@ -169,40 +169,44 @@ impl Learned {
 }
 
 /// An origin, the proxy by which it is reached, and the version of HTTP: each has quirks of its own.
-type Way = (Origin, Option<String>, Version);
+type Way = (Origin, Option<String>, HttpVersion);
 
-static LEARNED: Mutex<Option<HashMap<Way, Learned>>> = Mutex::new(None);
+static LEARNED: Mutex<Option<HashMap<Way, ServerProfile>>> = Mutex::new(None);
 
-fn way(session: &Session, target: &dyn Target) -> Way {
+fn way(session: &HttpSession, target: &dyn RangeTarget) -> Way {
     let origin = target.origin();
     (origin.clone(), session.http.proxies().name_of(origin), session.options.http)
 }
 
 /// What is known of the server of `target`; a first guess if nothing is.
-pub(super) fn about(session: &Session, target: &dyn Target) -> Learned {
+pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let mut all = all();
     match all.get_or_insert_default().get(&way(session, target)) {
         Some(learned) => learned.clone(),
-        None => Learned::guess(target.may_know_many_ranges()),
+        None => ServerProfile::guess(target.may_know_many_ranges()),
     }
 }
 
 /// The same for a list of ranges that must not be refused: of a server that nobody asked yet, what every server takes that
 /// takes lists at all.
-pub(super) fn about_or_careful(session: &Session, target: &dyn Target) -> Learned {
+pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let known = all().get_or_insert_default().get(&way(session, target)).cloned();
     known.unwrap_or_else(|| {
-        let mut careful = Learned::guess(target.may_know_many_ranges());
+        let mut careful = ServerProfile::guess(target.may_know_many_ranges());
         careful.ranges_per_request = careful.ranges_per_request.min(USUAL_LIMITS[1]);
         careful
     })
 }
 
 /// Notes something about the server of `target`, and returns all that is known then.
-pub(super) fn note(session: &Session, target: &dyn Target, change: impl FnOnce(&mut Learned)) -> Learned {
+pub(super) fn note(
+    session: &HttpSession,
+    target: &dyn RangeTarget,
+    change: impl FnOnce(&mut ServerProfile),
+) -> ServerProfile {
     let mut all = all();
     let known = all.get_or_insert_default();
-    let guess = || Learned::guess(target.may_know_many_ranges());
+    let guess = || ServerProfile::guess(target.may_know_many_ranges());
     let learned = known.entry(way(session, target)).or_insert_with(guess);
     let before = learned.clone();
     change(learned);
@@ -212,7 +216,7 @@ pub(super) fn note(session: &Session, target: &dyn Target, change: impl FnOnce(&
     learned.clone()
 }
 
-fn all() -> MutexGuard<'static, Option<HashMap<Way, Learned>>> {
+fn all() -> MutexGuard<'static, Option<HashMap<Way, ServerProfile>>> {
     LEARNED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -222,12 +226,12 @@ mod tests {
 
     #[test]
     fn refusals_lower_limits_and_never_raise_them() {
-        let mut learned = Learned::guess(true);
+        let mut learned = ServerProfile::guess(true);
         for (asked, limit) in [(390, 200), (200, 10), (150, 10), (10, 1), (2, 1)] {
             learned.list_refused(asked);
             assert_eq!(learned.ranges_per_request, limit, "{asked}");
         }
-        let mut learned = Learned::guess(true);
+        let mut learned = ServerProfile::guess(true);
         learned.introduced("lighttpd/1.4.69");
         learned.introduced("Apache/2.4.62 (Debian)");
         assert!(learned.pipelines);
@@ -243,7 +247,7 @@ mod tests {
 
     #[test]
     fn requests_are_counted_by_both_limits() {
-        let mut learned = Learned::guess(true);
+        let mut learned = ServerProfile::guess(true);
         assert_eq!([1, 375, 376, 4_000].map(|ranges| learned.requests_for(ranges)), [1, 1, 2, 11]);
         learned.list_refused(11);
         assert_eq!(learned.requests_for(15), 2);
@@ -251,7 +255,7 @@ mod tests {
 
     #[test]
     fn one_cut_may_be_chance() {
-        let mut learned = Learned::guess(true);
+        let mut learned = ServerProfile::guess(true);
         learned.pipeline_cut();
         learned.pipeline_kept(true);
         learned.pipeline_cut();
@@ -262,7 +266,7 @@ mod tests {
 
     #[test]
     fn who_was_seen_to_pipeline_may_be_slow() {
-        let (mut seen, mut unknown) = (Learned::guess(true), Learned::guess(true));
+        let (mut seen, mut unknown) = (ServerProfile::guess(true), ServerProfile::guess(true));
         seen.pipeline_kept(true);
         unknown.pipeline_kept(false);
         seen.pipeline_left();
@@ -272,7 +276,7 @@ mod tests {
 
     #[test]
     fn what_is_forgotten_again_is_no_chance() {
-        let mut learned = Learned::guess(true);
+        let mut learned = ServerProfile::guess(true);
         for pipelines in [true, false] {
             learned.pipeline_kept(true);
             learned.pipeline_forgotten();
@@ -282,9 +286,10 @@ mod tests {
 
     #[test]
     fn wider_gaps_are_read_where_requests_cost_more() {
-        let many = Learned::guess(true);
-        let single = Learned::guess(false);
-        let slow = Learned { pipelines: false, round_trip: Some(Duration::from_millis(2)), ..single.clone() };
+        let many = ServerProfile::guess(true);
+        let single = ServerProfile::guess(false);
+        let slow =
+            ServerProfile { pipelines: false, round_trip: Some(Duration::from_millis(2)), ..single.clone() };
         assert!(many.gap_bytes() < single.gap_bytes() && single.gap_bytes() < slow.gap_bytes());
         assert_eq!(slow.gap_bytes(), 250_000);
         let mut measured = slow;

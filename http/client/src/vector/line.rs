@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use fordway_store::Error;
 use rustix::event::PollFlags;
 
-use super::Options;
-use super::batch::Batch;
-use super::content::{Content, Refusal};
-use super::learned::Learned;
-use super::pipeline::Pipeline;
-use super::request::{BatchId, Request};
-use super::session::Permit;
-use super::sink::Sink;
+use super::SessionOptions;
+use super::batch::FragmentBatch;
+use super::content::{RefusalResponse, ResponseContent};
+use super::learned::ServerProfile;
+use super::pipeline::PipelinedConnection;
+use super::request::{BatchId, RangeRequest};
+use super::session::ConnectionPermit;
+use super::sink::FragmentSink;
 use super::source::FileVersion;
 #[cfg(feature = "http2")]
-use super::streams::Streams;
-use crate::connection::Connection;
+use super::streams::MultiplexedConnection;
+use crate::connection::BufferedConnection;
 
 /// For so long, and only where bytes came as recently, many bytes are waited for at once.
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
@@ -28,20 +28,20 @@ const DEPTH_MAX: usize = 64;
 const RANGES_EACH: usize = 16;
 
 /// A connection that is in use.
-pub(super) enum Line {
+pub(super) enum ActiveConnection {
     /// Answers come in the order of their requests.
-    Pipeline(Pipeline),
+    Pipeline(PipelinedConnection),
     /// They come in any order, and side by side.
     #[cfg(feature = "http2")]
-    Streams(Streams),
+    Streams(MultiplexedConnection),
 }
 
 /// What became of a request.
-pub(super) enum Event {
+pub(super) enum RequestEvent {
     /// Its answer ended.
-    Answered(Answered),
+    Answered(AnsweredRequest),
     /// It was refused.
-    Refused(Request, Refusal),
+    Refused(RangeRequest, RefusalResponse),
     /// All of the file is about to come where this many ranges were asked for, and would cost more than
     /// to ask again; the connection is of no more use.
     Whole { asked: usize },
@@ -49,7 +49,7 @@ pub(super) enum Event {
     Useless,
     /// There is no whole answer to this one, whose stream is gone; the connection goes on.
     #[cfg(feature = "http2")]
-    Ended(Request, End),
+    Ended(RangeRequest, StreamEnd),
     /// The connection is of no more use.
     Broken(Error),
     /// The proxy at its other end refuses us.
@@ -59,8 +59,8 @@ pub(super) enum Event {
 }
 
 /// A request and what came of it.
-pub(super) struct Answered {
-    pub(super) request: Request,
+pub(super) struct AnsweredRequest {
+    pub(super) request: RangeRequest,
     /// Ranges that came.
     pub(super) ranges: usize,
     /// Bytes that were missing.
@@ -71,8 +71,8 @@ pub(super) struct Answered {
 
 /// Why a stream ended before its answer did.
 #[cfg(feature = "http2")]
-pub(super) enum End {
-    /// As [`Event::Whole`].
+pub(super) enum StreamEnd {
+    /// As [`RequestEvent::Whole`].
     Whole,
     /// Nobody wants the rest, or the server did not look at it: that is nobody's failure.
     Unneeded,
@@ -80,23 +80,23 @@ pub(super) enum End {
     Failed(Error),
 }
 
-impl Event {
+impl RequestEvent {
     /// The request, if it is about one.
     #[cfg(feature = "http2")]
-    pub(super) fn into_request(self) -> Option<Request> {
+    pub(super) fn into_request(self) -> Option<RangeRequest> {
         match self {
-            Event::Answered(Answered { request, .. }) => Some(request),
-            Event::Refused(request, _) | Event::Ended(request, _) => Some(request),
+            RequestEvent::Answered(AnsweredRequest { request, .. }) => Some(request),
+            RequestEvent::Refused(request, _) | RequestEvent::Ended(request, _) => Some(request),
             _ => None,
         }
     }
 
     /// The end of an answer.
-    pub(super) fn of(request: Request, content: Content) -> Self {
+    pub(super) fn of(request: RangeRequest, content: ResponseContent) -> Self {
         let (ranges, new_bytes, was_whole) = (content.ranges(), content.new_bytes, content.is_whole());
         match content.into_refusal() {
-            Some(refusal) => Event::Refused(request, refusal),
-            None => Event::Answered(Answered { request, ranges, new_bytes, was_whole }),
+            Some(refusal) => RequestEvent::Refused(request, refusal),
+            None => RequestEvent::Answered(AnsweredRequest { request, ranges, new_bytes, was_whole }),
         }
     }
 }
@@ -105,25 +105,29 @@ impl Event {
 macro_rules! either {
     ($line:expr, $way:ident => $does:expr) => {
         match $line {
-            Line::Pipeline($way) => $does,
+            ActiveConnection::Pipeline($way) => $does,
             #[cfg(feature = "http2")]
-            Line::Streams($way) => $does,
+            ActiveConnection::Streams($way) => $does,
         }
     };
 }
 
-impl Line {
-    pub(super) fn new(connection: Connection, permit: Permit) -> Self {
+impl ActiveConnection {
+    pub(super) fn new(connection: BufferedConnection, permit: ConnectionPermit) -> Self {
         #[cfg(feature = "http2")]
         if connection.is_http2() {
-            return Line::Streams(Streams::new(connection, permit));
+            return ActiveConnection::Streams(MultiplexedConnection::new(connection, permit));
         }
-        Line::Pipeline(Pipeline::new(connection, permit))
+        ActiveConnection::Pipeline(PipelinedConnection::new(connection, permit))
     }
 
     /// One of HTTP/1.1 with a request that is being answered.
-    pub(super) fn begun(connection: Connection, permit: Permit, request: Request) -> Self {
-        Line::Pipeline(Pipeline::begun(connection, permit, request))
+    pub(super) fn begun(
+        connection: BufferedConnection,
+        permit: ConnectionPermit,
+        request: RangeRequest,
+    ) -> Self {
+        ActiveConnection::Pipeline(PipelinedConnection::begun(connection, permit, request))
     }
 
     /// Requests under way.
@@ -132,12 +136,12 @@ impl Line {
     }
 
     /// Requests that may be under way at once.
-    pub(super) fn depth_max(&self, server: &Learned) -> usize {
+    pub(super) fn depth_max(&self, server: &ServerProfile) -> usize {
         match self {
             _ if !server.pipelines => 1,
-            Line::Pipeline(_) => DEPTH_MAX,
+            ActiveConnection::Pipeline(_) => DEPTH_MAX,
             #[cfg(feature = "http2")]
-            Line::Streams(streams) => streams.depth_max(),
+            ActiveConnection::Streams(streams) => streams.depth_max(),
         }
     }
 
@@ -145,9 +149,9 @@ impl Line {
     /// one that the server does not take at once.
     pub(super) fn ranges_each(&self) -> usize {
         match self {
-            Line::Pipeline(_) => RANGES_EACH,
+            ActiveConnection::Pipeline(_) => RANGES_EACH,
             #[cfg(feature = "http2")]
-            Line::Streams(streams) => streams.depth_max(),
+            ActiveConnection::Streams(streams) => streams.depth_max(),
         }
     }
 
@@ -158,7 +162,7 @@ impl Line {
     }
 
     /// Queues a request, whose head `write` appends.
-    pub(super) fn push(&mut self, request: Request, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn push(&mut self, request: RangeRequest, write: impl FnOnce(&mut Vec<u8>)) {
         either!(self, line => line.push(request, write));
     }
 
@@ -176,30 +180,30 @@ impl Line {
     /// notice when few come.
     pub(super) fn gather(&mut self) -> bool {
         match self {
-            Line::Pipeline(pipeline) => pipeline.gather(),
+            ActiveConnection::Pipeline(pipeline) => pipeline.gather(),
             // Frames are looked at as they come: windows are kept open by that.
             #[cfg(feature = "http2")]
-            Line::Streams(_) => false,
+            ActiveConnection::Streams(_) => false,
         }
     }
 
     /// When the other side has had time enough.
-    pub(super) fn deadline(&self, options: &Options, server: &Learned) -> Option<Instant> {
+    pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         match self {
-            Line::Pipeline(pipeline) => pipeline.deadline(options, server),
+            ActiveConnection::Pipeline(pipeline) => pipeline.deadline(options, server),
             #[cfg(feature = "http2")]
-            Line::Streams(streams) => streams.deadline(&options.timeouts),
+            ActiveConnection::Streams(streams) => streams.deadline(&options.timeouts),
         }
     }
 
     /// Whether the request in front came with one that was answered, and may be left unanswered for that.
     pub(super) fn may_be_left(&self) -> bool {
-        matches!(self, Line::Pipeline(pipeline) if pipeline.may_be_left())
+        matches!(self, ActiveConnection::Pipeline(pipeline) if pipeline.may_be_left())
     }
 
     /// Whether an end of the connection now tells that its server does not take requests ahead.
     pub(super) fn ends_early(&self) -> bool {
-        matches!(self, Line::Pipeline(pipeline) if pipeline.ends_early())
+        matches!(self, ActiveConnection::Pipeline(pipeline) if pipeline.ends_early())
     }
 
     /// Whether a request for one of `batches` is under way on it.
@@ -216,9 +220,9 @@ impl Line {
     pub(super) fn is_spent(&self) -> bool {
         match self {
             // What is under way behind the last answer is not answered any more.
-            Line::Pipeline(pipeline) => !pipeline.is_open(),
+            ActiveConnection::Pipeline(pipeline) => !pipeline.is_open(),
             #[cfg(feature = "http2")]
-            Line::Streams(streams) => !streams.is_open() && streams.depth() == 0,
+            ActiveConnection::Streams(streams) => !streams.is_open() && streams.depth() == 0,
         }
     }
 
@@ -228,28 +232,28 @@ impl Line {
     }
 
     /// Goes on until an answer has ended, or nothing more has arrived.
-    pub(super) fn advance<S: Sink>(
+    pub(super) fn advance<S: FragmentSink>(
         &mut self,
-        batches: &mut BTreeMap<BatchId, Batch<S>>,
+        batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
         version: &FileVersion,
-    ) -> Event {
+    ) -> RequestEvent {
         either!(self, line => line.advance(batches, version))
     }
 
     /// Ends its use: `keep` gets the connection if another request may follow on it. What was under
     /// way comes back.
-    pub(super) fn close(self, keep: impl FnOnce(Connection)) -> VecDeque<Request> {
+    pub(super) fn close(self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         either!(self, line => line.close(keep))
     }
 }
 
-impl AsFd for Line {
+impl AsFd for ActiveConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         either!(self, line => line.socket())
     }
 }
 
 /// Whether the whole file costs little more than what is missing.
-pub(super) fn is_cheap<S: Sink>(version: &FileVersion, batch: &Batch<S>) -> bool {
+pub(super) fn is_cheap<S: FragmentSink>(version: &FileVersion, batch: &FragmentBatch<S>) -> bool {
     version.size_bytes <= 2 * batch.missing_bytes() + (64 << 10)
 }

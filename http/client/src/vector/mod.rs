@@ -28,13 +28,13 @@ mod streams;
 mod web;
 mod window;
 
-pub use learned::Learned;
-pub use open::{Begun, is_passing};
-pub use reader::{Advice, ReadAhead, Reader};
-pub use session::{Options, Session};
+pub use learned::ServerProfile;
+pub use open::{BegunRequest, is_passing};
+pub use reader::{AccessAdvice, ReadAhead, RemoteReader};
+pub use session::{HttpSession, SessionOptions};
 pub(super) use sink::in_order;
-pub use sink::{Fragment, Memory};
-pub use source::{FileVersion, Pin, Target};
+pub use sink::{Fragment, FragmentMemory};
+pub use source::{FileVersion, RangeTarget, VersionPin};
 pub use web::WebFile;
 
 use std::sync::atomic::Ordering;
@@ -43,19 +43,19 @@ use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result, check_room};
 
-use self::batch::{Batch, Plan};
-use self::engine::Engine;
-use self::sink::{Arena, Landing, Spares};
-use self::source::{Counts, Source};
-use self::window::Window;
+use self::batch::{FragmentBatch, ReceivePlan};
+use self::engine::BatchEngine;
+use self::sink::{BatchMemory, FragmentArena, Spares};
+use self::source::{ReadCounts, ReadSource};
+use self::window::BatchWindow;
 
 /// A file at a server, in the version that it had when it was opened. Shared between threads.
 ///
 /// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not: many batches may
 /// be under way, all of their requests sent ahead, until [`RemoteFile::wait`] fetches one.
 pub struct RemoteFile {
-    source: Arc<Source>,
-    window: Window,
+    source: Arc<ReadSource>,
+    window: BatchWindow,
     spares: Spares,
 }
 
@@ -65,11 +65,11 @@ const SPARES_MAX: usize = 64;
 /// Ranges that are under way. What is never waited for stays in memory until the file is closed.
 #[derive(Debug)]
 #[must_use = "the bytes are to be had from `wait`"]
-pub struct Ticket(u64);
+pub struct RangeTicket(u64);
 
 /// Ranges that have arrived.
 #[derive(Debug)]
-pub struct Ranges {
+pub struct ReceivedRanges {
     /// Their bytes, one range behind the other, in the order asked for. May be given to the next
     /// [`RemoteFile::submit`] as memory.
     pub bytes: Vec<u8>,
@@ -77,7 +77,7 @@ pub struct Ranges {
 
 /// What reads of a file have cost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct ReadTraffic {
     /// Requests sent, that for size and version included.
     pub requests: u64,
     /// Connections made.
@@ -89,7 +89,7 @@ impl RemoteFile {
     /// what is read then is read there, or where GETs are redirected from there. Errors: `NoSuchKey`, `AccessDenied`, `InvalidArgument`,
     /// `Unavailable`, `Timeout`, `BadResponse`.
     /// Cost: one request (HEAD), and one for each redirection.
-    pub fn open(session: &Arc<Session>, url: &str) -> Result<Self> {
+    pub fn open(session: &Arc<HttpSession>, url: &str) -> Result<Self> {
         open::open_url(session, url).map(Self::of_source)
     }
 
@@ -99,13 +99,13 @@ impl RemoteFile {
     /// Cost: as [`RemoteFile::submit`], without the HEAD (by HTTP/2 with it); of a server that is asked for the first
     /// time, the first request has at most 10 ranges.
     pub fn open_reading(
-        session: &Arc<Session>,
+        session: &Arc<HttpSession>,
         url: &str,
         ranges: &[(u64, usize)],
         memory: Vec<u8>,
-    ) -> Result<(Self, Ticket)> {
+    ) -> Result<(Self, RangeTicket)> {
         let is_range = |(offset, length): &(u64, usize)| offset.checked_add(*length as u64).is_some();
-        let wanted = if ranges.iter().all(is_range) { Plan::new(ranges).spans() } else { Vec::new() };
+        let wanted = if ranges.iter().all(is_range) { ReceivePlan::new(ranges).spans() } else { Vec::new() };
         let (source, begun) = open::open_url_reading(session, url, &wanted)?;
         let file = Self::of_source(source);
         let Some(begun) = begun else {
@@ -113,35 +113,39 @@ impl RemoteFile {
             return Ok((file, ticket));
         };
         file.check_to_be_held(ranges)?;
-        let batch = Batch::new(ranges, file.arena(ranges, memory));
-        let ticket = Ticket(file.window.begin(batch, begun));
+        let batch = FragmentBatch::new(ranges, file.arena(ranges, memory));
+        let ticket = RangeTicket(file.window.begin(batch, begun));
         Ok((file, ticket))
     }
 
     /// The same for any target, without redirections.
-    pub fn open_target(session: &Arc<Session>, target: Box<dyn Target>) -> Result<Self> {
+    pub fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarget>) -> Result<Self> {
         open::open_target(session, target).map(Self::of_source)
     }
 
     /// The same by a request for the first of `ranges`, whose end may lie behind the file's. They are to be
     /// read next, by [`RemoteFile::read_begun`]. Cost: that request (by HTTP/2 a HEAD).
     pub fn open_target_reading(
-        session: &Arc<Session>,
-        target: Box<dyn Target>,
+        session: &Arc<HttpSession>,
+        target: Box<dyn RangeTarget>,
         ranges: &[(u64, usize)],
-    ) -> Result<(Self, Option<Begun>)> {
-        let (source, begun) = open::open_target_reading(session, target, &Plan::new(ranges).spans())?;
+    ) -> Result<(Self, Option<BegunRequest>)> {
+        let (source, begun) = open::open_target_reading(session, target, &ReceivePlan::new(ranges).spans())?;
         Ok((Self::of_source(source), begun))
     }
 
     /// A file whose version is known. Nothing is sent.
-    pub fn of_version(session: &Arc<Session>, target: Box<dyn Target>, version: FileVersion) -> Self {
-        Self::of_source(Source::of_target(session, target, version, Counts::default()))
+    pub fn of_version(
+        session: &Arc<HttpSession>,
+        target: Box<dyn RangeTarget>,
+        version: FileVersion,
+    ) -> Self {
+        Self::of_source(ReadSource::of_target(session, target, version, ReadCounts::default()))
     }
 
-    fn of_source(source: Source) -> Self {
+    fn of_source(source: ReadSource) -> Self {
         let source = Arc::new(source);
-        RemoteFile { window: Window::new(source.clone()), source, spares: Spares::default() }
+        RemoteFile { window: BatchWindow::new(source.clone()), source, spares: Spares::default() }
     }
 
     /// The version that is read.
@@ -161,15 +165,15 @@ impl RemoteFile {
     }
 
     /// Requests and connections so far.
-    pub fn traffic(&self) -> Traffic {
-        Traffic {
+    pub fn traffic(&self) -> ReadTraffic {
+        ReadTraffic {
             requests: self.source.traffic.requests.load(Ordering::Relaxed),
             connections: self.source.traffic.connections.load(Ordering::Relaxed),
         }
     }
 
     /// What is known of the server.
-    pub fn learned(&self) -> Learned {
+    pub fn learned(&self) -> ServerProfile {
         self.source.place().learned()
     }
 
@@ -196,11 +200,11 @@ impl RemoteFile {
     }
 
     /// The same, with what was begun when the file was opened for them.
-    pub fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<Begun>) -> Result<()> {
+    pub fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<BegunRequest>) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
-        let mut engine = Engine::new(self.source.clone());
-        let batch = Batch::new(&wanted, fragments);
+        let mut engine = BatchEngine::new(self.source.clone());
+        let batch = FragmentBatch::new(&wanted, fragments);
         match begun {
             Some(begun) => engine.begin(0, batch, begun),
             None => engine.add(0, batch),
@@ -219,29 +223,33 @@ impl RemoteFile {
     /// Sends for `ranges` (offset, length) and does not wait for them. `memory`, which may be empty, is used for
     /// whatever arrives next; other memory is taken when the first byte comes. Errors: `InvalidRange`, also where there is no memory; others are told by [`RemoteFile::wait`].
     /// Cost: without waiting, as much is sent as the window has room for.
-    pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<Ticket> {
+    pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<RangeTicket> {
         self.check_to_be_held(ranges)?;
-        Ok(Ticket(self.window.submit(Batch::new(ranges, self.arena(ranges, memory)))))
+        Ok(RangeTicket(self.window.submit(FragmentBatch::new(ranges, self.arena(ranges, memory)))))
     }
 
-    fn arena(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Landing {
+    fn arena(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> BatchMemory {
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
         if memory.capacity() > 0 && spares.len() < SPARES_MAX {
             spares.push(memory);
         }
-        Landing::Arena(Arena::new(ranges, &self.spares))
+        BatchMemory::Arena(FragmentArena::new(ranges, &self.spares))
     }
 
     /// The same straight into `memory`, which has room for each of `ranges`; [`RemoteFile::wait`] then
     /// returns no bytes. Errors: as [`RemoteFile::submit`].
-    pub fn submit_into(&self, ranges: &[(u64, usize)], memory: Box<dyn Memory>) -> Result<Ticket> {
+    pub fn submit_into(
+        &self,
+        ranges: &[(u64, usize)],
+        memory: Box<dyn FragmentMemory>,
+    ) -> Result<RangeTicket> {
         self.check(ranges)?;
-        Ok(Ticket(self.window.submit(Batch::new(ranges, Landing::Memory(memory)))))
+        Ok(RangeTicket(self.window.submit(FragmentBatch::new(ranges, BatchMemory::Memory(memory)))))
     }
 
     /// Gives up what was submitted. When this returns, nothing is put into its memory any more.
     /// Cost: where bytes are on their way already, their connection: it is closed, not waited for.
-    pub fn cancel(&self, ticket: Ticket) {
+    pub fn cancel(&self, ticket: RangeTicket) {
         self.window.cancel(ticket.0);
     }
 
@@ -251,20 +259,20 @@ impl RemoteFile {
     }
 
     /// Whether [`RemoteFile::wait`] would return at once. It is a look, and moves nothing.
-    pub fn has_ended(&self, ticket: &Ticket) -> bool {
+    pub fn has_ended(&self, ticket: &RangeTicket) -> bool {
         self.window.has_ended(ticket.0)
     }
 
     /// As [`RemoteFile::wait`], but not beyond `limit`, and nothing is fetched; whether it has ended.
-    pub fn wait_until(&self, ticket: &Ticket, limit: Instant) -> bool {
+    pub fn wait_until(&self, ticket: &RangeTicket, limit: Instant) -> bool {
         self.window.wait_until(ticket.0, limit)
     }
 
     /// Waits for what was submitted. Meanwhile all that was submitted makes progress.
     /// Errors: as [`RemoteFile::read_ranges`].
-    pub fn wait(&self, ticket: Ticket) -> Result<Ranges> {
+    pub fn wait(&self, ticket: RangeTicket) -> Result<ReceivedRanges> {
         let landing = self.window.wait(ticket.0).map_err(|error| self.named(error))?;
-        Ok(Ranges { bytes: landing.into_bytes() })
+        Ok(ReceivedRanges { bytes: landing.into_bytes() })
     }
 
     /// Whether nothing that was submitted is under way.

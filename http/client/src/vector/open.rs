@@ -8,69 +8,73 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::byteranges::{Parts, Step, boundary_of};
+use fordway_wire::byteranges::{MultipartParser, MultipartStep, boundary_of};
 use fordway_wire::range::{digits, parse_content_range, parse_unsatisfied_range};
 
-use super::redirect::{Moved, Route};
-use super::request::{Queue, Request};
-use super::session::Permit;
-use super::source::{Counts, FileVersion, Source};
-use super::{Session, Target, WebFile, learned};
-use crate::connection::Connection;
+use super::redirect::{RedirectResponse, RedirectRoute};
+use super::request::{RangeRequest, SpanQueue};
+use super::session::ConnectionPermit;
+use super::source::{FileVersion, ReadCounts, ReadSource};
+use super::{HttpSession, RangeTarget, WebFile, learned};
+use crate::connection::BufferedConnection;
 use crate::retry::retry_after;
-use crate::{Exchange, Replay, Response, Version};
+use crate::{HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
 
 /// More of what is not the file is not worth reading.
 pub(super) const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// What was found at an address.
-pub(super) enum Described {
+pub(super) enum OpenOutcome {
     File(FileVersion),
-    Elsewhere(Moved),
+    Elsewhere(RedirectResponse),
 }
 
 /// Why nothing was found out, and when the server wants to be asked again.
-pub(super) struct Failed {
+pub(super) struct OpenFailure {
     pub(super) error: Error,
     pub(super) retry_after: Option<Duration>,
 }
 
-impl From<Error> for Failed {
+impl From<Error> for OpenFailure {
     fn from(error: Error) -> Self {
-        Failed { error, retry_after: None }
+        OpenFailure { error, retry_after: None }
     }
 }
 
 /// Opens what is at a URL, or where that leads to.
-pub(super) fn open_url(session: &Arc<Session>, url: &str) -> Result<Source> {
+pub(super) fn open_url(session: &Arc<HttpSession>, url: &str) -> Result<ReadSource> {
     open_url_by(session, url, &mut describe_alone)
 }
 
 /// How a file is asked about at one address.
-type Describe<'d> = dyn FnMut(&Session, &dyn Target, &Counts) -> Result<Described> + 'd;
+type Describe<'d> = dyn FnMut(&HttpSession, &dyn RangeTarget, &ReadCounts) -> Result<OpenOutcome> + 'd;
 
 /// Opens what is at a URL, or where that leads to. A way that was remembered and leads nowhere is
 /// forgotten, and asked for again.
-pub(super) fn open_url_by(session: &Arc<Session>, url: &str, describe: &mut Describe) -> Result<Source> {
-    let mut route = Route::start(session, WebFile::parse(url)?)?;
+pub(super) fn open_url_by(
+    session: &Arc<HttpSession>,
+    url: &str,
+    describe: &mut Describe,
+) -> Result<ReadSource> {
+    let mut route = RedirectRoute::start(session, WebFile::parse(url)?)?;
     match search(&mut route, describe) {
         Err(_) if route.is_recalled() => {
             route.forget();
-            search(&mut Route::start(session, WebFile::parse(url)?)?, describe)
+            search(&mut RedirectRoute::start(session, WebFile::parse(url)?)?, describe)
         }
         found => found,
     }
 }
 
 /// Asks from address to address.
-fn search(route: &mut Route, describe: &mut Describe) -> Result<Source> {
-    let traffic = Counts::default();
+fn search(route: &mut RedirectRoute, describe: &mut Describe) -> Result<ReadSource> {
+    let traffic = ReadCounts::default();
     loop {
         match describe(&route.session, &route.file, &traffic) {
-            Ok(Described::File(version)) => {
-                return Ok(Source::of_url(route, version, traffic));
+            Ok(OpenOutcome::File(version)) => {
+                return Ok(ReadSource::of_url(route, version, traffic));
             }
-            Ok(Described::Elsewhere(moved)) => {
+            Ok(OpenOutcome::Elsewhere(moved)) => {
                 route.follow(&moved).map_err(|error| route.named("open", error))?;
             }
             Err(error) => return Err(route.named("open", error)),
@@ -79,52 +83,56 @@ fn search(route: &mut Route, describe: &mut Describe) -> Result<Source> {
 }
 
 /// Opens what is at this very target.
-pub(super) fn open_target(session: &Arc<Session>, target: Box<dyn Target>) -> Result<Source> {
+pub(super) fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarget>) -> Result<ReadSource> {
     open_target_by(session, target, &mut describe_alone)
 }
 
 /// The same by another question.
 pub(super) fn open_target_by(
-    session: &Arc<Session>,
-    target: Box<dyn Target>,
+    session: &Arc<HttpSession>,
+    target: Box<dyn RangeTarget>,
     describe: &mut Describe,
-) -> Result<Source> {
-    let traffic = Counts::default();
+) -> Result<ReadSource> {
+    let traffic = ReadCounts::default();
     let version = match describe(session, &*target, &traffic) {
-        Ok(Described::File(version)) => Ok(version),
-        Ok(Described::Elsewhere(moved)) => Err(target.refusal(moved.status, Some(&moved.location), b"")),
+        Ok(OpenOutcome::File(version)) => Ok(version),
+        Ok(OpenOutcome::Elsewhere(moved)) => Err(target.refusal(moved.status, Some(&moved.location), b"")),
         Err(error) => Err(error),
     };
     let version = version.map_err(|error| target.named("open", error))?;
-    Ok(Source::of_target(session, target, version, traffic))
+    Ok(ReadSource::of_target(session, target, version, traffic))
 }
 
 /// Asks for size and version, and for what the server is.
-fn describe_alone(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described> {
+fn describe_alone(
+    session: &HttpSession,
+    target: &dyn RangeTarget,
+    traffic: &ReadCounts,
+) -> Result<OpenOutcome> {
     alone(session, target, &mut |_| try_describe(session, target, traffic))
 }
 
 /// The same by asking for the first byte: of servers that answer HEAD themselves and send others for bytes.
 pub(super) fn by_first_byte_alone(
-    session: &Session,
-    target: &dyn Target,
-    traffic: &Counts,
-) -> Result<Described> {
+    session: &HttpSession,
+    target: &dyn RangeTarget,
+    traffic: &ReadCounts,
+) -> Result<OpenOutcome> {
     alone(session, target, &mut |_| by_first_byte(session, target, traffic))
 }
 
 /// Asks with the right to a connection, like any other request, which may be kept; again where a failure may pass.
 pub(super) fn alone(
-    session: &Session,
-    target: &dyn Target,
-    ask: &mut dyn FnMut(&mut Option<Permit>) -> Result<Described, Failed>,
-) -> Result<Described> {
+    session: &HttpSession,
+    target: &dyn RangeTarget,
+    ask: &mut dyn FnMut(&mut Option<ConnectionPermit>) -> Result<OpenOutcome, OpenFailure>,
+) -> Result<OpenOutcome> {
     let mut permit = Some(session.permit(target.origin())?);
     let mut retries = session.retries();
     loop {
         match ask(&mut permit) {
             Ok(described) => return Ok(described),
-            Err(Failed { error, retry_after }) => {
+            Err(OpenFailure { error, retry_after }) => {
                 let is_passing = is_passing(error.kind());
                 std::thread::sleep(retries.after(error, is_passing, retry_after)?);
             }
@@ -138,15 +146,15 @@ pub fn is_passing(kind: ErrorKind) -> bool {
 }
 
 pub(super) fn try_describe(
-    session: &Session,
-    target: &dyn Target,
-    traffic: &Counts,
-) -> Result<Described, Failed> {
+    session: &HttpSession,
+    target: &dyn RangeTarget,
+    traffic: &ReadCounts,
+) -> Result<OpenOutcome, OpenFailure> {
     let described = ask(session, target, traffic, "HEAD", &[])?;
     match described.status() {
         200..=299 if described.header("content-length").is_some() => {
             let size = described.header("content-length").and_then(digits);
-            Ok(Described::File(version_of(&described, (session, target), size)?))
+            Ok(OpenOutcome::File(version_of(&described, (session, target), size)?))
         }
         // Apache does not say that an empty file has no bytes. Who may read need not be let ask: a URL
         // that was signed for GET is good for nothing else.
@@ -159,7 +167,11 @@ pub(super) fn try_describe(
 }
 
 /// Takes size and version from an answer that has the first byte.
-fn by_first_byte(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described, Failed> {
+fn by_first_byte(
+    session: &HttpSession,
+    target: &dyn RangeTarget,
+    traffic: &ReadCounts,
+) -> Result<OpenOutcome, OpenFailure> {
     let mut answer = ask(session, target, traffic, "GET", &[("range", "bytes=0-0")])?;
     let content_range = answer.header("content-range").unwrap_or_default();
     let size = match answer.status() {
@@ -173,33 +185,36 @@ fn by_first_byte(session: &Session, target: &dyn Target, traffic: &Counts) -> Re
     if answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
         answer.read_document()?;
     }
-    Ok(Described::File(version))
+    Ok(OpenOutcome::File(version))
 }
 
 /// An answer that names another address, or refuses.
-pub(super) fn not_the_file(mut answer: Response, target: &dyn Target) -> Result<Described, Failed> {
+pub(super) fn not_the_file(
+    mut answer: HttpResponse,
+    target: &dyn RangeTarget,
+) -> Result<OpenOutcome, OpenFailure> {
     let document = answer.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
     let (status, location) = (answer.status(), answer.header("location"));
-    if let Some(moved) = Moved::of(status, location) {
-        return Ok(Described::Elsewhere(moved));
+    if let Some(moved) = RedirectResponse::of(status, location) {
+        return Ok(OpenOutcome::Elsewhere(moved));
     }
     let wish = answer.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
-    Err(Failed { error: target.refusal(status, location, &document), retry_after: wish })
+    Err(OpenFailure { error: target.refusal(status, location, &document), retry_after: wish })
 }
 
 pub(super) fn ask(
-    session: &Session,
-    target: &dyn Target,
-    traffic: &Counts,
+    session: &HttpSession,
+    target: &dyn RangeTarget,
+    traffic: &ReadCounts,
     method: &'static str,
     headers: &[(&str, &str)],
-) -> Result<Response> {
-    let response = session.http.send(&Exchange {
+) -> Result<HttpResponse> {
+    let response = session.http.send(&HttpExchange {
         origin: target.origin(),
         method,
         write_head: &|head| target.write_head(method, headers, head),
         body: &[],
-        replay: Replay::Safe,
+        replay: ReplayPolicy::Safe,
     });
     let response = response.map_err(|failure| failure.error)?;
     traffic.requests.fetch_add(1, Ordering::Relaxed);
@@ -208,8 +223,8 @@ pub(super) fn ask(
 }
 
 pub(super) fn version_of(
-    response: &Response,
-    (session, target): (&Session, &dyn Target),
+    response: &HttpResponse,
+    (session, target): (&HttpSession, &dyn RangeTarget),
     size_bytes: Option<u64>,
 ) -> Result<FileVersion> {
     let size_bytes = size_bytes.ok_or_else(|| {
@@ -227,30 +242,30 @@ pub(super) fn version_of(
 }
 
 /// A request that is answered: the head of its answer has arrived, and is still to be taken.
-pub struct Begun {
-    pub(super) request: Request,
-    pub(super) connection: Connection,
-    pub(super) permit: Permit,
+pub struct BegunRequest {
+    pub(super) request: RangeRequest,
+    pub(super) connection: BufferedConnection,
+    pub(super) permit: ConnectionPermit,
 }
 
 /// What is wanted first of a file that is not open yet.
-struct First<'w> {
+struct FirstRanges<'w> {
     /// Spans of it, in order.
     wanted: &'w [Range<u64>],
-    begun: Option<Begun>,
+    begun: Option<BegunRequest>,
 }
 
 /// Opens what is at a URL, or where that leads to, by a request for the first of the spans `wanted`. What was begun
 /// is `None` where the file had to be opened by a HEAD all the same: by HTTP/2, or because the answer tells no size.
 pub(super) fn open_url_reading(
-    session: &Arc<Session>,
+    session: &Arc<HttpSession>,
     url: &str,
     wanted: &[Range<u64>],
-) -> Result<(Source, Option<Begun>)> {
-    if !First::is_possible(session, wanted) {
+) -> Result<(ReadSource, Option<BegunRequest>)> {
+    if !FirstRanges::is_possible(session, wanted) {
         return open_url(session, url).map(|source| (source, None));
     }
-    let mut first = First { wanted, begun: None };
+    let mut first = FirstRanges { wanted, begun: None };
     let source = open_url_by(session, url, &mut |session, target, traffic| {
         first.describe_alone(session, target, traffic)
     })?;
@@ -259,41 +274,41 @@ pub(super) fn open_url_reading(
 
 /// The same for what is at this very target.
 pub(super) fn open_target_reading(
-    session: &Arc<Session>,
-    target: Box<dyn Target>,
+    session: &Arc<HttpSession>,
+    target: Box<dyn RangeTarget>,
     wanted: &[Range<u64>],
-) -> Result<(Source, Option<Begun>)> {
-    if !First::is_possible(session, wanted) {
+) -> Result<(ReadSource, Option<BegunRequest>)> {
+    if !FirstRanges::is_possible(session, wanted) {
         return open_target(session, target).map(|source| (source, None));
     }
-    let mut first = First { wanted, begun: None };
+    let mut first = FirstRanges { wanted, begun: None };
     let source = open_target_by(session, target, &mut |session, target, traffic| {
         first.describe_alone(session, target, traffic)
     })?;
     Ok((source, first.begun))
 }
 
-impl First<'_> {
-    fn is_possible(session: &Session, wanted: &[Range<u64>]) -> bool {
-        !wanted.is_empty() && session.options.http == Version::Http1
+impl FirstRanges<'_> {
+    fn is_possible(session: &HttpSession, wanted: &[Range<u64>]) -> bool {
+        !wanted.is_empty() && session.options.http == HttpVersion::Http1
     }
 
     fn describe_alone(
         &mut self,
-        session: &Session,
-        target: &dyn Target,
-        traffic: &Counts,
-    ) -> Result<Described> {
+        session: &HttpSession,
+        target: &dyn RangeTarget,
+        traffic: &ReadCounts,
+    ) -> Result<OpenOutcome> {
         alone(session, target, &mut |permit| self.describe((session, target, traffic), permit))
     }
 
     /// Asks for bytes, and takes size and version from the head of the answer, or of its first part.
     fn describe(
         &mut self,
-        (session, target, traffic): (&Session, &dyn Target, &Counts),
-        permit: &mut Option<Permit>,
-    ) -> Result<Described, Failed> {
-        let mut queue = Queue::default();
+        (session, target, traffic): (&HttpSession, &dyn RangeTarget, &ReadCounts),
+        permit: &mut Option<ConnectionPermit>,
+    ) -> Result<OpenOutcome, OpenFailure> {
+        let mut queue = SpanQueue::default();
         queue.push(0, self.wanted.iter().cloned());
         let server = learned::about_or_careful(session, target);
         let Some((mut request, list)) = queue.next(&server, session.options.window_bytes) else {
@@ -317,14 +332,14 @@ impl First<'_> {
         request.cut_at(size);
         self.begun = answer.into_unread().zip(permit.take()).map(|(connection, permit)| {
             request.sent = asked.max(connection.made);
-            Begun { request, connection, permit }
+            BegunRequest { request, connection, permit }
         });
-        Ok(Described::File(version))
+        Ok(OpenOutcome::File(version))
     }
 }
 
 /// Bytes of the whole file, where a partial answer tells. Errors: from receiving.
-fn size_of_whole(answer: &mut Response) -> Result<Option<u64>> {
+fn size_of_whole(answer: &mut HttpResponse) -> Result<Option<u64>> {
     if let Some(stated) = answer.header("content-range") {
         return Ok(parse_content_range(stated).and_then(|(_, size)| size));
     }
@@ -334,10 +349,10 @@ fn size_of_whole(answer: &mut Response) -> Result<Option<u64>> {
 
 /// What the first part of a body says of the whole's size, if anything; `None` where more of the body is needed.
 fn size_in_first_part(boundary: &str, mut body: &[u8]) -> Option<Option<u64>> {
-    let mut parts = Parts::new(boundary);
+    let mut parts = MultipartParser::new(boundary);
     while !body.is_empty() {
         match parts.step(body) {
-            Ok(Step::Part(_, _, size)) => return Some(size),
+            Ok(MultipartStep::Part(_, _, size)) => return Some(size),
             Ok(step) => body = &body[step.len()..],
             Err(_) => return Some(None),
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Learned;
+use super::ServerProfile;
 
 /// Where a window begins, and begins again after a jump.
 const FIRST_BYTES: u64 = 256 << 10;
@@ -13,7 +13,7 @@ const EPOCH: Duration = Duration::from_millis(5);
 
 /// The window of a reader, which grows as long as reads go on.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct ReadPace {
     window_bytes: u64,
     max_bytes: u64,
     /// Bytes read since `since`.
@@ -23,15 +23,15 @@ pub(super) struct Pace {
     since_doubled: u64,
 }
 
-impl Pace {
+impl ReadPace {
     pub(super) fn new(max_bytes: u64) -> Self {
         let window_bytes = FIRST_BYTES.min(max_bytes);
-        Pace { window_bytes, max_bytes, bytes: 0, since: Instant::now(), since_doubled: 0 }
+        ReadPace { window_bytes, max_bytes, bytes: 0, since: Instant::now(), since_doubled: 0 }
     }
 
     /// Begins again.
     pub(super) fn restart(&mut self) {
-        *self = Pace::new(self.max_bytes);
+        *self = ReadPace::new(self.max_bytes);
     }
 
     pub(super) fn window_bytes(&self) -> u64 {
@@ -44,7 +44,7 @@ impl Pace {
     }
 
     /// This many bytes were read, the last of them at `now`.
-    pub(super) fn read(&mut self, bytes: u64, now: Instant, learned: impl FnOnce() -> Learned) {
+    pub(super) fn read(&mut self, bytes: u64, now: Instant, learned: impl FnOnce() -> ServerProfile) {
         self.bytes += bytes;
         self.since_doubled += bytes;
         if self.since_doubled >= self.window_bytes && self.window_bytes < USUAL_BYTES {
@@ -55,7 +55,7 @@ impl Pace {
         if elapsed < EPOCH {
             return;
         }
-        let Learned { round_trip, bytes_per_s, .. } = learned();
+        let ServerProfile { round_trip, bytes_per_s, .. } = learned();
         let round_trip = round_trip.unwrap_or_default();
         if elapsed >= round_trip {
             let rate = (self.bytes as f64 / elapsed.as_secs_f64()).max(bytes_per_s.unwrap_or_default());
@@ -71,7 +71,7 @@ impl Pace {
 
 /// What comes next, as far as it can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pattern {
+pub(super) enum AccessPattern {
     /// What lies behind the last read, all of it or with gaps that are small beside what is read ahead.
     Sequential,
     /// As many bytes again, every time so far behind the last.
@@ -82,7 +82,7 @@ pub(super) enum Pattern {
 
 /// Reads in the order in which they came.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct History {
+pub(super) struct ReadHistory {
     last: Option<(u64, usize)>,
     /// The distance between the last two reads, and how often in a row it was the same.
     stride: u64,
@@ -94,21 +94,21 @@ const REPEATS: u32 = 2;
 /// Gaps up to this size are read with the rest: a request of its own for each record costs more.
 const GAP_BYTES: u64 = 16 << 10;
 
-impl History {
+impl ReadHistory {
     /// Notes a read; a jump forward that does not go behind `reach` still goes on with the last read.
-    pub(super) fn observe(&mut self, offset: u64, len: usize, reach: u64) -> Pattern {
+    pub(super) fn observe(&mut self, offset: u64, len: usize, reach: u64) -> AccessPattern {
         let Some((last, last_len)) = self.last.replace((offset, len)) else {
-            return if offset == 0 { Pattern::Sequential } else { Pattern::Random };
+            return if offset == 0 { AccessPattern::Sequential } else { AccessPattern::Random };
         };
         let stride = offset.saturating_sub(last);
         self.repeats =
             if stride > 0 && stride == self.stride && len == last_len { self.repeats + 1 } else { 1 };
         self.stride = stride;
         match offset.checked_sub(last + last_len as u64) {
-            Some(gap) if gap <= GAP_BYTES => Pattern::Sequential,
-            Some(_) if self.repeats >= REPEATS => Pattern::Strided { stride, len },
-            Some(_) if offset <= reach => Pattern::Sequential,
-            _ => Pattern::Random,
+            Some(gap) if gap <= GAP_BYTES => AccessPattern::Sequential,
+            Some(_) if self.repeats >= REPEATS => AccessPattern::Strided { stride, len },
+            Some(_) if offset <= reach => AccessPattern::Sequential,
+            _ => AccessPattern::Random,
         }
     }
 }
@@ -117,15 +117,15 @@ impl History {
 mod tests {
     use super::*;
 
-    fn link(round_trip_ms: u64) -> Learned {
-        let mut learned = Learned::guess(true);
+    fn link(round_trip_ms: u64) -> ServerProfile {
+        let mut learned = ServerProfile::guess(true);
         learned.round_trip = Some(Duration::from_millis(round_trip_ms));
         learned
     }
 
     /// Reads at the rate of a link with that round trip until the window grows no more.
     fn settled(max_bytes: u64, round_trip_ms: u64, bytes_per_ms: u64) -> u64 {
-        let mut pace = Pace::new(max_bytes);
+        let mut pace = ReadPace::new(max_bytes);
         let mut now = pace.since;
         for _ in 0..200 {
             // No more than a window comes in a round trip.
@@ -147,39 +147,39 @@ mod tests {
 
     #[test]
     fn a_jump_begins_again() {
-        let mut pace = Pace::new(64 << 20);
+        let mut pace = ReadPace::new(64 << 20);
         pace.read(FIRST_BYTES, pace.since, || link(1));
         assert_eq!((pace.window_bytes(), pace.request_bytes()), (2 * FIRST_BYTES, 64 << 10));
         pace.restart();
         assert_eq!(pace.window_bytes(), FIRST_BYTES);
     }
 
-    fn last_of(reads: &[(u64, usize)], reach: u64) -> Pattern {
-        let mut history = History::default();
+    fn last_of(reads: &[(u64, usize)], reach: u64) -> AccessPattern {
+        let mut history = ReadHistory::default();
         reads.iter().map(|(offset, len)| history.observe(*offset, *len, reach)).last().unwrap()
     }
 
     #[test]
     fn the_begin_of_a_file_is_read_on_and_any_other_place_is_not() {
-        assert_eq!(last_of(&[(0, 10)], 0), Pattern::Sequential);
-        assert_eq!(last_of(&[(10, 10)], 0), Pattern::Random);
-        assert_eq!(last_of(&[(10, 10), (20, 10)], 0), Pattern::Sequential);
+        assert_eq!(last_of(&[(0, 10)], 0), AccessPattern::Sequential);
+        assert_eq!(last_of(&[(10, 10)], 0), AccessPattern::Random);
+        assert_eq!(last_of(&[(10, 10), (20, 10)], 0), AccessPattern::Sequential);
     }
 
     #[test]
     fn jumps_within_reach_go_on() {
-        assert_eq!(last_of(&[(0, 10), (100_000, 10)], 100_000), Pattern::Sequential);
-        assert_eq!(last_of(&[(0, 10), (100_000, 10)], 99_999), Pattern::Random);
-        assert_eq!(last_of(&[(100_000, 10), (0, 10)], 1 << 30), Pattern::Random);
+        assert_eq!(last_of(&[(0, 10), (100_000, 10)], 100_000), AccessPattern::Sequential);
+        assert_eq!(last_of(&[(0, 10), (100_000, 10)], 99_999), AccessPattern::Random);
+        assert_eq!(last_of(&[(100_000, 10), (0, 10)], 1 << 30), AccessPattern::Random);
     }
 
     #[test]
     fn equal_steps_are_a_stride_unless_little_lies_between() {
         let wide = [(7, 100), (1_000_007, 100), (2_000_007, 100)];
-        assert_eq!(last_of(&wide, 0), Pattern::Strided { stride: 1_000_000, len: 100 });
-        assert_eq!(last_of(&wide[..2], 0), Pattern::Random);
-        assert_eq!(last_of(&[(7, 100), (1_000_007, 100), (2_000_007, 90)], 0), Pattern::Random);
-        assert_eq!(last_of(&[(0, 100), (200, 100), (400, 100)], 0), Pattern::Sequential);
-        assert_eq!(last_of(&[(9, 9), (9, 9), (9, 9)], 0), Pattern::Random);
+        assert_eq!(last_of(&wide, 0), AccessPattern::Strided { stride: 1_000_000, len: 100 });
+        assert_eq!(last_of(&wide[..2], 0), AccessPattern::Random);
+        assert_eq!(last_of(&[(7, 100), (1_000_007, 100), (2_000_007, 90)], 0), AccessPattern::Random);
+        assert_eq!(last_of(&[(0, 100), (200, 100), (400, 100)], 0), AccessPattern::Sequential);
+        assert_eq!(last_of(&[(9, 9), (9, 9), (9, 9)], 0), AccessPattern::Random);
     }
 }

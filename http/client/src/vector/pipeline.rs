@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind};
 use rustix::event::PollFlags;
 
-use super::Options;
-use super::answer::Answer;
-use super::batch::Batch;
-use super::learned::Learned;
-use super::line::{Event, GATHERING_TIME, is_cheap};
-use super::request::{BatchId, Request};
-use super::session::Permit;
-use super::sink::Sink;
+use super::SessionOptions;
+use super::answer::RangeResponse;
+use super::batch::FragmentBatch;
+use super::learned::ServerProfile;
+use super::line::{GATHERING_TIME, RequestEvent, is_cheap};
+use super::request::{BatchId, RangeRequest};
+use super::session::ConnectionPermit;
+use super::sink::FragmentSink;
 use super::source::FileVersion;
 use crate::Timeouts;
-use crate::connection::{Connection, io_error};
-use crate::response::Head;
+use crate::connection::{BufferedConnection, io_error};
+use crate::response::ResponseHead;
 
 /// Received at least at once where a head is awaited.
 const HEAD_BYTES: usize = 16 * 1024;
@@ -31,12 +31,12 @@ const GATHERED_BYTES: u64 = 1024 * 1024;
 const REST_BYTES: u64 = 64 * 1024;
 
 /// A connection that is in use.
-pub(super) struct Pipeline {
-    connection: Connection,
+pub(super) struct PipelinedConnection {
+    connection: BufferedConnection,
     /// Under way; the first is being answered.
-    requests: VecDeque<Request>,
-    answer: Option<Answer>,
-    head: Head,
+    requests: VecDeque<RangeRequest>,
+    answer: Option<RangeResponse>,
+    head: ResponseHead,
     /// Answers received to their end since it was taken into use.
     answered: usize,
     /// Received when the answer before had ended.
@@ -48,18 +48,18 @@ pub(super) struct Pipeline {
     moved: Instant,
     /// The longest that the head of an answer took whose request was alone under way.
     waited: Duration,
-    _permit: Permit,
+    _permit: ConnectionPermit,
 }
 
-impl Pipeline {
-    pub(super) fn new(mut connection: Connection, permit: Permit) -> Self {
+impl PipelinedConnection {
+    pub(super) fn new(mut connection: BufferedConnection, permit: ConnectionPermit) -> Self {
         connection.set_waiting(false);
-        Pipeline {
+        PipelinedConnection {
             received_bytes_before: connection.received_bytes,
             connection,
             requests: VecDeque::new(),
             answer: None,
-            head: Head::default(),
+            head: ResponseHead::default(),
             answered: 0,
             has_unsent: false,
             is_closing: false,
@@ -70,8 +70,12 @@ impl Pipeline {
     }
 
     /// With a request that is being answered.
-    pub(super) fn begun(connection: Connection, permit: Permit, request: Request) -> Self {
-        let mut pipeline = Pipeline::new(connection, permit);
+    pub(super) fn begun(
+        connection: BufferedConnection,
+        permit: ConnectionPermit,
+        request: RangeRequest,
+    ) -> Self {
+        let mut pipeline = PipelinedConnection::new(connection, permit);
         pipeline.requests.push_back(request);
         pipeline
     }
@@ -90,7 +94,7 @@ impl Pipeline {
     }
 
     /// Queues a request, whose head `write` appends.
-    pub(super) fn push(&mut self, mut request: Request, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn push(&mut self, mut request: RangeRequest, write: impl FnOnce(&mut Vec<u8>)) {
         if self.requests.is_empty() {
             self.moved = Instant::now();
         }
@@ -118,15 +122,15 @@ impl Pipeline {
     /// Sees to it that a wait ends when it is worth while; whether it waits for many bytes, and so does not
     /// notice when few come.
     pub(super) fn gather(&mut self) -> bool {
-        let left = self.answer.as_ref().map_or(0, Answer::bytes_left);
+        let left = self.answer.as_ref().map_or(0, RangeResponse::bytes_left);
         let gathers = left >= REST_BYTES && self.moved.elapsed() < GATHERING_TIME;
         self.connection.set_low_water(if gathers { left.min(GATHERED_BYTES) as usize } else { 1 });
         gathers
     }
 
     /// When the other side has had time enough. A server that may know no pipelining has less time where
-    /// [`Pipeline::may_be_left`].
-    pub(super) fn deadline(&self, options: &Options, server: &Learned) -> Option<Instant> {
+    /// [`PipelinedConnection::may_be_left`].
+    pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         let Timeouts { progress, first_byte, .. } = options.timeouts;
         let doubts = if server.has_overlapped { 4 } else { 1 };
         let patience = options.patience.max(4 * self.waited) * doubts;
@@ -167,39 +171,39 @@ impl Pipeline {
 
     /// Whether the whole file is coming where one range of it was asked for.
     pub(super) fn ignores_range(&self, version: &FileVersion) -> bool {
-        let is_part = |request: &Request| request.spans.len() == 1 && request.bytes < version.size_bytes;
+        let is_part = |request: &RangeRequest| request.spans.len() == 1 && request.bytes < version.size_bytes;
         self.answer.as_ref().is_some_and(|answer| answer.content.is_whole())
             && self.requests.front().is_some_and(is_part)
     }
 
     /// Goes on until the answer in front has ended, or nothing more has arrived.
-    pub(super) fn advance<S: Sink>(
+    pub(super) fn advance<S: FragmentSink>(
         &mut self,
-        batches: &mut BTreeMap<BatchId, Batch<S>>,
+        batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
         version: &FileVersion,
-    ) -> Event {
+    ) -> RequestEvent {
         let before = self.connection.received_bytes;
         self.connection.look_again();
-        let event = self.step(batches, version).unwrap_or_else(Event::Broken);
+        let event = self.step(batches, version).unwrap_or_else(RequestEvent::Broken);
         if self.connection.received_bytes > before {
             self.moved = Instant::now();
         }
         event
     }
 
-    fn step<S: Sink>(
+    fn step<S: FragmentSink>(
         &mut self,
-        batches: &mut BTreeMap<BatchId, Batch<S>>,
+        batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
         version: &FileVersion,
-    ) -> Result<Event, Error> {
-        let Some(request) = self.requests.front_mut() else { return Ok(Event::Pending) };
-        let Some(batch) = batches.get_mut(&request.batch) else { return Ok(Event::Useless) };
+    ) -> Result<RequestEvent, Error> {
+        let Some(request) = self.requests.front_mut() else { return Ok(RequestEvent::Pending) };
+        let Some(batch) = batches.get_mut(&request.batch) else { return Ok(RequestEvent::Useless) };
         let answer = match &mut self.answer {
             Some(answer) => answer,
-            None if batch.has_ended() => return Ok(Event::Useless),
+            None if batch.has_ended() => return Ok(RequestEvent::Useless),
             None => {
                 if !receive_head(&mut self.connection, &mut self.head)? {
-                    return Ok(Event::Pending);
+                    return Ok(RequestEvent::Pending);
                 }
                 let waited = request.sent.elapsed();
                 // A request that waited behind others says nothing of how long the server takes.
@@ -208,39 +212,39 @@ impl Pipeline {
                 }
                 request.waited = Some(waited);
                 if let Some(refused) = self.connection.refused_by_proxy(self.head.status) {
-                    return Ok(Event::Forbidden(refused));
+                    return Ok(RequestEvent::Forbidden(refused));
                 }
-                self.answer.insert(Answer::new(&self.head, &self.connection, request, version)?)
+                self.answer.insert(RangeResponse::new(&self.head, &self.connection, request, version)?)
             }
         };
         // The server answers so long a list with the whole file. To receive a large file for a few spans of it costs
         // more than to ask again with shorter lists.
         if answer.content.is_whole() && request.spans.len() > 1 && !is_cheap(version, batch) {
-            return Ok(Event::Whole { asked: request.spans.len() });
+            return Ok(RequestEvent::Whole { asked: request.spans.len() });
         }
         match answer.advance(&mut self.connection, (request, batch, version)) {
             Ok(true) => Ok(self.finish()),
             // What is left of a short answer is received, which keeps the connection; a new one is cheaper than a long
             // rest.
-            Ok(false) if batch.has_ended() && answer.is_long() => Ok(Event::Useless),
-            Ok(false) => Ok(Event::Pending),
+            Ok(false) if batch.has_ended() && answer.is_long() => Ok(RequestEvent::Useless),
+            Ok(false) => Ok(RequestEvent::Pending),
             Err(error) => Err(cut(error, "receiving an answer")).inspect_err(|error| batch.refute(error)),
         }
     }
 
-    fn finish(&mut self) -> Event {
+    fn finish(&mut self) -> RequestEvent {
         let (Some(request), Some(answer)) = (self.requests.pop_front(), self.answer.take()) else {
-            return Event::Pending;
+            return RequestEvent::Pending;
         };
         self.answered += 1;
         self.received_bytes_before = self.connection.received_bytes;
         self.is_closing |= !answer.keeps_alive;
-        Event::of(request, answer.content)
+        RequestEvent::of(request, answer.content)
     }
 
     /// Ends its use: `keep` gets the connection if another request may follow on it. What was under
     /// way comes back.
-    pub(super) fn close(mut self, keep: impl FnOnce(Connection)) -> VecDeque<Request> {
+    pub(super) fn close(mut self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         let is_clean = self.requests.is_empty() && !self.is_closing && !self.has_unsent;
         if is_clean && self.connection.has_nothing_left() {
             self.connection.set_waiting(true);
@@ -253,7 +257,7 @@ impl Pipeline {
 }
 
 /// `false` if there is no whole head yet. Errors: `Unavailable` where the connection ended.
-fn receive_head(connection: &mut Connection, head: &mut Head) -> Result<bool, Error> {
+fn receive_head(connection: &mut BufferedConnection, head: &mut ResponseHead) -> Result<bool, Error> {
     loop {
         if connection.take_head(head)? {
             return Ok(true);

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::pace::{History, Pace, Pattern};
-use super::{RemoteFile, Ticket};
+use super::pace::{AccessPattern, ReadHistory, ReadPace};
+use super::{RangeTicket, RemoteFile};
 
-/// How a [`Reader`] behaves.
+/// How a [`RemoteReader`] behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadAhead {
     /// Memory for what is read ahead, at most.
@@ -25,7 +25,7 @@ impl Default for ReadAhead {
 
 /// What a program says of its reads to come, as in `posix_fadvise`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice<'a> {
+pub enum AccessAdvice<'a> {
     /// Nothing: reads are watched.
     Normal,
     /// What follows a read is wanted too, from the first read on.
@@ -44,15 +44,15 @@ pub enum Advice<'a> {
 /// What is read ahead goes over the connections that [`RemoteFile::submit`] uses, as far as two round
 /// trips reach at the rate that is seen. A jump elsewhere gives up what is on its way, unless that is
 /// little.
-pub struct Reader {
+pub struct RemoteReader {
     file: Arc<RemoteFile>,
-    history: History,
-    pace: Pace,
-    last_pattern: Pattern,
+    history: ReadHistory,
+    pace: ReadPace,
+    last_pattern: AccessPattern,
     /// In the place of the pattern, unless reads are watched.
-    advice: Pattern,
+    advice: AccessPattern,
     is_watching: bool,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<ReadAheadPiece>,
     /// Where the next piece begins.
     ahead: u64,
     max_bytes: u64,
@@ -62,7 +62,7 @@ pub struct Reader {
 }
 
 /// Ranges that were sent for together.
-struct Piece {
+struct ReadAheadPiece {
     /// In rising order.
     ranges: Vec<(u64, usize)>,
     /// Bytes of its memory.
@@ -71,7 +71,7 @@ struct Piece {
     is_asked_for: bool,
     unread_bytes: u64,
     /// While it is under way.
-    ticket: Option<Ticket>,
+    ticket: Option<RangeTicket>,
     /// Its ranges, one behind the other, once they are here.
     bytes: Vec<u8>,
 }
@@ -81,7 +81,7 @@ const LET_COME_BYTES: u64 = 1 << 20;
 /// Records of a strided read in one request.
 const RECORDS_PER_PIECE: usize = 64;
 
-impl Piece {
+impl ReadAheadPiece {
     fn end(&self) -> u64 {
         self.ranges.last().map_or(0, |(offset, len)| offset + *len as u64)
     }
@@ -99,16 +99,16 @@ impl Piece {
     }
 }
 
-impl Reader {
+impl RemoteReader {
     /// Reads `file`. Cost: nothing is sent yet.
     pub fn new(file: Arc<RemoteFile>, options: ReadAhead) -> Self {
-        Reader {
+        RemoteReader {
             file,
-            history: History::default(),
+            history: ReadHistory::default(),
             // Memory is taken with a quarter to spare.
-            pace: Pace::new(options.max_bytes / 5 * 4),
-            last_pattern: Pattern::Random,
-            advice: Pattern::Random,
+            pace: ReadPace::new(options.max_bytes / 5 * 4),
+            last_pattern: AccessPattern::Random,
+            advice: AccessPattern::Random,
             is_watching: true,
             pieces: VecDeque::new(),
             ahead: 0,
@@ -130,16 +130,16 @@ impl Reader {
     }
 
     /// Takes what a program says of its reads. Errors: `InvalidRange`.
-    pub fn advise(&mut self, advice: Advice<'_>) -> Result<()> {
+    pub fn advise(&mut self, advice: AccessAdvice<'_>) -> Result<()> {
         match advice {
-            Advice::Normal => (self.is_watching, self.advice) = (true, Pattern::Random),
-            Advice::Sequential => (self.is_watching, self.advice) = (false, Pattern::Sequential),
-            Advice::Random => {
-                (self.is_watching, self.advice) = (false, Pattern::Random);
+            AccessAdvice::Normal => (self.is_watching, self.advice) = (true, AccessPattern::Random),
+            AccessAdvice::Sequential => (self.is_watching, self.advice) = (false, AccessPattern::Sequential),
+            AccessAdvice::Random => {
+                (self.is_watching, self.advice) = (false, AccessPattern::Random);
                 self.jump();
             }
-            Advice::WillNeed(ranges) => return self.will_need(ranges),
-            Advice::DontNeed => self.give_up(|_| true),
+            AccessAdvice::WillNeed(ranges) => return self.will_need(ranges),
+            AccessAdvice::DontNeed => self.give_up(|_| true),
         }
         Ok(())
     }
@@ -166,10 +166,10 @@ impl Reader {
     }
 
     /// What to expect after this read; a jump begins anew.
-    fn pattern(&mut self, offset: u64, count: usize) -> Pattern {
-        let reach = if self.last_pattern == Pattern::Sequential { self.ahead } else { 0 };
+    fn pattern(&mut self, offset: u64, count: usize) -> AccessPattern {
+        let reach = if self.last_pattern == AccessPattern::Sequential { self.ahead } else { 0 };
         let seen = self.history.observe(offset, count, reach);
-        if seen == Pattern::Random && !self.pieces.iter().any(|piece| piece.find(offset).is_some()) {
+        if seen == AccessPattern::Random && !self.pieces.iter().any(|piece| piece.find(offset).is_some()) {
             self.jump();
         }
         self.last_pattern = if self.is_watching { seen } else { self.advice };
@@ -187,12 +187,12 @@ impl Reader {
     }
 
     /// Sends for what comes next.
-    fn plan(&mut self, pattern: Pattern, at: u64) {
+    fn plan(&mut self, pattern: AccessPattern, at: u64) {
         self.sweep(at);
         match pattern {
-            Pattern::Sequential => self.plan_sequence(at),
-            Pattern::Strided { stride, len } => self.plan_records(at, stride, len),
-            Pattern::Random => {}
+            AccessPattern::Sequential => self.plan_sequence(at),
+            AccessPattern::Strided { stride, len } => self.plan_records(at, stride, len),
+            AccessPattern::Random => {}
         }
     }
 
@@ -280,7 +280,7 @@ impl Reader {
         match self.file.submit(&ranges, memory) {
             Ok(ticket) => {
                 let (ticket, bytes) = (Some(ticket), Vec::new());
-                self.pieces.push_back(Piece {
+                self.pieces.push_back(ReadAheadPiece {
                     ranges,
                     capacity_bytes,
                     is_asked_for,
@@ -296,7 +296,7 @@ impl Reader {
 
     /// Reads what a piece has at `at`, or what none has; returns how much.
     fn read_piece(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
-        let found = |(index, piece): (usize, &Piece)| piece.find(at).map(|place| (index, place));
+        let found = |(index, piece): (usize, &ReadAheadPiece)| piece.find(at).map(|place| (index, place));
         let Some((index, (start, len))) = self.pieces.iter().enumerate().find_map(found) else {
             return self.fetch(at, buffer);
         };
@@ -349,7 +349,7 @@ impl Reader {
     }
 
     /// Drops the pieces that `is_unwanted` says, whether they have come or not.
-    fn give_up(&mut self, is_unwanted: impl Fn(&Piece) -> bool) {
+    fn give_up(&mut self, is_unwanted: impl Fn(&ReadAheadPiece) -> bool) {
         while let Some(index) = self.pieces.iter().position(&is_unwanted) {
             self.drop_piece(index);
         }
@@ -368,7 +368,7 @@ impl Reader {
     }
 }
 
-impl Read for Reader {
+impl Read for RemoteReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.read_at(self.position, buffer).map_err(io::Error::other)?;
         self.position += count as u64;
@@ -376,7 +376,7 @@ impl Read for Reader {
     }
 }
 
-impl Seek for Reader {
+impl Seek for RemoteReader {
     /// Costs nothing: only reads move the window.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = match to {
@@ -390,7 +390,7 @@ impl Seek for Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for RemoteReader {
     /// Nothing is left under way.
     fn drop(&mut self) {
         self.give_up(|_| true);

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::open::{DOCUMENT_BYTES_MAX, ask};
-use super::source::Counts;
-use super::{Session, Target, WebFile};
-use crate::Response;
+use super::source::ReadCounts;
+use super::{HttpSession, RangeTarget, WebFile};
+use crate::HttpResponse;
 
 /// Addresses behind the first one, at most.
 pub(super) const HOPS_MAX: usize = 10;
@@ -18,17 +18,17 @@ const REMEMBERED_MAX: usize = 10_000;
 
 /// An answer that names another address.
 #[derive(Debug)]
-pub(crate) struct Moved {
+pub(crate) struct RedirectResponse {
     pub(crate) status: u16,
     /// As the server writes it.
     pub(crate) location: String,
 }
 
-impl Moved {
+impl RedirectResponse {
     /// The answer of such a status and `Location`, if it means that.
     pub(crate) fn of(status: u16, location: Option<&str>) -> Option<Self> {
         let location = location.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
-        Some(Moved { status, location: location.trim().to_owned() })
+        Some(RedirectResponse { status, location: location.trim().to_owned() })
     }
 
     fn is_for_good(&self) -> bool {
@@ -37,11 +37,11 @@ impl Moved {
 }
 
 /// Where the search for a file has come to.
-pub(crate) struct Route {
+pub(crate) struct RedirectRoute {
     /// Whose search it is.
-    start: Arc<Session>,
+    start: Arc<HttpSession>,
     /// Whose connections and credentials are used there.
-    pub(crate) session: Arc<Session>,
+    pub(crate) session: Arc<HttpSession>,
     pub(crate) file: WebFile,
     /// The addresses before this one.
     passed: Vec<WebFile>,
@@ -49,27 +49,27 @@ pub(crate) struct Route {
     is_recalled: bool,
 }
 
-impl Route {
+impl RedirectRoute {
     /// Starts at the address that the caller named, or where that is known to have moved for good.
-    /// Errors: as [`Route::follow`]; errors of credentials that cannot be used.
-    pub(crate) fn start(session: &Arc<Session>, file: WebFile) -> Result<Self> {
+    /// Errors: as [`RedirectRoute::follow`]; errors of credentials that cannot be used.
+    pub(crate) fn start(session: &Arc<HttpSession>, file: WebFile) -> Result<Self> {
         let file = file.authorized(&session.options)?;
-        let mut route = Route::onwards(session, file);
+        let mut route = RedirectRoute::onwards(session, file);
         route.follow_remembered()?;
         Ok(route)
     }
 
     /// Starts where the file was found.
-    pub(super) fn onwards(session: &Arc<Session>, file: WebFile) -> Self {
+    pub(super) fn onwards(session: &Arc<HttpSession>, file: WebFile) -> Self {
         let (start, session) = (session.clone(), session.clone());
-        Route { start, session, file, passed: Vec::new(), is_recalled: false }
+        RedirectRoute { start, session, file, passed: Vec::new(), is_recalled: false }
     }
 
     /// Goes where an answer says that the file is. What credentials the session has stay behind when
     /// that is another scheme, host or port, and are not taken up again on the way back.
     /// Errors: `BadResponse`, with the whole way, for what is no address, leads in a circle, is too
     /// long or leaves TLS.
-    pub(crate) fn follow(&mut self, moved: &Moved) -> Result<()> {
+    pub(crate) fn follow(&mut self, moved: &RedirectResponse) -> Result<()> {
         let (from, told) = (self.file.url(), self.session.clone());
         self.step(&moved.location)?;
         if moved.is_for_good() {
@@ -131,7 +131,7 @@ impl Route {
     }
 
     /// The address that it began with, and whose search it is.
-    pub(super) fn door(&self) -> (Arc<Session>, WebFile) {
+    pub(super) fn door(&self) -> (Arc<HttpSession>, WebFile) {
         (self.start.clone(), self.passed.first().unwrap_or(&self.file).clone())
     }
 
@@ -173,7 +173,7 @@ impl Route {
 
 /// What is read of an answer.
 #[derive(Debug, Default)]
-pub(crate) struct Document {
+pub(crate) struct LinkDocument {
     /// Where it came from in the end, which relative addresses in it start from.
     pub(crate) base: String,
     /// Values of all `Link` headers.
@@ -187,19 +187,19 @@ pub(crate) struct Document {
 /// Asks for what is at `url`, or where that leads to, once; reads the body if `wants_body` says so of
 /// the head. Errors: as [`super::RemoteFile::open`]; `EntityTooLarge` for more than `limit_bytes`.
 pub(crate) fn fetch(
-    session: &Arc<Session>,
+    session: &Arc<HttpSession>,
     url: &str,
     (method, accept): (&'static str, &str),
     limit_bytes: usize,
-    wants_body: impl Fn(&Response) -> bool,
-) -> Result<Document> {
-    let mut route = Route::start(session, WebFile::parse(url)?)?;
+    wants_body: impl Fn(&HttpResponse) -> bool,
+) -> Result<LinkDocument> {
+    let mut route = RedirectRoute::start(session, WebFile::parse(url)?)?;
     loop {
         let _permit = route.session.permit(route.file.origin())?;
         let headers = [("accept", accept)];
-        let mut answer = ask(&route.session, &route.file, &Counts::default(), method, &headers)
+        let mut answer = ask(&route.session, &route.file, &ReadCounts::default(), method, &headers)
             .map_err(|error| route.named("open", error))?;
-        if let Some(moved) = Moved::of(answer.status(), answer.header("location")) {
+        if let Some(moved) = RedirectResponse::of(answer.status(), answer.header("location")) {
             // The next step takes a permit of its own. Threads that each hold one and wait for another would wait for
             // ever.
             drop(answer);
@@ -219,7 +219,7 @@ pub(crate) fn fetch(
         let (links, digests) = (named("link"), named("digest"));
         let body = wants_body(&answer).then(|| answer.read_rest(limit_bytes)).transpose();
         let body = body.map_err(|error| route.named("open", error))?;
-        return Ok(Document { base: route.file.url(), links, digests, body });
+        return Ok(LinkDocument { base: route.file.url(), links, digests, body });
     }
 }
 

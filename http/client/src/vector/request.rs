@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use fordway_wire::range::push_range;
 
-use super::learned::Learned;
+use super::learned::ServerProfile;
 
 /// Names a batch within its file.
 pub(super) type BatchId = u64;
 
 /// Spans of bytes that no request asks for yet, in the order they are wanted.
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct SpanQueue {
     spans: VecDeque<(BatchId, Range<u64>)>,
     /// Of what was removed, kept for its capacity.
     list: Vec<u8>,
@@ -21,7 +21,7 @@ pub(super) struct Queue {
 
 /// A request under way.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct RangeRequest {
     pub(super) batch: BatchId,
     /// What is asked for, in order.
     pub(super) spans: Vec<Range<u64>>,
@@ -38,7 +38,7 @@ pub(super) struct Request {
     pub(super) waited: Option<Duration>,
 }
 
-impl Queue {
+impl SpanQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
@@ -65,9 +65,9 @@ impl Queue {
 
     /// Takes as many spans of one batch as fit into a request to such a server, and into `room_bytes`,
     /// but at least one; joins neighbours where that is cheaper. Returns the value of `Range` too.
-    pub(super) fn next(&mut self, server: &Learned, room_bytes: u64) -> Option<(Request, &[u8])> {
+    pub(super) fn next(&mut self, server: &ServerProfile, room_bytes: u64) -> Option<(RangeRequest, &[u8])> {
         let (batch, first) = self.spans.pop_front()?;
-        let mut request = Request {
+        let mut request = RangeRequest {
             batch,
             bytes: first.end - first.start,
             spans: vec![first],
@@ -115,7 +115,7 @@ impl Queue {
 /// The longest range of a list: a comma, two numbers of up to 20 digits and a hyphen.
 const RANGE_BYTES_MAX: usize = 42;
 
-impl Request {
+impl RangeRequest {
     /// Forgets what lies behind the end of a file of `size_bytes`, of which no server sends anything.
     pub(super) fn cut_at(&mut self, size_bytes: u64) {
         self.spans.retain(|span| span.start < size_bytes);
@@ -136,14 +136,14 @@ mod tests {
 
     use super::*;
 
-    fn server(ranges_per_request: usize) -> Learned {
-        let mut server = Learned::guess(true);
+    fn server(ranges_per_request: usize) -> ServerProfile {
+        let mut server = ServerProfile::guess(true);
         server.ranges_per_request = ranges_per_request;
         server
     }
 
-    fn lists(queue: &mut Queue, server: &Learned, room_bytes: u64) -> Vec<String> {
-        let next = |queue: &mut Queue| {
+    fn lists(queue: &mut SpanQueue, server: &ServerProfile, room_bytes: u64) -> Vec<String> {
+        let next = |queue: &mut SpanQueue| {
             queue.next(server, room_bytes).map(|(request, list)| {
                 assert_eq!(request.list_bytes, list.len());
                 String::from_utf8(list.to_vec()).unwrap()
@@ -155,8 +155,8 @@ mod tests {
     #[test]
     fn requests_keep_to_the_servers_limits() {
         let spans = [0..10, 20..30, 1000..1010, 5000..5010, 9000..9010];
-        let asked = |server: &Learned, room_bytes: u64| {
-            let mut queue = Queue::default();
+        let asked = |server: &ServerProfile, room_bytes: u64| {
+            let mut queue = SpanQueue::default();
             queue.push(7, spans.clone());
             queue.push(8, std::iter::once(0..1));
             lists(&mut queue, server, room_bytes)
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn nothing_is_awaited_from_behind_the_end() {
-        let mut queue = Queue::default();
+        let mut queue = SpanQueue::default();
         queue.push(0, [0..10, 5000..6000, 9000..u64::MAX]);
         let (mut request, _) = queue.next(&server(9), u64::MAX).unwrap();
         request.cut_at(5600);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_goes_back_comes_first() {
-        let mut queue = Queue::default();
+        let mut queue = SpanQueue::default();
         queue.push(1, std::iter::once(5000..5001));
         queue.put_back(0, vec![0..1, 3000..3001]);
         assert_eq!(lists(&mut queue, &server(9), 99), ["bytes=0-0,3000-3000", "bytes=5000-5000"]);
@@ -199,7 +199,7 @@ mod tests {
         #[test]
         fn everything_is_asked_for(starts in prop::collection::btree_set(0_u64..100_000, 1..80), ranges in 1_usize..9, room in 1_u64..5000) {
             let spans: Vec<_> = starts.iter().map(|start| start * 10..start * 10 + 7).collect();
-            let mut queue = Queue::default();
+            let mut queue = SpanQueue::default();
             queue.push(0, spans.clone());
             let mut asked: Vec<Range<u64>> = Vec::new();
             while let Some((request, _)) = queue.next(&server(ranges), room) {

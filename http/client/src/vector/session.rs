@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use crate::connection::Connection;
-use crate::retry::Retries;
-use crate::{Credentials, HttpClient, Origin, Proxies, Timeouts, TlsRoots, Version};
+use crate::connection::BufferedConnection;
+use crate::retry::RetryBudget;
+use crate::{HttpClient, HttpVersion, Origin, ProxySettings, SessionCredentials, Timeouts, TlsRoots};
 
-/// How a [`Session`] behaves.
+/// How a [`HttpSession`] behaves.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SessionOptions {
     /// Which HTTP is spoken.
-    pub http: Version,
+    pub http: HttpVersion,
     /// How long to wait.
     pub timeouts: Timeouts,
     /// Whose certificates are trusted.
     pub tls_roots: TlsRoots,
     /// Credentials for the servers of files that are opened by URL.
-    pub credentials: Credentials,
+    pub credentials: SessionCredentials,
     /// By whom servers are reached.
-    pub proxies: Proxies,
+    pub proxies: ProxySettings,
     /// How long, at least, a server that was never seen to answer two requests that came together has for
     /// the second of them; then that one is asked for again, and no two are sent together to it any more.
     /// 4 times as long as its first answer took, if that is more, and 4 times either if it has answered one that
@@ -40,14 +40,14 @@ pub struct Options {
     pub max_retries: u32,
 }
 
-impl Default for Options {
+impl Default for SessionOptions {
     fn default() -> Self {
-        Options {
-            http: Version::default(),
+        SessionOptions {
+            http: HttpVersion::default(),
             timeouts: Timeouts::default(),
             tls_roots: TlsRoots::System,
-            credentials: Credentials::none(),
-            proxies: Proxies::none(),
+            credentials: SessionCredentials::none(),
+            proxies: ProxySettings::none(),
             patience: Duration::from_millis(250),
             connections_per_origin: 8,
             window_bytes: 64 << 20,
@@ -60,14 +60,14 @@ impl Default for Options {
 /// Connections to servers, with one set of TLS settings and one set of credentials: what was made for
 /// one session is used by no other. Shared between threads: a connection belongs to one call while it is under way, and
 /// goes to the next one that wants it.
-pub struct Session {
-    pub(crate) options: Options,
+pub struct HttpSession {
+    pub(crate) options: SessionOptions,
     pub(crate) http: Arc<HttpClient>,
     in_use: Arc<InUse>,
     /// What has moved for good, by its address, as these credentials were told.
     moved: Mutex<HashMap<String, String>>,
     /// Made when a redirection leads to another host.
-    stranger: OnceLock<Arc<Session>>,
+    stranger: OnceLock<Arc<HttpSession>>,
 }
 
 #[derive(Default)]
@@ -77,35 +77,41 @@ struct InUse {
 }
 
 /// The right to one of an origin's connections; given back when dropped.
-pub(crate) struct Permit {
+pub(crate) struct ConnectionPermit {
     origin: Origin,
     in_use: Arc<InUse>,
 }
 
-impl Session {
+impl HttpSession {
     /// Without connections yet.
-    pub fn new(mut options: Options) -> Self {
+    pub fn new(mut options: SessionOptions) -> Self {
         options.timeouts = options.deadline.map_or(options.timeouts, |limit| options.timeouts.within(limit));
         let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
         let http = HttpClient::identified(options.http, options.timeouts, roots, who);
         let http = http.through(options.proxies.clone());
-        Session::over(Arc::new(http), options)
+        HttpSession::over(Arc::new(http), options)
     }
 
     /// With the connections of another; options about TLS and proxies are ignored, and the version of HTTP
     /// must match the connections.
-    pub fn over(http: Arc<HttpClient>, options: Options) -> Self {
-        Session { http, options, in_use: Arc::default(), moved: Mutex::default(), stranger: OnceLock::new() }
+    pub fn over(http: Arc<HttpClient>, options: SessionOptions) -> Self {
+        HttpSession {
+            http,
+            options,
+            in_use: Arc::default(),
+            moved: Mutex::default(),
+            stranger: OnceLock::new(),
+        }
     }
 
     /// The same without credentials, and with other connections: none of them was ever made for
     /// somebody. What a server sends us to is read with it.
-    pub(super) fn without_credentials(self: &Arc<Self>) -> Arc<Session> {
+    pub(super) fn without_credentials(self: &Arc<Self>) -> Arc<HttpSession> {
         if self.options.credentials.is_none() {
             return self.clone();
         }
-        let options = || Options { credentials: Credentials::none(), ..self.options.clone() };
-        self.stranger.get_or_init(|| Arc::new(Session::new(options()))).clone()
+        let options = || SessionOptions { credentials: SessionCredentials::none(), ..self.options.clone() };
+        self.stranger.get_or_init(|| Arc::new(HttpSession::new(options()))).clone()
     }
 
     /// What is known to have moved for good.
@@ -119,17 +125,17 @@ impl Session {
     }
 
     /// Tries of an operation that begins now.
-    pub(crate) fn retries(&self) -> Retries {
-        Retries::new(self.options.max_retries, self.until())
+    pub(crate) fn retries(&self) -> RetryBudget {
+        RetryBudget::new(self.options.max_retries, self.until())
     }
 
     /// A right to a connection, when there is one to be had at once.
-    pub(super) fn try_permit(&self, origin: &Origin) -> Option<Permit> {
+    pub(super) fn try_permit(&self, origin: &Origin) -> Option<ConnectionPermit> {
         self.take_permit(&mut self.in_use.locked(), origin)
     }
 
     /// A right to a connection, waited for. Errors: `Timeout`.
-    pub(crate) fn permit(&self, origin: &Origin) -> Result<Permit> {
+    pub(crate) fn permit(&self, origin: &Origin) -> Result<ConnectionPermit> {
         let limit = self.options.timeouts.first_byte;
         let deadline = Instant::now() + limit;
         let mut in_use = self.in_use.locked();
@@ -149,17 +155,17 @@ impl Session {
         }
     }
 
-    fn take_permit(&self, in_use: &mut HashMap<Origin, usize>, origin: &Origin) -> Option<Permit> {
+    fn take_permit(&self, in_use: &mut HashMap<Origin, usize>, origin: &Origin) -> Option<ConnectionPermit> {
         match in_use.get_mut(origin) {
             Some(count) if *count >= self.options.connections_per_origin.max(1) => return None,
             Some(count) => *count += 1,
             None => drop(in_use.insert(origin.clone(), 1)),
         }
-        Some(Permit { origin: origin.clone(), in_use: self.in_use.clone() })
+        Some(ConnectionPermit { origin: origin.clone(), in_use: self.in_use.clone() })
     }
 
     /// A connection, and whether it was made for this. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
-    pub(super) fn connection(&self, origin: &Origin) -> Result<(Connection, bool)> {
+    pub(super) fn connection(&self, origin: &Origin) -> Result<(BufferedConnection, bool)> {
         match self.http.pooled_connection(origin) {
             Some(connection) => Ok((connection, false)),
             None => Ok((self.http.connect(origin)?, true)),
@@ -173,7 +179,7 @@ impl InUse {
     }
 }
 
-impl Drop for Permit {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         if let Some(count) = self.in_use.locked().get_mut(&self.origin) {
             *count -= 1;

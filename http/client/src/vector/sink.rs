@@ -2,27 +2,27 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::batch::{Duplicate, Place};
+use super::batch::{DuplicateBytes, FragmentPosition};
 
 /// Memory for the fragments of one batch.
-pub(super) trait Sink: Send {
+pub(super) trait FragmentSink: Send {
     /// `len` bytes at `place`.
-    fn slice(&mut self, place: Place, len: usize) -> &mut [u8];
+    fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8];
 
     /// This many bytes at each of `places`, which have no byte in common: of the first, and of as many as can be
     /// lent together with it.
-    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]>;
+    fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]>;
 
     /// `len` bytes have been put at `place`.
-    fn arrived(&mut self, _place: Place, _len: usize) {}
+    fn arrived(&mut self, _place: FragmentPosition, _len: usize) {}
 
     /// Copies what was received for one fragment into another.
-    fn copy(&mut self, duplicate: &Duplicate);
+    fn copy(&mut self, duplicate: &DuplicateBytes);
 }
 
 /// Memory of a caller's that bytes are received into while other things are done, piece by piece.
 /// It is dropped when nothing will be put there any more.
-pub trait Memory: Send {
+pub trait FragmentMemory: Send {
     /// `len` bytes of fragment number `fragment`, from its byte `within` on.
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
 
@@ -44,53 +44,53 @@ pub trait Memory: Send {
 }
 
 /// Where batches go that nobody waits for yet.
-pub(super) enum Landing {
-    Arena(Arena),
-    Memory(Box<dyn Memory>),
+pub(super) enum BatchMemory {
+    Arena(FragmentArena),
+    Memory(Box<dyn FragmentMemory>),
 }
 
-impl Landing {
+impl BatchMemory {
     /// The bytes, unless they are in memory of the caller's.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         match self {
-            Landing::Arena(mut arena) => {
+            BatchMemory::Arena(mut arena) => {
                 arena.memory();
                 arena.bytes
             }
-            Landing::Memory(_) => Vec::new(),
+            BatchMemory::Memory(_) => Vec::new(),
         }
     }
 }
 
-impl Sink for Landing {
-    fn slice(&mut self, place: Place, len: usize) -> &mut [u8] {
+impl FragmentSink for BatchMemory {
+    fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8] {
         match self {
-            Landing::Arena(arena) => arena.slice(place, len),
-            Landing::Memory(memory) => memory.slice(place.fragment, place.within, len),
+            BatchMemory::Arena(arena) => arena.slice(place, len),
+            BatchMemory::Memory(memory) => memory.slice(place.fragment, place.within, len),
         }
     }
 
-    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
+    fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]> {
         match self {
-            Landing::Arena(arena) => arena.slices(places),
-            Landing::Memory(memory) => {
+            BatchMemory::Arena(arena) => arena.slices(places),
+            BatchMemory::Memory(memory) => {
                 let places = places.iter().map(|(place, len)| (place.fragment, place.within, *len));
                 memory.slices(&places.collect::<Vec<_>>())
             }
         }
     }
 
-    fn arrived(&mut self, place: Place, len: usize) {
-        if let Landing::Memory(memory) = self {
+    fn arrived(&mut self, place: FragmentPosition, len: usize) {
+        if let BatchMemory::Memory(memory) = self {
             memory.arrived(place.fragment, place.within, len);
         }
     }
 
-    fn copy(&mut self, duplicate: &Duplicate) {
+    fn copy(&mut self, duplicate: &DuplicateBytes) {
         match self {
-            Landing::Arena(arena) => arena.copy(duplicate),
-            Landing::Memory(memory) => {
-                let Duplicate { from, to, len } = *duplicate;
+            BatchMemory::Arena(arena) => arena.copy(duplicate),
+            BatchMemory::Memory(memory) => {
+                let DuplicateBytes { from, to, len } = *duplicate;
                 memory.copy((from.fragment, from.within), (to.fragment, to.within), len);
             }
         }
@@ -106,12 +106,12 @@ pub struct Fragment<'a> {
     pub buffer: &'a mut [u8],
 }
 
-impl Sink for &mut [Fragment<'_>] {
-    fn slice(&mut self, place: Place, len: usize) -> &mut [u8] {
+impl FragmentSink for &mut [Fragment<'_>] {
+    fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8] {
         &mut self[place.fragment].buffer[place.within..][..len]
     }
 
-    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
+    fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]> {
         let mut fragments = self.iter_mut().enumerate();
         let mut slices = Vec::with_capacity(places.len());
         let mut current: Option<(usize, usize, &mut [u8])> = None;
@@ -130,8 +130,8 @@ impl Sink for &mut [Fragment<'_>] {
         slices
     }
 
-    fn copy(&mut self, duplicate: &Duplicate) {
-        let Duplicate { from, to, len } = *duplicate;
+    fn copy(&mut self, duplicate: &DuplicateBytes) {
+        let DuplicateBytes { from, to, len } = *duplicate;
         let (first, second) = self.split_at_mut(from.fragment.max(to.fragment));
         let (lower, higher) = (&mut first[from.fragment.min(to.fragment)], &mut second[0]);
         let (source, target) = if from.fragment < to.fragment { (lower, higher) } else { (higher, lower) };
@@ -147,7 +147,7 @@ pub(super) type Spares = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// One piece of memory with all fragments in it, one behind the other in the order asked for. It is taken when
 /// the first byte comes: of many batches under way, most still wait for theirs.
-pub(super) struct Arena {
+pub(super) struct FragmentArena {
     pub(super) bytes: Vec<u8>,
     /// Bytes of all fragments.
     total: usize,
@@ -156,7 +156,7 @@ pub(super) struct Arena {
     spares: Spares,
 }
 
-impl Arena {
+impl FragmentArena {
     /// For `ranges` (offset, length), in memory of `spares`, whose content is lost, if there is any.
     pub(super) fn new(ranges: &[(u64, usize)], spares: &Spares) -> Self {
         let mut total = 0;
@@ -165,10 +165,10 @@ impl Arena {
             total - len
         };
         let starts = ranges.iter().map(after).collect();
-        Arena { bytes: Vec::new(), total, starts, spares: spares.clone() }
+        FragmentArena { bytes: Vec::new(), total, starts, spares: spares.clone() }
     }
 
-    fn position(&self, place: Place) -> usize {
+    fn position(&self, place: FragmentPosition) -> usize {
         self.starts[place.fragment] + place.within
     }
 
@@ -195,19 +195,19 @@ fn fresh(bytes: usize) -> Vec<u8> {
     memory
 }
 
-impl Sink for Arena {
-    fn slice(&mut self, place: Place, len: usize) -> &mut [u8] {
+impl FragmentSink for FragmentArena {
+    fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8] {
         let start = self.position(place);
         &mut self.memory()[start..][..len]
     }
 
-    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
-        let position = |(place, len): &(Place, usize)| (self.position(*place), *len);
+    fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]> {
+        let position = |(place, len): &(FragmentPosition, usize)| (self.position(*place), *len);
         let pieces: Vec<_> = places.iter().map(position).collect();
         in_order(self.memory(), pieces.into_iter())
     }
 
-    fn copy(&mut self, duplicate: &Duplicate) {
+    fn copy(&mut self, duplicate: &DuplicateBytes) {
         let (from, to) = (self.position(duplicate.from), self.position(duplicate.to));
         self.memory().copy_within(from..from + duplicate.len, to);
     }
@@ -233,14 +233,14 @@ pub(crate) fn in_order(
 mod tests {
     use super::*;
 
-    fn place(fragment: usize, within: usize) -> Place {
-        Place { fragment, within }
+    fn place(fragment: usize, within: usize) -> FragmentPosition {
+        FragmentPosition { fragment, within }
     }
 
     #[test]
     fn memory_is_taken_when_the_first_byte_comes() {
         let spares = Spares::default();
-        let [mut first, mut second] = [5, 6].map(|len| Arena::new(&[(0, len)], &spares));
+        let [mut first, mut second] = [5, 6].map(|len| FragmentArena::new(&[(0, len)], &spares));
         assert!(first.bytes.is_empty() && second.bytes.is_empty());
         spares.lock().unwrap().push(vec![7; 5]);
         assert_eq!(second.slice(place(0, 5), 1), [0], "what is too small is of no use");
@@ -255,11 +255,11 @@ mod tests {
     fn places_are_lent_together_as_far_as_they_are_in_order() {
         let ranges = [(0, 4), (90, 3), (50, 5)];
         let wanted = [(place(0, 1), 2), (place(0, 3), 1), (place(2, 1), 3), (place(1, 0), 3)];
-        let mut arena = Arena::new(&ranges, &Spares::default());
+        let mut arena = FragmentArena::new(&ranges, &Spares::default());
         let mut buffers = ranges.map(|(_, len)| vec![0; len]);
         let mut fragments: Vec<_> =
             buffers.iter_mut().map(|buffer| Fragment { offset: 0, buffer: &mut buffer[..] }).collect();
-        for sink in [&mut arena as &mut dyn Sink, &mut &mut fragments[..]] {
+        for sink in [&mut arena as &mut dyn FragmentSink, &mut &mut fragments[..]] {
             let slices = sink.slices(&wanted);
             assert_eq!(slices.iter().map(|slice| slice.len()).collect::<Vec<_>>(), [2, 1, 3]);
             for (slice, letter) in slices.into_iter().zip(b"xyz") {

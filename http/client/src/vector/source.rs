@@ -1,5 +1,5 @@
 //! Where a file is read: at the address where it was found, or where its bytes are if the server sends us
-//! elsewhere for them. A [`Target`] says how a request for it is written and what its refusals mean, a [`FileVersion`] which
+//! elsewhere for them. A [`RangeTarget`] says how a request for it is written and what its refusals mean, a [`FileVersion`] which
 //! version is read: one read never mixes two.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,29 +8,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::date;
 
-use super::learned::{self, Learned};
-use super::open::{Described, by_first_byte_alone};
-use super::redirect::{Moved, Route};
-use super::{Session, WebFile};
+use super::learned::{self, ServerProfile};
+use super::open::{OpenOutcome, by_first_byte_alone};
+use super::redirect::{RedirectResponse, RedirectRoute};
+use super::{HttpSession, WebFile};
 use crate::Origin;
 
 /// What is read, by any reader.
-pub(super) struct Source {
+pub(super) struct ReadSource {
     /// As it was when the file was opened.
     pub(super) version: FileVersion,
-    pub(super) traffic: Counts,
+    pub(super) traffic: ReadCounts,
     /// The address that the caller named, and whose credentials go there; `None` for what is at one target alone.
-    door: Option<(Arc<Session>, WebFile)>,
+    door: Option<(Arc<HttpSession>, WebFile)>,
     /// Where it is read now.
-    place: Mutex<Arc<Place>>,
+    place: Mutex<Arc<SourceLocation>>,
     /// Whether bytes of it were handed out: those from another place have to be of the same version.
     pub(super) is_begun: AtomicBool,
 }
 
 /// A place that has the file.
-pub(super) struct Place {
-    pub(super) session: Arc<Session>,
-    pub(super) target: Box<dyn Target>,
+pub(super) struct SourceLocation {
+    pub(super) session: Arc<HttpSession>,
+    pub(super) target: Box<dyn RangeTarget>,
     /// By the marks that the server there puts on it.
     pub(super) version: FileVersion,
     /// Where servers may send us on from, if they may.
@@ -39,30 +39,34 @@ pub(super) struct Place {
 
 /// What reads have cost so far.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct ReadCounts {
     pub(super) requests: AtomicU64,
     pub(super) connections: AtomicU64,
 }
 
-impl Source {
+impl ReadSource {
     /// What is at an address.
-    pub(super) fn of_url(route: &Route, version: FileVersion, traffic: Counts) -> Self {
-        Source::new(Place::of_url(route, version), Some(route.door()), traffic)
+    pub(super) fn of_url(route: &RedirectRoute, version: FileVersion, traffic: ReadCounts) -> Self {
+        ReadSource::new(SourceLocation::of_url(route, version), Some(route.door()), traffic)
     }
 
     /// What is at this target and nowhere else.
     pub(super) fn of_target(
-        session: &Arc<Session>,
-        target: Box<dyn Target>,
+        session: &Arc<HttpSession>,
+        target: Box<dyn RangeTarget>,
         version: FileVersion,
-        traffic: Counts,
+        traffic: ReadCounts,
     ) -> Self {
-        Source::new(Place { session: session.clone(), target, version, file: None }, None, traffic)
+        ReadSource::new(
+            SourceLocation { session: session.clone(), target, version, file: None },
+            None,
+            traffic,
+        )
     }
 
-    fn new(place: Place, door: Option<(Arc<Session>, WebFile)>, traffic: Counts) -> Self {
+    fn new(place: SourceLocation, door: Option<(Arc<HttpSession>, WebFile)>, traffic: ReadCounts) -> Self {
         let version = place.version.clone();
-        Source {
+        ReadSource {
             version,
             traffic,
             door,
@@ -72,7 +76,7 @@ impl Source {
     }
 
     /// Where it is read now.
-    pub(super) fn place(&self) -> Arc<Place> {
+    pub(super) fn place(&self) -> Arc<SourceLocation> {
         self.locked().clone()
     }
 
@@ -80,7 +84,12 @@ impl Source {
     /// of its readers. Asks for the first byte there, to know by which marks the version goes. `has_bytes` says
     /// that the caller was given some by `from`.
     /// Errors: as of opening, with the way; `PreconditionFailed` for another version.
-    pub(super) fn follow(&self, from: &Arc<Place>, moved: &Moved, has_bytes: bool) -> Result<Arc<Place>> {
+    pub(super) fn follow(
+        &self,
+        from: &Arc<SourceLocation>,
+        moved: &RedirectResponse,
+        has_bytes: bool,
+    ) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
             // Another thread was sent there before.
@@ -92,10 +101,10 @@ impl Source {
         let Some(file) = &from.file else {
             return Err(from.refusal(moved.status, Some(&moved.location), b""));
         };
-        let mut route = Route::onwards(&from.session, file.clone());
+        let mut route = RedirectRoute::onwards(&from.session, file.clone());
         let searched = route.follow(moved).and_then(|()| self.search(&mut route));
         let version = searched.map_err(|error| route.named("read", error))?;
-        let place = Place::of_url(&route, version);
+        let place = SourceLocation::of_url(&route, version);
         if has_bytes || self.is_begun.load(Ordering::Relaxed) {
             place.check_is_of(&from.version).map_err(|error| route.named("read", error))?;
         }
@@ -106,7 +115,7 @@ impl Source {
 
     /// Whether an answer of `from` can be mended by asking where the file is now: another address led there, and
     /// what was allowed or there at first is so no more, as when a signature has expired.
-    pub(super) fn may_be_elsewhere(&self, from: &Place, error: &Error) -> bool {
+    pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
         let is_led =
             |(_, door): &(_, WebFile)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
         matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::NoSuchKey)
@@ -115,10 +124,10 @@ impl Source {
 
     /// Asks the address that the caller named where the file is now, because `from` refuses: for all who
     /// read it. What was remembered of the way is asked for again too.
-    /// Errors: as [`Source::follow`]; `PreconditionFailed` for another version than `from`'s, whether
+    /// Errors: as [`ReadSource::follow`]; `PreconditionFailed` for another version than `from`'s, whether
     /// bytes were handed out or not.
     /// Cost: one request (the first byte), and one for each redirection.
-    pub(super) fn ask_again(&self, from: &Arc<Place>) -> Result<Arc<Place>> {
+    pub(super) fn ask_again(&self, from: &Arc<SourceLocation>) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
             // Another thread has asked.
@@ -126,14 +135,14 @@ impl Source {
             return Ok(current.clone());
         }
         let Some((session, door)) = &self.door else { return Ok(current.clone()) };
-        let mut route = Route::start(session, door.clone())?;
+        let mut route = RedirectRoute::start(session, door.clone())?;
         let mut found = self.search(&mut route);
         if route.is_recalled() && (found.is_err() || route.leads_to(from.file.as_ref())) {
             route.forget();
-            route = Route::start(session, door.clone())?;
+            route = RedirectRoute::start(session, door.clone())?;
             found = self.search(&mut route);
         }
-        let place = found.map(|version| Place::of_url(&route, version));
+        let place = found.map(|version| SourceLocation::of_url(&route, version));
         let place = place.and_then(|place| place.check_is_of(&from.version).map(|()| place));
         let place = place.map_err(|error| route.named("read", error))?;
         tracing::debug!(door = door.shown(), to = route.file.shown(), "reads are redirected anew");
@@ -142,33 +151,38 @@ impl Source {
     }
 
     /// Asks for the first byte from address to address.
-    fn search(&self, route: &mut Route) -> Result<FileVersion> {
+    fn search(&self, route: &mut RedirectRoute) -> Result<FileVersion> {
         let version = loop {
             match by_first_byte_alone(&route.session, &route.file, &self.traffic)? {
-                Described::File(version) => break version,
-                Described::Elsewhere(moved) => route.follow(&moved)?,
+                OpenOutcome::File(version) => break version,
+                OpenOutcome::Elsewhere(moved) => route.follow(&moved)?,
             }
         };
         self.version.check_size(Some(version.size_bytes))?;
         Ok(version)
     }
 
-    fn locked(&self) -> MutexGuard<'_, Arc<Place>> {
+    fn locked(&self) -> MutexGuard<'_, Arc<SourceLocation>> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place {
-    fn of_url(route: &Route, version: FileVersion) -> Self {
+impl SourceLocation {
+    fn of_url(route: &RedirectRoute, version: FileVersion) -> Self {
         let file = route.file.clone();
-        Place { session: route.session.clone(), target: Box::new(file.clone()), version, file: Some(file) }
+        SourceLocation {
+            session: route.session.clone(),
+            target: Box::new(file.clone()),
+            version,
+            file: Some(file),
+        }
     }
 
-    pub(super) fn learned(&self) -> Learned {
+    pub(super) fn learned(&self) -> ServerProfile {
         learned::about(&self.session, &*self.target)
     }
 
-    pub(super) fn learn(&self, change: impl FnOnce(&mut Learned)) -> Learned {
+    pub(super) fn learn(&self, change: impl FnOnce(&mut ServerProfile)) -> ServerProfile {
         learned::note(&self.session, &*self.target, change)
     }
 
@@ -189,7 +203,7 @@ impl Place {
 
 /// How requests say that they mean one version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pin {
+pub enum VersionPin {
     /// By `If-Range`, which answers another version whole.
     IfRange,
     /// By `If-Match`, which refuses another version; S3 knows no `If-Range`.
@@ -198,7 +212,7 @@ pub enum Pin {
 
 /// Something that has an address and ranges. Credentials live here: whatever else a request needs
 /// is written with its head.
-pub trait Target: Send + Sync {
+pub trait RangeTarget: Send + Sync {
     /// Where connections go.
     fn origin(&self) -> &Origin;
 
@@ -206,7 +220,7 @@ pub trait Target: Send + Sync {
     fn named(&self, operation: &'static str, error: Error) -> Error;
 
     /// How a version is pinned.
-    fn pin(&self) -> Pin;
+    fn pin(&self) -> VersionPin;
 
     /// Whether several ranges are worth a try on a server that was never asked.
     fn may_know_many_ranges(&self) -> bool;
@@ -252,11 +266,11 @@ impl FileVersion {
     }
 
     /// The header by which a request means this version alone, where there is a strong enough mark of it.
-    pub(super) fn condition(&self, pin: Pin) -> Option<(&'static str, &str)> {
+    pub(super) fn condition(&self, pin: VersionPin) -> Option<(&'static str, &str)> {
         let strong = self.etag.as_deref().filter(|etag| !etag.starts_with("W/"));
         match pin {
-            Pin::IfMatch => Some(("if-match", strong?)),
-            Pin::IfRange => {
+            VersionPin::IfMatch => Some(("if-match", strong?)),
+            VersionPin::IfRange => {
                 let time = self.last_modified.as_deref().filter(|_| self.is_settled && self.etag.is_none());
                 Some(("if-range", strong.or(time)?))
             }
@@ -315,13 +329,15 @@ mod tests {
 
     #[test]
     fn only_strong_marks_pin() {
-        let of = |headers: &[_]| version(headers).condition(Pin::IfRange).map(|(_, value)| value.to_owned());
+        let of = |headers: &[_]| {
+            version(headers).condition(VersionPin::IfRange).map(|(_, value)| value.to_owned())
+        };
         assert_eq!(of(&[("etag", "\"t\""), THEN]).as_deref(), Some("\"t\""));
         assert_eq!(of(&[("etag", "W/\"t\""), THEN, ("date", "Fri, 24 May 2013 00:00:09 GMT")]), None);
         assert_eq!(of(&[THEN, ("date", "Fri, 24 May 2013 00:00:09 GMT")]).as_deref(), Some(THEN.1));
         assert_eq!(of(&[THEN, ("date", THEN.1)]), None);
         assert_eq!(of(&[THEN]), None);
-        assert_eq!(version(&[("etag", "\"t\"")]).condition(Pin::IfMatch), Some(("if-match", "\"t\"")));
+        assert_eq!(version(&[("etag", "\"t\"")]).condition(VersionPin::IfMatch), Some(("if-match", "\"t\"")));
     }
 
     #[test]

@@ -19,28 +19,28 @@ use h2::RecvStream;
 use h2::client::ResponseFuture;
 use rustix::event::PollFlags;
 
-use super::batch::Batch;
-use super::content::{Content, Headers};
-use super::line::{End, Event, is_cheap};
-use super::request::{BatchId, Request};
-use super::session::Permit;
-use super::sink::Sink;
+use super::batch::FragmentBatch;
+use super::content::{ContentHeaders, ResponseContent};
+use super::line::{RequestEvent, StreamEnd, is_cheap};
+use super::request::{BatchId, RangeRequest};
+use super::session::ConnectionPermit;
+use super::sink::FragmentSink;
 use super::source::FileVersion;
 use crate::Timeouts;
-use crate::connection::{Connection, io_error};
-use crate::http2::Http2;
+use crate::connection::{BufferedConnection, io_error};
+use crate::http2::Http2Connection;
 
 /// Streams at once, however many the server takes.
 const DEPTH_MAX: usize = 256;
 /// Streams that the server may refuse in a row before that is a failure.
 const REFUSALS_MAX: usize = 2 * DEPTH_MAX;
 /// A connection that is in use.
-pub(super) struct Streams {
-    connection: Connection,
+pub(super) struct MultiplexedConnection {
+    connection: BufferedConnection,
     /// In the order of their requests.
-    streams: VecDeque<Stream>,
+    streams: VecDeque<RequestStream>,
     /// What has become of streams and was not told yet.
-    events: VecDeque<Event>,
+    events: VecDeque<RequestEvent>,
     /// Answers received to their end since it was taken into use, and before the first of those under way was sent.
     answered: usize,
     answered_before: usize,
@@ -51,12 +51,12 @@ pub(super) struct Streams {
     /// Since when the first stream is the first.
     front_since: Instant,
     is_closing: bool,
-    _permit: Permit,
+    _permit: ConnectionPermit,
 }
 
-impl Streams {
-    pub(super) fn new(connection: Connection, permit: Permit) -> Self {
-        Streams {
+impl MultiplexedConnection {
+    pub(super) fn new(connection: BufferedConnection, permit: ConnectionPermit) -> Self {
+        MultiplexedConnection {
             connection,
             streams: VecDeque::new(),
             events: VecDeque::new(),
@@ -76,24 +76,24 @@ impl Streams {
 
     /// As many as the server takes, and one where it takes none now.
     pub(super) fn depth_max(&self) -> usize {
-        let stated = self.connection.http2().map_or(1, Http2::streams_max);
+        let stated = self.connection.http2().map_or(1, Http2Connection::streams_max);
         self.depth_max.min(stated).max(1)
     }
 
     pub(super) fn was_idle(&self) -> bool {
         let had_answers = self.connection.is_reused || self.answered_before > 0;
-        let is_begun = |stream: &Stream| matches!(stream.state, State::Receiving(..));
+        let is_begun = |stream: &RequestStream| matches!(stream.state, StreamState::Receiving(..));
         had_answers && self.answered == self.answered_before && !self.streams.iter().any(is_begun)
     }
 
-    pub(super) fn push(&mut self, mut request: Request, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn push(&mut self, mut request: RangeRequest, write: impl FnOnce(&mut Vec<u8>)) {
         if self.streams.is_empty() {
             (self.answered_before, self.front_since) = (self.answered, Instant::now());
         }
         request.is_pipelined = !self.streams.is_empty();
         let mut head = Vec::with_capacity(512);
         write(&mut head);
-        self.streams.push_back(Stream::new(request, head));
+        self.streams.push_back(RequestStream::new(request, head));
     }
 
     /// Begins streams as far as the server takes them, and sends.
@@ -102,9 +102,9 @@ impl Streams {
         // Where the connection has ended, that is told when what has arrived was taken.
         let can_send = http2.end().is_none() && http2.takes_more();
         for stream in self.streams.iter_mut().filter(|_| can_send) {
-            let State::Unsent(head) = &stream.state else { continue };
+            let StreamState::Unsent(head) = &stream.state else { continue };
             match http2.open_stream(head).map_err(|error| cut(error, "sending requests"))? {
-                Some(response) => stream.state = State::Waiting(response),
+                Some(response) => stream.state = StreamState::Waiting(response),
                 None => break,
             }
         }
@@ -113,7 +113,7 @@ impl Streams {
     }
 
     pub(super) fn interest(&self) -> PollFlags {
-        let is_blocked = self.connection.http2().is_some_and(Http2::has_unsent);
+        let is_blocked = self.connection.http2().is_some_and(Http2Connection::has_unsent);
         if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
@@ -122,7 +122,7 @@ impl Streams {
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
         let front = self.streams.front()?;
         let limit = match front.state {
-            State::Receiving(..) => timeouts.progress,
+            StreamState::Receiving(..) => timeouts.progress,
             _ => timeouts.first_byte,
         };
         Some(front.moved.max(self.front_since) + limit)
@@ -141,46 +141,52 @@ impl Streams {
     }
 
     pub(super) fn ignores_range(&self, version: &FileVersion) -> bool {
-        self.streams.iter().any(|Stream { request, state, .. }| {
-            let is_whole = matches!(state, State::Receiving(_, content, _) if content.is_whole());
+        self.streams.iter().any(|RequestStream { request, state, .. }| {
+            let is_whole = matches!(state, StreamState::Receiving(_, content, _) if content.is_whole());
             is_whole && request.spans.len() == 1 && request.bytes < version.size_bytes
         })
     }
 
-    pub(super) fn advance<S: Sink>(
+    pub(super) fn advance<S: FragmentSink>(
         &mut self,
-        batches: &mut BTreeMap<BatchId, Batch<S>>,
+        batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
         version: &FileVersion,
-    ) -> Event {
+    ) -> RequestEvent {
         while self.events.is_empty() {
-            let Some(http2) = self.connection.as_http2() else { return Event::Pending };
+            let Some(http2) = self.connection.as_http2() else { return RequestEvent::Pending };
             let has_more = http2.turn();
             self.is_closing = !http2.takes_more();
             let ended = http2.end().map(|end| Error::new(ErrorKind::Unavailable, end.to_string()));
             self.take(batches, version);
             match ended {
                 _ if !self.events.is_empty() => {}
-                Some(error) => return Event::Broken(error),
-                None if !has_more => return Event::Pending,
+                Some(error) => return RequestEvent::Broken(error),
+                None if !has_more => return RequestEvent::Pending,
                 None => {}
             }
         }
-        self.events.pop_front().unwrap_or(Event::Pending)
+        self.events.pop_front().unwrap_or(RequestEvent::Pending)
     }
 
     /// Takes what has come on all streams.
-    fn take<S: Sink>(&mut self, batches: &mut BTreeMap<BatchId, Batch<S>>, version: &FileVersion) {
+    fn take<S: FragmentSink>(
+        &mut self,
+        batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
+        version: &FileVersion,
+    ) {
         let (mut index, is_closing) = (0, self.is_closing);
         while let Some(stream) = self.streams.get_mut(index) {
-            let is_too_late = is_closing && matches!(stream.state, State::Unsent(_));
+            let is_too_late = is_closing && matches!(stream.state, StreamState::Unsent(_));
             let end = match stream.step(batches.get_mut(&stream.request.batch), version) {
-                Ok(Step::GoesOn) if is_too_late => Some(self.unseen("the server takes no more requests")),
-                Ok(Step::GoesOn) => {
+                Ok(StreamStep::GoesOn) if is_too_late => {
+                    Some(self.unseen("the server takes no more requests"))
+                }
+                Ok(StreamStep::GoesOn) => {
                     index += 1;
                     continue;
                 }
-                Ok(Step::Done) => None,
-                Ok(Step::Ended(end)) => Some(end),
+                Ok(StreamStep::Done) => None,
+                Ok(StreamStep::Ended(end)) => Some(end),
                 Err(broken) => match self.broken(broken) {
                     Some(end) => Some(end),
                     // It ends with the connection, which is told when all that has come was taken.
@@ -200,19 +206,19 @@ impl Streams {
     }
 
     /// What has become of a stream: why it ended early, if it did.
-    fn event_of(&mut self, stream: Stream, end: Option<End>) -> Event {
+    fn event_of(&mut self, stream: RequestStream, end: Option<StreamEnd>) -> RequestEvent {
         match (end, stream.state) {
-            (Some(end), _) => Event::Ended(stream.request, end),
-            (None, State::Receiving(_, content, _)) => {
+            (Some(end), _) => RequestEvent::Ended(stream.request, end),
+            (None, StreamState::Receiving(_, content, _)) => {
                 (self.answered, self.refusals) = (self.answered + 1, 0);
-                Event::of(stream.request, content)
+                RequestEvent::of(stream.request, content)
             }
-            (None, _) => Event::Ended(stream.request, End::Unneeded),
+            (None, _) => RequestEvent::Ended(stream.request, StreamEnd::Unneeded),
         }
     }
 
     /// What the end of a stream by `error` means; `None` if it is the end of the connection.
-    fn broken(&mut self, error: h2::Error) -> Option<End> {
+    fn broken(&mut self, error: h2::Error) -> Option<StreamEnd> {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         // A server that goes away says which streams it will not look at, and may close at once.
         if error.is_remote() && (error.is_go_away() || is_refused) {
@@ -225,22 +231,22 @@ impl Streams {
             return None;
         }
         let detail = "the server broke off an answer";
-        Some(End::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
+        Some(StreamEnd::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
     }
 
     /// A request that the server did not look at. It is no failure where it looks at others.
-    fn unseen(&mut self, why: &str) -> End {
+    fn unseen(&mut self, why: &str) -> StreamEnd {
         self.refusals += 1;
         let is_used = self.answered > 0 || self.connection.is_reused || self.streams.len() > 1;
         match is_used && self.refusals < REFUSALS_MAX {
-            true => End::Unneeded,
-            false => End::Failed(Error::new(ErrorKind::Unavailable, why)),
+            true => StreamEnd::Unneeded,
+            false => StreamEnd::Failed(Error::new(ErrorKind::Unavailable, why)),
         }
     }
 
-    pub(super) fn close(mut self, keep: impl FnOnce(Connection)) -> VecDeque<Request> {
+    pub(super) fn close(mut self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         let is_clean = self.depth() == 0 && !self.is_closing;
-        let told = self.events.drain(..).filter_map(Event::into_request);
+        let told = self.events.drain(..).filter_map(RequestEvent::into_request);
         let under_way = self.streams.drain(..).map(|stream| stream.request);
         let requests = told.chain(under_way).collect();
         if is_clean {
@@ -259,109 +265,118 @@ fn cut(error: io::Error, doing: &str) -> Error {
 const LET_COME_BYTES: u64 = 256 << 10;
 
 /// A request under way.
-pub(super) struct Stream {
-    pub(super) request: Request,
-    pub(super) state: State,
+pub(super) struct RequestStream {
+    pub(super) request: RangeRequest,
+    pub(super) state: StreamState,
     /// When something came on it last.
     pub(super) moved: Instant,
-    news: Arc<News>,
+    news: Arc<StreamNews>,
 }
 
 /// Whether something may have happened on a stream since it was looked at: there may be hundreds.
-struct News(AtomicBool);
+struct StreamNews(AtomicBool);
 
-impl Wake for News {
+impl Wake for StreamNews {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-pub(super) enum State {
+pub(super) enum StreamState {
     /// Its head, as HTTP/1.1 has it.
     Unsent(Vec<u8>),
     Waiting(ResponseFuture),
     /// With the bytes of the body that are to come, if that is known.
-    Receiving(RecvStream, Content, Option<u64>),
+    Receiving(RecvStream, ResponseContent, Option<u64>),
 }
 
 /// What became of a stream.
-pub(super) enum Step {
+pub(super) enum StreamStep {
     GoesOn,
     Done,
-    Ended(End),
+    Ended(StreamEnd),
 }
 
-impl Stream {
+impl RequestStream {
     /// A request whose head is this, as HTTP/1.1 has it.
-    pub(super) fn new(request: Request, head: Vec<u8>) -> Self {
-        let news = Arc::new(News(AtomicBool::new(true)));
-        Stream { request, state: State::Unsent(head), moved: Instant::now(), news }
+    pub(super) fn new(request: RangeRequest, head: Vec<u8>) -> Self {
+        let news = Arc::new(StreamNews(AtomicBool::new(true)));
+        RequestStream { request, state: StreamState::Unsent(head), moved: Instant::now(), news }
     }
 
     /// Goes on until its answer has ended, or nothing more has come. Errors: what ended the stream.
-    pub(super) fn step<S: Sink>(
+    pub(super) fn step<S: FragmentSink>(
         &mut self,
-        batch: Option<&mut Batch<S>>,
+        batch: Option<&mut FragmentBatch<S>>,
         version: &FileVersion,
-    ) -> Result<Step, h2::Error> {
-        let Some(batch) = batch else { return Ok(Step::Ended(End::Unneeded)) };
+    ) -> Result<StreamStep, h2::Error> {
+        let Some(batch) = batch else { return Ok(StreamStep::Ended(StreamEnd::Unneeded)) };
         match &self.state {
-            State::Receiving(..) => {}
-            _ if batch.has_ended() => return Ok(Step::Ended(End::Unneeded)),
-            State::Unsent(_) => return Ok(Step::GoesOn),
-            State::Waiting(_) => {}
+            StreamState::Receiving(..) => {}
+            _ if batch.has_ended() => return Ok(StreamStep::Ended(StreamEnd::Unneeded)),
+            StreamState::Unsent(_) => return Ok(StreamStep::GoesOn),
+            StreamState::Waiting(_) => {}
         }
         if !self.news.0.swap(false, Ordering::Relaxed) && !batch.has_ended() {
-            return Ok(Step::GoesOn);
+            return Ok(StreamStep::GoesOn);
         }
         let waker = Waker::from(self.news.clone());
         let mut context = Context::from_waker(&waker);
-        if let State::Waiting(response) = &mut self.state {
-            let Poll::Ready(answer) = Pin::new(response).poll(&mut context) else { return Ok(Step::GoesOn) };
+        if let StreamState::Waiting(response) = &mut self.state {
+            let Poll::Ready(answer) = Pin::new(response).poll(&mut context) else {
+                return Ok(StreamStep::GoesOn);
+            };
             if let Err(error) = self.begin(answer?, version) {
-                return Ok(Step::Ended(End::Failed(error)));
+                return Ok(StreamStep::Ended(StreamEnd::Failed(error)));
             }
         }
         self.receive(batch, version, &mut context)
     }
 
-    /// Takes the head of the answer. Errors: as of [`Content::new`].
+    /// Takes the head of the answer. Errors: as of [`ResponseContent::new`].
     fn begin(&mut self, answer: http::Response<RecvStream>, version: &FileVersion) -> Result<(), Error> {
         self.moved = Instant::now();
         self.request.waited = Some(self.request.sent.elapsed());
         let (head, body) = answer.into_parts();
         let texts =
             head.headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
-        let headers = Headers::of(texts);
+        let headers = ContentHeaders::of(texts);
         let stated = head.headers.get("content-length").and_then(|value| value.to_str().ok());
         let length = stated.and_then(digits);
-        let content = Content::new((head.status.as_u16(), &headers), length, &self.request, version)?;
-        self.state = State::Receiving(body, content, length);
+        let content = ResponseContent::new((head.status.as_u16(), &headers), length, &self.request, version)?;
+        self.state = StreamState::Receiving(body, content, length);
         Ok(())
     }
 
     /// Takes what has come of the body.
-    fn receive<S: Sink>(
+    fn receive<S: FragmentSink>(
         &mut self,
-        batch: &mut Batch<S>,
+        batch: &mut FragmentBatch<S>,
         version: &FileVersion,
         context: &mut Context<'_>,
-    ) -> Result<Step, h2::Error> {
-        let State::Receiving(body, content, left) = &mut self.state else { return Ok(Step::GoesOn) };
+    ) -> Result<StreamStep, h2::Error> {
+        let StreamState::Receiving(body, content, left) = &mut self.state else {
+            return Ok(StreamStep::GoesOn);
+        };
         loop {
             if content.is_whole() && self.request.spans.len() > 1 && !is_cheap(version, batch) {
-                return Ok(Step::Ended(End::Whole));
+                return Ok(StreamStep::Ended(StreamEnd::Whole));
             }
             // A short rest is received rather than given up: it is most likely under way already.
             let is_long = left.unwrap_or(content.data_left()) > LET_COME_BYTES;
             if (batch.has_ended() && is_long) || content.is_enough() {
-                return Ok(if content.is_enough() { Step::Done } else { Step::Ended(End::Unneeded) });
+                return Ok(if content.is_enough() {
+                    StreamStep::Done
+                } else {
+                    StreamStep::Ended(StreamEnd::Unneeded)
+                });
             }
-            let Poll::Ready(piece) = body.poll_data(context) else { return Ok(Step::GoesOn) };
+            let Poll::Ready(piece) = body.poll_data(context) else { return Ok(StreamStep::GoesOn) };
             let Some(piece) = piece else {
-                return Ok(content
-                    .check_end()
-                    .map_or_else(|error| Step::Ended(End::Failed(error)), |()| Step::Done));
+                return Ok(content.check_end().map_or_else(
+                    |error| StreamStep::Ended(StreamEnd::Failed(error)),
+                    |()| StreamStep::Done,
+                ));
             };
             let piece = piece?;
             self.moved = Instant::now();
@@ -369,17 +384,17 @@ impl Stream {
             *left = left.map(|left| left.saturating_sub(piece.len() as u64));
             if let Err(error) = put(content, &piece, (&self.request, batch, version)) {
                 batch.refute(&error);
-                return Ok(Step::Ended(End::Failed(error)));
+                return Ok(StreamStep::Ended(StreamEnd::Failed(error)));
             }
         }
     }
 }
 
 /// Puts all of a piece where it belongs.
-fn put<S: Sink>(
-    content: &mut Content,
+fn put<S: FragmentSink>(
+    content: &mut ResponseContent,
     mut piece: &[u8],
-    (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
+    (request, batch, version): (&RangeRequest, &mut FragmentBatch<S>, &FileVersion),
 ) -> Result<(), Error> {
     while !piece.is_empty() {
         let taken = content.take(piece, (request, batch, version))?;

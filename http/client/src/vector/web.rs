@@ -3,7 +3,7 @@
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::{s3_error, uri};
 
-use super::{Options, Pin, Target};
+use super::{RangeTarget, SessionOptions, VersionPin};
 use crate::{Origin, USER_AGENT};
 
 /// The lane's name in messages.
@@ -46,8 +46,8 @@ impl WebFile {
     }
 
     /// The same, with what the credentials have to say to its host. Errors: from credentials that cannot be used.
-    pub(crate) fn authorized(mut self, options: &Options) -> Result<Self> {
-        let Options { credentials, proxies, .. } = options;
+    pub(crate) fn authorized(mut self, options: &SessionOptions) -> Result<Self> {
+        let SessionOptions { credentials, proxies, .. } = options;
         let said = credentials.authorization(&self.origin, proxies);
         self.authorization = said.map_err(|error| self.named("open", error))?;
         self.is_withheld = credentials.is_withheld_from(&self.origin, proxies);
@@ -105,7 +105,7 @@ fn without_dots(path: &str) -> String {
     format!("/{}", kept.join("/"))
 }
 
-impl Target for WebFile {
+impl RangeTarget for WebFile {
     fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -114,8 +114,8 @@ impl Target for WebFile {
         error.during_at(operation, LANE, &self.shown)
     }
 
-    fn pin(&self) -> Pin {
-        Pin::IfRange
+    fn pin(&self) -> VersionPin {
+        VersionPin::IfRange
     }
 
     fn may_know_many_ranges(&self) -> bool {

@@ -9,50 +9,50 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
-use super::batch::Batch;
-use super::engine::Engine;
-use super::open::Begun;
+use super::batch::FragmentBatch;
+use super::engine::BatchEngine;
+use super::open::BegunRequest;
 use super::request::BatchId;
-use super::sink::Landing;
-use super::source::Source;
+use super::sink::BatchMemory;
+use super::source::ReadSource;
 
 /// Batches under way, shared between threads.
-pub(super) struct Window {
-    source: Arc<Source>,
-    state: Mutex<State>,
+pub(super) struct BatchWindow {
+    source: Arc<ReadSource>,
+    state: Mutex<WindowState>,
     /// A batch has ended, or nobody drives any more.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WindowState {
     next_id: BatchId,
     /// With the thread that drives it, while there is one.
-    engine: Option<Engine<Landing>>,
+    engine: Option<BatchEngine<BatchMemory>>,
     is_driven: bool,
     /// Submitted while a thread was driving.
-    submitted: Vec<(BatchId, Batch<Landing>)>,
+    submitted: Vec<(BatchId, FragmentBatch<BatchMemory>)>,
     /// Given up while a thread was driving: it says so to the engine.
-    cancelled: Vec<Which>,
-    ended: HashMap<BatchId, Result<Landing>>,
+    cancelled: Vec<CancelScope>,
+    ended: HashMap<BatchId, Result<BatchMemory>>,
     /// Wakes the thread that drives; made when first needed.
     bell: Option<Arc<OwnedFd>>,
 }
 
 /// What is given up.
 #[derive(Clone, Copy)]
-enum Which {
+enum CancelScope {
     One(BatchId),
     All,
 }
 
-impl Window {
-    pub(super) fn new(source: Arc<Source>) -> Self {
-        Window { source, state: Mutex::default(), changed: Condvar::new() }
+impl BatchWindow {
+    pub(super) fn new(source: Arc<ReadSource>) -> Self {
+        BatchWindow { source, state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Takes a batch on, and sends what may be sent at once.
-    pub(super) fn submit(&self, batch: Batch<Landing>) -> BatchId {
+    pub(super) fn submit(&self, batch: FragmentBatch<BatchMemory>) -> BatchId {
         let mut state = self.locked();
         let id = state.next_id();
         if state.is_driven {
@@ -65,7 +65,7 @@ impl Window {
     }
 
     /// Takes the first batch on, whose first request is being answered, and sends the others.
-    pub(super) fn begin(&self, batch: Batch<Landing>, begun: Begun) -> BatchId {
+    pub(super) fn begin(&self, batch: FragmentBatch<BatchMemory>, begun: BegunRequest) -> BatchId {
         let mut state = self.locked();
         let id = state.next_id();
         state.move_engine(&self.source, |engine| engine.begin(id, batch, begun));
@@ -80,23 +80,25 @@ impl Window {
     /// Whether nothing is under way.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.locked();
-        !state.is_driven && state.submitted.is_empty() && state.engine.as_ref().is_none_or(Engine::is_idle)
+        !state.is_driven
+            && state.submitted.is_empty()
+            && state.engine.as_ref().is_none_or(BatchEngine::is_idle)
     }
 
     /// Gives a batch up, whether it has ended or not. Nothing is put into its memory after this.
     pub(super) fn cancel(&self, id: BatchId) {
-        self.give_up(Which::One(id));
+        self.give_up(CancelScope::One(id));
     }
 
     /// Gives all batches up; who waits for one of them is told that there is none.
     pub(super) fn cancel_all(&self) {
-        self.give_up(Which::All);
+        self.give_up(CancelScope::All);
     }
 
-    fn give_up(&self, which: Which) {
+    fn give_up(&self, which: CancelScope) {
         let mut state = self.locked();
         match which {
-            Which::One(id) => {
+            CancelScope::One(id) => {
                 let is_over = state.ended.remove(&id).is_some();
                 let before = state.submitted.len();
                 state.submitted.retain(|(submitted, _)| *submitted != id);
@@ -104,7 +106,7 @@ impl Window {
                     return;
                 }
             }
-            Which::All => {
+            CancelScope::All => {
                 state.ended.clear();
                 state.submitted.clear();
             }
@@ -122,7 +124,7 @@ impl Window {
     }
 
     /// Waits for the end of a batch. Errors: what ended it.
-    pub(super) fn wait(&self, id: BatchId) -> Result<Landing> {
+    pub(super) fn wait(&self, id: BatchId) -> Result<BatchMemory> {
         self.wait_for(id, None);
         self.locked().ended.remove(&id).unwrap_or_else(|| {
             Err(Error::new(
@@ -168,7 +170,7 @@ impl Window {
     }
 
     /// Does the work of all batches until `id`'s is done, or it is `limit`.
-    fn drive(&self, engine: &mut Engine<Landing>, id: BatchId, limit: Option<Instant>) {
+    fn drive(&self, engine: &mut BatchEngine<BatchMemory>, id: BatchId, limit: Option<Instant>) {
         loop {
             let goes_on = engine.turn();
             let (has_new, bell) = self.exchange(engine);
@@ -191,7 +193,7 @@ impl Window {
     }
 
     /// Hands over what has ended and fetches what was submitted; whether that is anything.
-    fn exchange(&self, engine: &mut Engine<Landing>) -> (bool, Option<Arc<OwnedFd>>) {
+    fn exchange(&self, engine: &mut BatchEngine<BatchMemory>) -> (bool, Option<Arc<OwnedFd>>) {
         let ended = engine.take_ended();
         let mut state = self.locked();
         if !ended.is_empty() {
@@ -209,29 +211,29 @@ impl Window {
         (has_new, state.bell.clone())
     }
 
-    fn locked(&self) -> MutexGuard<'_, State> {
+    fn locked(&self) -> MutexGuard<'_, WindowState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Which {
-    fn tell(self, engine: &mut Engine<Landing>) {
+impl CancelScope {
+    fn tell(self, engine: &mut BatchEngine<BatchMemory>) {
         match self {
-            Which::One(id) => engine.cancel(id),
-            Which::All => engine.cancel_all(),
+            CancelScope::One(id) => engine.cancel(id),
+            CancelScope::All => engine.cancel_all(),
         }
     }
 }
 
-impl State {
+impl WindowState {
     fn next_id(&mut self) -> BatchId {
         self.next_id += 1;
         self.next_id - 1
     }
 
     /// Tells the engine of a batch, while no thread drives it, and has it do what it can at once.
-    fn move_engine(&mut self, source: &Arc<Source>, tell: impl FnOnce(&mut Engine<Landing>)) {
-        let engine = self.engine.get_or_insert_with(|| Engine::new(source.clone()));
+    fn move_engine(&mut self, source: &Arc<ReadSource>, tell: impl FnOnce(&mut BatchEngine<BatchMemory>)) {
+        let engine = self.engine.get_or_insert_with(|| BatchEngine::new(source.clone()));
         tell(engine);
         engine.turn();
         let ended = engine.take_ended();
@@ -239,14 +241,14 @@ impl State {
     }
 
     /// Tells the engine what was submitted and given up meanwhile; whether anything was submitted.
-    fn hand_over(&mut self, engine: &mut Engine<Landing>) -> bool {
+    fn hand_over(&mut self, engine: &mut BatchEngine<BatchMemory>) -> bool {
         if !self.cancelled.is_empty() {
             self.ended.extend(engine.take_ended());
         }
         for which in self.cancelled.drain(..) {
             match which {
-                Which::One(id) => drop(self.ended.remove(&id)),
-                Which::All => self.ended.clear(),
+                CancelScope::One(id) => drop(self.ended.remove(&id)),
+                CancelScope::All => self.ended.clear(),
             }
             which.tell(engine);
         }

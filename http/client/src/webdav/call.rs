@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::s3_error;
-use fordway_wire::webdav::Described;
+use fordway_wire::webdav::DescribedResource;
 
 use super::WebDav;
-use crate::client::{Sink, Streamed};
+use crate::client::{Sink, StreamedBody};
 use crate::retry::retry_after;
-use crate::vector::redirect::{Moved, Route};
-use crate::vector::{Target as _, WebFile};
-use crate::{Exchange, Failure, Replay, Response};
+use crate::vector::redirect::{RedirectResponse, RedirectRoute};
+use crate::vector::{RangeTarget as _, WebFile};
+use crate::{ExchangeFailure, HttpExchange, HttpResponse, ReplayPolicy};
 
 /// Bodies of at least this many bytes are sent when the server says that it wants them.
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
@@ -21,27 +21,27 @@ const ASK_FIRST_BYTES: u64 = 64 * 1024;
 pub(super) type Produce<'a> = dyn FnMut(&mut Sink<'_>) -> Result<()> + 'a;
 
 /// What is sent.
-pub(super) struct Call<'a> {
+pub(super) struct DavCall<'a> {
     pub(super) method: &'static str,
     /// What messages call it.
     pub(super) operation: &'static str,
     /// Names in small letters.
     pub(super) headers: Vec<(&'static str, String)>,
-    pub(super) body: Body<'a>,
+    pub(super) body: DavBody<'a>,
     /// Whether twice is the same as once.
-    pub(super) replay: Replay,
+    pub(super) replay: ReplayPolicy,
     /// Whether the server took it amiss to be asked before a body is sent.
     pub(super) must_not_ask: bool,
 }
 
-pub(super) enum Body<'a> {
+pub(super) enum DavBody<'a> {
     Bytes(&'static str),
     /// Of this many bytes, where that is known.
     Made(Option<u64>, &'a mut Produce<'a>),
 }
 
 /// What was answered.
-pub(super) struct Answer {
+pub(super) struct DavResponse {
     pub(super) status: u16,
     pub(super) document: Vec<u8>,
     pub(super) is_plain_text: bool,
@@ -53,36 +53,36 @@ pub(super) struct Answer {
     pub(super) is_repeated: bool,
 }
 
-impl Answer {
+impl DavResponse {
     /// The same answerer, with another status and no words: what a document says of one resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
         let (document, is_plain_text, server) = (Vec::new(), false, None);
-        Answer { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
+        DavResponse { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
     }
 }
 
 /// Why there is no answer.
-struct Failed {
+struct DavFailure {
     error: Error,
     retry_after: Option<Duration>,
     may_have_acted: bool,
 }
 
 /// One answer, or the way to it.
-enum Reply {
-    Answer(Answer),
-    Elsewhere(Moved),
+enum ResponseOrRedirect {
+    Answer(DavResponse),
+    Elsewhere(RedirectResponse),
 }
 
-impl<'a> Call<'a> {
+impl<'a> DavCall<'a> {
     /// A request without a body, which may be sent twice.
     pub(super) fn new(method: &'static str, operation: &'static str) -> Self {
-        Call {
+        DavCall {
             method,
             operation,
             headers: Vec::new(),
-            body: Body::Bytes(""),
-            replay: Replay::Safe,
+            body: DavBody::Bytes(""),
+            replay: ReplayPolicy::Safe,
             must_not_ask: false,
         }
     }
@@ -94,21 +94,21 @@ impl<'a> Call<'a> {
 
     /// The same, not sent again if the server may have acted on it.
     pub(super) fn once(self) -> Self {
-        Call { replay: Replay::IfUnsent, ..self }
+        DavCall { replay: ReplayPolicy::IfUnsent, ..self }
     }
 }
 
 impl WebDav {
     /// Sends a request to `url`, and where that leads. Answers whatever came that is final, failures too.
     /// Errors: from the connection, named; `BadResponse` for redirections that are not followed.
-    pub(super) fn ask(&self, url: &str, call: &mut Call<'_>) -> Result<Answer> {
+    pub(super) fn ask(&self, url: &str, call: &mut DavCall<'_>) -> Result<DavResponse> {
         let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
         let session = if is_question { &self.session } else { self.patient() };
-        let mut route = Route::start(session, WebFile::parse(url)?)?;
+        let mut route = RedirectRoute::start(session, WebFile::parse(url)?)?;
         loop {
             let moved = match ask_here(&route, call) {
-                Ok(Reply::Answer(answer)) => return Ok(answer),
-                Ok(Reply::Elsewhere(moved)) => moved,
+                Ok(ResponseOrRedirect::Answer(answer)) => return Ok(answer),
+                Ok(ResponseOrRedirect::Elsewhere(moved)) => moved,
                 Err(error) => return Err(route.named(call.operation, error)),
             };
             route.follow(&moved).map_err(|error| route.named(call.operation, error))?;
@@ -117,18 +117,18 @@ impl WebDav {
 }
 
 /// Asks at one address; again where a failure may pass.
-fn ask_here(route: &Route, call: &mut Call<'_>) -> Result<Reply> {
+fn ask_here(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrRedirect> {
     let _permit = route.session.permit(route.file.origin())?;
     let (mut retries, mut may_have_acted) = (route.session.retries(), false);
     loop {
         let failed = match try_once(route, call) {
             // RFC 9110 section 15.5.18.
-            Ok(Reply::Answer(answer)) if answer.status == 417 && !call.must_not_ask => {
+            Ok(ResponseOrRedirect::Answer(answer)) if answer.status == 417 && !call.must_not_ask => {
                 call.must_not_ask = true;
                 continue;
             }
-            Ok(Reply::Answer(answer)) => {
-                return Ok(Reply::Answer(Answer { is_repeated: may_have_acted, ..answer }));
+            Ok(ResponseOrRedirect::Answer(answer)) => {
+                return Ok(ResponseOrRedirect::Answer(DavResponse { is_repeated: may_have_acted, ..answer }));
             }
             Ok(moved) => return Ok(moved),
             Err(failed) => failed,
@@ -136,53 +136,53 @@ fn ask_here(route: &Route, call: &mut Call<'_>) -> Result<Reply> {
         may_have_acted |= failed.may_have_acted;
         let kind = failed.error.kind();
         let may_pass = matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io);
-        let may_repeat = call.replay == Replay::Safe || !failed.may_have_acted;
+        let may_repeat = call.replay == ReplayPolicy::Safe || !failed.may_have_acted;
         let wait = retries.after(failed.error, may_pass && may_repeat, failed.retry_after)?;
         std::thread::sleep(wait);
     }
 }
 
-fn try_once(route: &Route, call: &mut Call<'_>) -> Result<Reply, Failed> {
+fn try_once(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrRedirect, DavFailure> {
     let mut response = send(route, call)?;
-    let sent = |error| Failed { error, retry_after: None, may_have_acted: true };
-    let moved = Moved::of(response.status(), response.header("location"));
+    let sent = |error| DavFailure { error, retry_after: None, may_have_acted: true };
+    let moved = RedirectResponse::of(response.status(), response.header("location"));
     // 303 names an answer, not the thing that was asked to change.
     if let Some(moved) = moved.filter(|moved| moved.status != 303) {
-        return Ok(Reply::Elsewhere(moved));
+        return Ok(ResponseOrRedirect::Elsewhere(moved));
     }
     let document = response.read_document().map_err(sent)?;
     let header = |name| response.header(name).map(str::to_owned);
     let is_plain_text = header("content-type").is_none_or(|kind| kind.starts_with("text/plain"));
     let (status, server, file) = (response.status(), header("server"), route.file.clone());
-    let answer = Answer { status, document, is_plain_text, server, file, is_repeated: false };
+    let answer = DavResponse { status, document, is_plain_text, server, file, is_repeated: false };
     if is_passing(status, call.method) {
         let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
         let may_have_acted = !matches!(status, 429 | 503);
         let error = Error::new(ErrorKind::Unavailable, answer.refusal(call.method).detail());
-        return Err(Failed { error, retry_after: wish, may_have_acted });
+        return Err(DavFailure { error, retry_after: wish, may_have_acted });
     }
-    Ok(Reply::Answer(answer))
+    Ok(ResponseOrRedirect::Answer(answer))
 }
 
-fn send(route: &Route, call: &mut Call<'_>) -> Result<Response, Failed> {
+fn send(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<HttpResponse, DavFailure> {
     let mut headers = call.headers.clone();
     match &call.body {
-        Body::Bytes("") => {}
-        Body::Bytes(text) => headers.push(("content-length", text.len().to_string())),
-        Body::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
-        Body::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
+        DavBody::Bytes("") => {}
+        DavBody::Bytes(text) => headers.push(("content-length", text.len().to_string())),
+        DavBody::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
+        DavBody::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
     }
     // A server that refuses a body, or wants it elsewhere, would be sent all of it for nothing. To ask costs a round
     // trip, which a small body is not worth.
     let is_large =
-        matches!(&call.body, Body::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
+        matches!(&call.body, DavBody::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
     let asks_first = is_large && !call.must_not_ask;
     if asks_first {
         headers.push(("expect", "100-continue".to_owned()));
     }
     let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let body = if let Body::Bytes(text) = call.body { text.as_bytes() } else { &[] };
-    let exchange = Exchange {
+    let body = if let DavBody::Bytes(text) = call.body { text.as_bytes() } else { &[] };
+    let exchange = HttpExchange {
         origin: route.file.origin(),
         method: call.method,
         write_head: &|head| route.file.write_head(call.method, &headers, head),
@@ -191,12 +191,16 @@ fn send(route: &Route, call: &mut Call<'_>) -> Result<Response, Failed> {
     };
     let http = &route.session.http;
     let sent = match &mut call.body {
-        Body::Bytes(_) => http.send(&exchange),
-        Body::Made(size_bytes, produce) => {
-            http.send_streamed(&exchange, &mut Streamed { size_bytes: *size_bytes, asks_first, produce })
+        DavBody::Bytes(_) => http.send(&exchange),
+        DavBody::Made(size_bytes, produce) => {
+            http.send_streamed(&exchange, &mut StreamedBody { size_bytes: *size_bytes, asks_first, produce })
         }
     };
-    sent.map_err(|Failure { error, may_have_acted }| Failed { error, retry_after: None, may_have_acted })
+    sent.map_err(|ExchangeFailure { error, may_have_acted }| DavFailure {
+        error,
+        retry_after: None,
+        may_have_acted,
+    })
 }
 
 /// Members that are named in an error, at most.
@@ -204,7 +208,7 @@ const NAMED_MAX: usize = 5;
 /// What is shown of a server's own words.
 const WORDS_CHARS_MAX: usize = 200;
 
-impl Answer {
+impl DavResponse {
     /// The failure that this answer to `method` states.
     pub(super) fn refusal(&self, method: &str) -> Error {
         if matches!(self.status, 300..=399 | 401 | 403 | 407) {
@@ -275,8 +279,8 @@ pub(super) fn is_passing(status: u16, method: &str) -> bool {
 }
 
 /// The failure of a request of which some members failed; `None` if none did.
-pub(super) fn of_members(method: &str, described: &[Described]) -> Option<Error> {
-    let failed = |one: &&Described| one.status.is_some_and(|status| status >= 400);
+pub(super) fn of_members(method: &str, described: &[DescribedResource]) -> Option<Error> {
+    let failed = |one: &&DescribedResource| one.status.is_some_and(|status| status >= 400);
     // What only failed because something else did says nothing (RFC 4918 section 11.4).
     let causes: Vec<_> = described.iter().filter(failed).filter(|one| one.status != Some(424)).collect();
     let all: Vec<_> = described.iter().filter(failed).collect();
@@ -296,8 +300,8 @@ pub(super) fn of_members(method: &str, described: &[Described]) -> Option<Error>
 mod tests {
     use super::*;
 
-    fn described(href: &str, status: u16) -> Described {
-        Described { href: href.to_owned(), status: Some(status), ..Described::default() }
+    fn described(href: &str, status: u16) -> DescribedResource {
+        DescribedResource { href: href.to_owned(), status: Some(status), ..DescribedResource::default() }
     }
 
     #[test]

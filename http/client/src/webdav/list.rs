@@ -3,22 +3,22 @@
 use std::collections::VecDeque;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::webdav::{Collection, Described, PROPFIND, Place, multistatus};
+use fordway_wire::webdav::{CollectionAddress, DescribedResource, ListedLocation, PROPFIND, multistatus};
 
-use super::call::{Answer, Body, Call};
-use super::{Resource, WebDav, collection_url, member_url, without_query};
-use crate::vector::{RemoteFile, Target as _};
+use super::call::{DavBody, DavCall, DavResponse};
+use super::{DavResource, WebDav, collection_url, member_url, without_query};
+use crate::vector::{RangeTarget as _, RemoteFile};
 
 /// Collections within one another, at most: a server whose links lead in a circle has no end.
 const DEPTH_MAX: usize = 256;
 
 /// A resource and, if it is a collection, its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing {
+pub struct CollectionListing {
     /// What was asked about.
-    pub itself: Resource,
+    pub itself: DavResource,
     /// In byte order of their names.
-    pub members: Vec<Resource>,
+    pub members: Vec<DavResource>,
     /// Members of which the server tells only that it cannot describe them: address as it writes
     /// it, and status.
     pub failed: Vec<(String, u16)>,
@@ -27,7 +27,7 @@ pub struct Listing {
 impl WebDav {
     /// Describes one resource. Errors: `NoSuchKey`, `AccessDenied`, `BadResponse`, ... Cost: one request
     /// (PROPFIND); where the server knows no WebDAV, one more (HEAD), which knows files alone.
-    pub fn stat(&self, url: &str) -> Result<Resource> {
+    pub fn stat(&self, url: &str) -> Result<DavResource> {
         let answer = self.propfind(url, "0")?;
         match answer.status {
             400 | 405 | 501 => self.stat_by_head(url, &answer),
@@ -36,13 +36,13 @@ impl WebDav {
     }
 
     /// The same where only WebDAV tells enough. Errors: as [`WebDav::list`].
-    pub(super) fn list_one(&self, url: &str) -> Result<Resource> {
+    pub(super) fn list_one(&self, url: &str) -> Result<DavResource> {
         described(url, &self.propfind(url, "0")?)
     }
 
     /// Lists a collection; a file has no members. Errors: as [`WebDav::stat`]; `MethodNotAllowed` if the
     /// server knows no WebDAV. Cost: one request (PROPFIND of depth 1).
-    pub fn list(&self, url: &str) -> Result<Listing> {
+    pub fn list(&self, url: &str) -> Result<CollectionListing> {
         let answer = self.propfind(url, "1")?;
         listing(url, &answer).map_err(|error| answer.file.named("list", error))
     }
@@ -50,24 +50,24 @@ impl WebDav {
     /// Everything below a collection, each collection before its members; what cannot be listed is one
     /// error among the others. Cost: one request for each collection: servers mostly refuse to list all
     /// of them at once. Memory for the collections that are not listed yet and the members of one.
-    pub fn walk(&self, url: &str) -> Walk<'_> {
-        let root = Resource { is_collection: true, ..Resource::unknown(url) };
-        Walk { dav: self, open: vec![root], ready: VecDeque::new() }
+    pub fn walk(&self, url: &str) -> CollectionWalk<'_> {
+        let root = DavResource { is_collection: true, ..DavResource::unknown(url) };
+        CollectionWalk { dav: self, open: vec![root], ready: VecDeque::new() }
     }
 
-    fn propfind(&self, url: &str, depth: &str) -> Result<Answer> {
-        let call = Call::new("PROPFIND", if depth == "0" { "stat" } else { "list" });
+    fn propfind(&self, url: &str, depth: &str) -> Result<DavResponse> {
+        let call = DavCall::new("PROPFIND", if depth == "0" { "stat" } else { "list" });
         let call = call.header("depth", depth).header("content-type", "application/xml; charset=utf-8");
-        self.ask(url, &mut Call { body: Body::Bytes(PROPFIND), ..call })
+        self.ask(url, &mut DavCall { body: DavBody::Bytes(PROPFIND), ..call })
     }
 
-    fn stat_by_head(&self, url: &str, answer: &Answer) -> Result<Resource> {
+    fn stat_by_head(&self, url: &str, answer: &DavResponse) -> Result<DavResource> {
         match RemoteFile::open(&self.session, url) {
             Ok(file) => {
                 let version = file.version();
                 let modified = version.last_modified.as_deref().and_then(fordway_wire::date::parse_http);
                 let (size_bytes, etag) = (Some(version.size_bytes), version.etag.clone());
-                Ok(Resource { size_bytes, modified, etag, ..Resource::unknown(url) })
+                Ok(DavResource { size_bytes, modified, etag, ..DavResource::unknown(url) })
             }
             Err(error) if error.kind() == ErrorKind::BadResponse => {
                 Err(answer.file.named("stat", answer.refusal("PROPFIND")))
@@ -77,10 +77,10 @@ impl WebDav {
     }
 }
 
-impl Resource {
+impl DavResource {
     /// A file of which nothing is known.
     fn unknown(url: &str) -> Self {
-        Resource {
+        DavResource {
             url: url.to_owned(),
             relative: String::new(),
             is_collection: false,
@@ -90,9 +90,9 @@ impl Resource {
         }
     }
 
-    fn of(url: String, relative: String, described: Described) -> Self {
+    fn of(url: String, relative: String, described: DescribedResource) -> Self {
         let properties = described.properties;
-        Resource {
+        DavResource {
             url: if properties.is_collection { collection_url(&url) } else { url },
             relative,
             is_collection: properties.is_collection,
@@ -105,13 +105,13 @@ impl Resource {
 }
 
 /// What an answer to PROPFIND says of `url` alone.
-fn described(url: &str, answer: &Answer) -> Result<Resource> {
+fn described(url: &str, answer: &DavResponse) -> Result<DavResource> {
     let listing = listing(url, answer).map_err(|error| answer.file.named("stat", error))?;
     Ok(listing.itself)
 }
 
 /// What an answer to PROPFIND says of `url` and its members.
-fn listing(url: &str, answer: &Answer) -> Result<Listing> {
+fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
     if answer.status != 207 {
         return Err(match answer.status {
             200..=299 => {
@@ -124,27 +124,31 @@ fn listing(url: &str, answer: &Answer) -> Result<Listing> {
     }
     let target = answer.file.url();
     let path = target.splitn(4, '/').nth(3).unwrap_or_default();
-    let collection = Collection::new(&answer.file.origin().host, path);
+    let collection = CollectionAddress::new(&answer.file.origin().host, path);
     let (mut itself, mut members, mut failed) = (None, Vec::new(), Vec::new());
     for described in multistatus(&answer.document)? {
         let status = described.status.filter(|status| *status >= 400);
         match (collection.place(&described.href)?, status) {
-            (Place::Itself, Some(status)) => return Err(answer.of_status(status).refusal("PROPFIND")),
-            (Place::Itself, None) => itself = Some(Resource::of(url.to_owned(), String::new(), described)),
+            (ListedLocation::Itself, Some(status)) => {
+                return Err(answer.of_status(status).refusal("PROPFIND"));
+            }
+            (ListedLocation::Itself, None) => {
+                itself = Some(DavResource::of(url.to_owned(), String::new(), described))
+            }
             // Removed while the server listed it.
-            (Place::Member(_), Some(404)) | (Place::Deeper, _) => {}
-            (Place::Member(_), Some(status)) => failed.push((described.href, status)),
-            (Place::Member(name), None) => {
-                members.push(Resource::of(member_url(url, &name.encoded), name.shown, described));
+            (ListedLocation::Member(_), Some(404)) | (ListedLocation::Deeper, _) => {}
+            (ListedLocation::Member(_), Some(status)) => failed.push((described.href, status)),
+            (ListedLocation::Member(name), None) => {
+                members.push(DavResource::of(member_url(url, &name.encoded), name.shown, described));
             }
         }
     }
-    members.sort_by(|a: &Resource, b| a.relative.cmp(&b.relative));
+    members.sort_by(|a: &DavResource, b| a.relative.cmp(&b.relative));
     members.dedup_by(|a, b| a.relative == b.relative);
     let itself = itself.or_else(|| {
         // Not every server describes it along with its members.
         (!members.is_empty())
-            .then(|| Resource { is_collection: true, ..Resource::unknown(&collection_url(url)) })
+            .then(|| DavResource { is_collection: true, ..DavResource::unknown(&collection_url(url)) })
     });
     let itself = itself.ok_or_else(|| {
         Error::new(ErrorKind::BadResponse, "the server's listing says nothing of what it was asked about")
@@ -152,20 +156,20 @@ fn listing(url: &str, answer: &Answer) -> Result<Listing> {
     if !itself.is_collection && !members.is_empty() {
         return Err(Error::new(ErrorKind::BadResponse, "the server lists members of what it says is a file"));
     }
-    Ok(Listing { itself, members, failed })
+    Ok(CollectionListing { itself, members, failed })
 }
 
 /// See [`WebDav::walk`].
-pub struct Walk<'d> {
+pub struct CollectionWalk<'d> {
     dav: &'d WebDav,
     /// Collections to be listed; the next one last.
-    open: Vec<Resource>,
-    ready: VecDeque<Result<Resource>>,
+    open: Vec<DavResource>,
+    ready: VecDeque<Result<DavResource>>,
 }
 
-impl Walk<'_> {
+impl CollectionWalk<'_> {
     /// Lists a collection, names its members from the root, and opens those that are collections.
-    fn enter(&mut self, collection: &Resource) -> Result<()> {
+    fn enter(&mut self, collection: &DavResource) -> Result<()> {
         if collection.relative.split('/').count() > DEPTH_MAX {
             let detail = format!(
                 "{} is deeper than {DEPTH_MAX} collections; links may lead in a circle",
@@ -173,7 +177,7 @@ impl Walk<'_> {
             );
             return Err(Error::new(ErrorKind::BadResponse, detail));
         }
-        let Listing { itself, members, failed } = self.dav.list(&collection.url)?;
+        let CollectionListing { itself, members, failed } = self.dav.list(&collection.url)?;
         let below = |name: &str| match collection.relative.as_str() {
             "" => name.to_owned(),
             above => format!("{above}/{name}"),
@@ -184,7 +188,7 @@ impl Walk<'_> {
         }
         let first = self.open.len();
         for member in members {
-            let member = Resource { relative: below(&member.relative), ..member };
+            let member = DavResource { relative: below(&member.relative), ..member };
             if member.is_collection {
                 self.open.push(member.clone());
             }
@@ -200,8 +204,8 @@ impl Walk<'_> {
     }
 }
 
-impl Iterator for Walk<'_> {
-    type Item = Result<Resource>;
+impl Iterator for CollectionWalk<'_> {
+    type Item = Result<DavResource>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

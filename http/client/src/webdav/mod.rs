@@ -1,26 +1,26 @@
 //! WebDAV (RFC 4918): what is at a web server, and changing it; and copies from one server to another
 //! that the client only orders (WLCG's HTTP-TPC).
 //!
-//! Requests go through a [`Session`]: its connections, credentials, redirections, TLS and retries are
+//! Requests go through a [`HttpSession`]: its connections, credentials, redirections, TLS and retries are
 //! the same as for reads. Answers are documents of at most 64 MiB.
 
 mod call;
 mod list;
 mod third_party;
 
-pub use list::{Listing, Walk};
-pub use third_party::{Direction, Progress, ThirdParty};
+pub use list::{CollectionListing, CollectionWalk};
+pub use third_party::{CopyDirection, Progress, ThirdParty};
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::webdav::{CopyReport, Outcome, multistatus};
+use fordway_wire::webdav::{CopyOutcome, CopyReport, multistatus};
 
-use self::call::{Answer, Body, Call, Produce, of_members};
-use super::vector::{Options, Session};
-use super::{Timeouts, Version};
-use crate::vector::{Target as _, WebFile};
+use self::call::{DavBody, DavCall, DavResponse, Produce, of_members};
+use super::vector::{HttpSession, SessionOptions};
+use super::{HttpVersion, Timeouts};
+use crate::vector::{RangeTarget as _, WebFile};
 
 /// How long an answer may take to a request that changes something: a server may have much to copy or
 /// to remove before it says a word.
@@ -29,14 +29,14 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Servers that speak WebDAV, as one session sees them. All addresses are `http(s)://` URLs; what may not
 /// stand in one is percent-encoded, and a query goes with every request.
 pub struct WebDav {
-    session: Arc<Session>,
+    session: Arc<HttpSession>,
     /// The same with more patience, made when something is changed.
-    patient: OnceLock<Arc<Session>>,
+    patient: OnceLock<Arc<HttpSession>>,
 }
 
 /// What is known of something at a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resource {
+pub struct DavResource {
     /// Its address.
     pub url: String,
     /// Its path below what was listed, decoded, with `/` between the parts; empty for that itself.
@@ -53,23 +53,27 @@ pub struct Resource {
 
 impl WebDav {
     /// Over the connections of `session`.
-    pub fn new(session: Arc<Session>) -> Self {
+    pub fn new(session: Arc<HttpSession>) -> Self {
         WebDav { session, patient: OnceLock::new() }
     }
 
     /// The session of requests that change something.
-    fn patient(&self) -> &Arc<Session> {
+    fn patient(&self) -> &Arc<HttpSession> {
         self.patient.get_or_init(|| {
             let options = &self.session.options;
             let first_byte = options.timeouts.first_byte.max(PATIENCE);
             let timeouts = Timeouts { first_byte, ..options.timeouts };
             // What is sent as it is made is sent in chunks.
-            Arc::new(Session::new(Options { timeouts, http: Version::Http1, ..options.clone() }))
+            Arc::new(HttpSession::new(SessionOptions {
+                timeouts,
+                http: HttpVersion::Http1,
+                ..options.clone()
+            }))
         })
     }
 
     /// The session.
-    pub fn session(&self) -> &Arc<Session> {
+    pub fn session(&self) -> &Arc<HttpSession> {
         &self.session
     }
 }
@@ -105,7 +109,7 @@ impl WebDav {
     /// not sent again if the server may have acted on it.
     pub fn make_collection(&self, url: &str) -> Result<()> {
         let url = collection_url(url);
-        self.change(&url, &mut Call::new("MKCOL", "make").once())
+        self.change(&url, &mut DavCall::new("MKCOL", "make").once())
     }
 
     /// Makes a collection and those that it is in, of which all may be there already. A server that takes no
@@ -139,7 +143,7 @@ impl WebDav {
     /// Errors: `NoSuchKey`, `ConditionalConflict` for what is locked, `AccessDenied`, ...; a failure of
     /// members names them. Cost: one request (DELETE).
     pub fn remove(&self, url: &str) -> Result<()> {
-        let answer = self.ask(url, &mut Call::new("DELETE", "remove"))?;
+        let answer = self.ask(url, &mut DavCall::new("DELETE", "remove"))?;
         match check(&answer, "DELETE") {
             // An earlier try removed it, and its answer was lost.
             Err(error) if error.kind() == ErrorKind::NoSuchKey && answer.is_repeated => Ok(()),
@@ -162,7 +166,7 @@ impl WebDav {
         self.change(from, &mut to_destination("MOVE", "move", (from, to), replaces)?.once())
     }
 
-    fn change(&self, url: &str, call: &mut Call<'_>) -> Result<()> {
+    fn change(&self, url: &str, call: &mut DavCall<'_>) -> Result<()> {
         let (method, operation) = (call.method, call.operation);
         let answer = self.ask(url, call)?;
         check(&answer, method)
@@ -172,7 +176,7 @@ impl WebDav {
 }
 
 /// Whether an answer says that all was done.
-fn check(answer: &Answer, method: &str) -> Result<()> {
+fn check(answer: &DavResponse, method: &str) -> Result<()> {
     match answer.status {
         207 => of_members(method, &multistatus(&answer.document)?).map_or(Ok(()), Err),
         200..=299 => Ok(()),
@@ -187,14 +191,14 @@ fn check(answer: &Answer, method: &str) -> Result<()> {
 
 /// XRootD answers COPY by a report of the copy, whose status says only that it began.
 /// Errors: `Unavailable` with the server's reason.
-fn believe(answer: &Answer) -> Result<()> {
+fn believe(answer: &DavResponse) -> Result<()> {
     if !answer.is_plain_text || answer.status == 207 {
         return Ok(());
     }
     let mut report = CopyReport::default();
     report.push(&answer.document)?;
     match report.finish()? {
-        Some(Outcome::Failure(reason)) => {
+        Some(CopyOutcome::Failure(reason)) => {
             Err(Error::new(ErrorKind::Unavailable, format!("the server could not do it: {reason}")))
         }
         _ => Ok(()),
@@ -207,19 +211,19 @@ fn to_destination(
     operation: &'static str,
     (from, to): (&str, &str),
     replaces: bool,
-) -> Result<Call<'static>> {
+) -> Result<DavCall<'static>> {
     let (from, to) = (WebFile::parse(from)?, WebFile::parse(to)?);
     if from.origin() != to.origin() {
         let detail = format!("{} is at another server", to.shown());
         return Err(from.named(operation, Error::new(ErrorKind::InvalidArgument, detail)));
     }
     let overwrite = if replaces { "T" } else { "F" };
-    Ok(Call::new(method, operation).header("destination", to.url()).header("overwrite", overwrite))
+    Ok(DavCall::new(method, operation).header("destination", to.url()).header("overwrite", overwrite))
 }
 
 /// What is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Upload<'u> {
+pub struct DavUpload<'u> {
     /// Its bytes, where they are known. If not it goes in chunks, which not every server takes.
     pub size_bytes: Option<u64>,
     /// Its media type.
@@ -241,8 +245,8 @@ impl WebDav {
     /// Errors: from `produce`; `NoSuchKey` if the collection that it would be in is missing,
     /// `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request (PUT), and a round trip more
     /// from 64 KiB on, where the server is asked before the body is sent.
-    pub fn put<'p>(&self, url: &str, upload: &Upload<'_>, produce: &'p mut Produce<'p>) -> Result<()> {
-        let mut call = Call::new("PUT", "put");
+    pub fn put<'p>(&self, url: &str, upload: &DavUpload<'_>, produce: &'p mut Produce<'p>) -> Result<()> {
+        let mut call = DavCall::new("PUT", "put");
         if let Some(kind) = upload.content_type {
             call = call.header("content-type", kind);
         }
@@ -250,7 +254,8 @@ impl WebDav {
             // Sent twice, it would find what it made itself.
             call = call.header("if-none-match", "*").once();
         }
-        let answer = self.ask(url, &mut Call { body: Body::Made(upload.size_bytes, produce), ..call })?;
+        let answer =
+            self.ask(url, &mut DavCall { body: DavBody::Made(upload.size_bytes, produce), ..call })?;
         check(&answer, "PUT").map_err(|error| answer.file.named("put", error))
     }
 }

@@ -5,14 +5,14 @@ use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::webdav::{CopyReport, Outcome};
+use fordway_wire::webdav::{CopyOutcome, CopyReport};
 
 use super::{WebDav, without_query};
-use crate::connection::FirstWord;
+use crate::connection::EarlyResponse;
 use crate::response::body_error;
-use crate::vector::redirect::{Moved, Route};
-use crate::vector::{Target as _, WebFile};
-use crate::{Exchange, HttpClient, Replay, Response, Timeouts, Version};
+use crate::vector::redirect::{RedirectResponse, RedirectRoute};
+use crate::vector::{RangeTarget as _, WebFile};
+use crate::{HttpClient, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy, Timeouts};
 
 /// How often is looked whether to go on.
 const TICK: Duration = Duration::from_millis(200);
@@ -21,7 +21,7 @@ const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// Which of the two does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum CopyDirection {
     /// The destination reads from the source (`Source` header). A server that knows no such thing
     /// refuses it.
     Pull,
@@ -38,7 +38,7 @@ pub struct ThirdParty<'t> {
     /// Where it goes.
     pub to: &'t str,
     /// Which side does it.
-    pub direction: Direction,
+    pub direction: CopyDirection,
     /// Whether something that is at the destination is replaced.
     pub replaces: bool,
     /// How long the server may say nothing at all.
@@ -72,19 +72,19 @@ impl WebDav {
         let size_bytes = source.size_bytes;
         let progress = &mut |bytes| progress(bytes, size_bytes);
         let (active, passive) = match copy.direction {
-            Direction::Pull => (copy.to, copy.from),
-            Direction::Push => (copy.from, copy.to),
+            CopyDirection::Pull => (copy.to, copy.from),
+            CopyDirection::Push => (copy.from, copy.to),
         };
         let passive = WebFile::parse(passive)?;
-        let mut route = Route::start(&self.session, WebFile::parse(active)?)?;
-        if copy.direction == Direction::Push {
+        let mut route = RedirectRoute::start(&self.session, WebFile::parse(active)?)?;
+        if copy.direction == CopyDirection::Push {
             self.refuse_unsafe_push(active)?;
         }
         let headers = self.headers(copy, &passive)?;
         let mut response = loop {
             let response = order(&route, &headers, copy.silence, progress);
             let response = response.map_err(|error| route.named("copy", error))?;
-            match Moved::of(response.status(), response.header("location")) {
+            match RedirectResponse::of(response.status(), response.header("location")) {
                 Some(moved) => route.follow(&moved).map_err(|error| route.named("copy", error))?,
                 None => break response,
             }
@@ -118,7 +118,7 @@ impl WebDav {
 
     /// Errors: `NotImplemented` where the server is one that takes any destination for its own.
     fn refuse_unsafe_push(&self, active: &str) -> Result<()> {
-        let answer = self.ask(active, &mut super::call::Call::new("OPTIONS", "copy"))?;
+        let answer = self.ask(active, &mut super::call::DavCall::new("OPTIONS", "copy"))?;
         let server = answer.server.unwrap_or_default();
         if ["apache", "nginx", "lighttpd"].iter().any(|name| server.to_ascii_lowercase().starts_with(name)) {
             let detail =
@@ -129,7 +129,7 @@ impl WebDav {
     }
 
     fn headers(&self, copy: &ThirdParty<'_>, passive: &WebFile) -> Result<Vec<(&'static str, String)>> {
-        let name = if copy.direction == Direction::Pull { "source" } else { "destination" };
+        let name = if copy.direction == CopyDirection::Pull { "source" } else { "destination" };
         let overwrite = if copy.replaces { "T" } else { "F" };
         let mut headers = vec![
             (name, passive.url()),
@@ -151,24 +151,25 @@ impl WebDav {
 
 /// Sends the order and waits for the head of the answer, which may take long.
 fn order(
-    route: &Route,
+    route: &RedirectRoute,
     headers: &[(&str, String)],
     silence: Duration,
     progress: &mut dyn FnMut(u64) -> Result<()>,
-) -> Result<Response> {
+) -> Result<HttpResponse> {
     let options = &route.session.options;
     // A connection of its own: the answer may take minutes, and meanwhile `progress` is called each tick, which may
     // stop the copy.
     let timeouts = Timeouts { progress: TICK, ..options.timeouts };
     let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
-    let http = HttpClient::identified(Version::Http1, timeouts, roots, who).through(options.proxies.clone());
+    let http =
+        HttpClient::identified(HttpVersion::Http1, timeouts, roots, who).through(options.proxies.clone());
     let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let exchange = Exchange {
+    let exchange = HttpExchange {
         origin: route.file.origin(),
         method: "COPY",
         write_head: &|head| route.file.write_head("COPY", &headers, head),
         body: &[],
-        replay: Replay::IfUnsent,
+        replay: ReplayPolicy::IfUnsent,
     };
     let mut connection = http.connect(exchange.origin)?;
     connection.request_head.clear();
@@ -179,8 +180,8 @@ fn order(
     let asked = Instant::now();
     loop {
         match connection.first_word(TICK)? {
-            FirstWord::Answer(head) => return http.answered(head, connection, &exchange),
-            FirstWord::GoOn | FirstWord::Nothing => progress(0)?,
+            EarlyResponse::Answer(head) => return http.answered(head, connection, &exchange),
+            EarlyResponse::GoOn | EarlyResponse::Nothing => progress(0)?,
         }
         if asked.elapsed() > silence {
             return Err(silent(silence));
@@ -190,8 +191,8 @@ fn order(
 
 /// Follows the report to its end.
 fn watch(
-    response: &mut Response,
-    route: &Route,
+    response: &mut HttpResponse,
+    route: &RedirectRoute,
     silence: Duration,
     progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
@@ -218,8 +219,8 @@ fn watch(
     }
     let bytes = report.bytes();
     match report.finish()? {
-        Some(Outcome::Success) => progress(bytes),
-        Some(Outcome::Failure(reason)) => {
+        Some(CopyOutcome::Success) => progress(bytes),
+        Some(CopyOutcome::Failure(reason)) => {
             Err(Error::new(ErrorKind::Unavailable, format!("the server could not copy it: {reason}")))
         }
         None if !reports => Ok(()),
@@ -230,12 +231,12 @@ fn watch(
     }
 }
 
-fn refusal(response: &mut Response, route: &Route) -> Error {
+fn refusal(response: &mut HttpResponse, route: &RedirectRoute) -> Error {
     let document = response.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
     let is_plain_text = response.header("content-type").is_none_or(|kind| kind.starts_with("text/plain"));
     let (status, file) = (response.status(), route.file.clone());
     let answer =
-        super::call::Answer { status, document, is_plain_text, server: None, file, is_repeated: false };
+        super::call::DavResponse { status, document, is_plain_text, server: None, file, is_repeated: false };
     let error = answer.refusal("COPY");
     // A server that knows COPY alone misses a header; one that does not know it says so.
     if matches!(status, 400 | 404 | 405 | 411 | 415 | 501 | 502) {

@@ -3,12 +3,12 @@
 
 use std::fmt::Write;
 
-use super::tree::{Tree, Unseen, value_of};
-use super::{Finding, Verdict, checks};
+use super::tree::{SystemTree, UnreadableFile, value_of};
+use super::{DoctorFinding, DoctorVerdict, checks};
 
 /// For whom settings are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fix {
+pub enum SettingsReader {
     /// A job script: options of `sbatch` and `srun`.
     Slurm,
     /// A PodGroup and a Job, as YAML.
@@ -17,7 +17,7 @@ pub enum Fix {
 
 /// How large the job is that settings are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct JobSize {
     /// Nodes.
     pub nodes: u32,
     /// Processors of each that ranks run on.
@@ -26,41 +26,41 @@ pub struct Job {
     pub memory_mib: u64,
 }
 
-impl Job {
+impl JobSize {
     /// As much of each node as the process examined has of its own, a tenth of the memory left to the system.
     /// Errors: the file that does not say how much that is.
-    pub fn filling(tree: &Tree, nodes: u32) -> Result<Self, Unseen> {
+    pub fn filling(tree: &SystemTree, nodes: u32) -> Result<Self, UnreadableFile> {
         let info = tree.read("proc/meminfo")?;
         let kib =
             value_of(&info, "MemTotal").and_then(|text| text.trim_end_matches(" kB").parse::<u64>().ok());
-        let kib = kib.ok_or_else(|| Unseen::unknown("proc/meminfo", "no MemTotal, which"))?;
-        Ok(Job { nodes, processors: checks::allowed(tree)?.len(), memory_mib: kib * 9 / 10 / 1024 })
+        let kib = kib.ok_or_else(|| UnreadableFile::unknown("proc/meminfo", "no MemTotal, which"))?;
+        Ok(JobSize { nodes, processors: checks::allowed(tree)?.len(), memory_mib: kib * 9 / 10 / 1024 })
     }
 }
 
-impl Fix {
+impl SettingsReader {
     /// The settings, as a file that can be used as it is; each says which findings it is for.
-    pub fn text(self, findings: &[Finding], job: Job) -> String {
+    pub fn text(self, findings: &[DoctorFinding], job: JobSize) -> String {
         match self {
-            Fix::Slurm => slurm_script(findings, job),
-            Fix::Kubernetes => kubernetes_manifests(findings, job),
+            SettingsReader::Slurm => slurm_script(findings, job),
+            SettingsReader::Kubernetes => kubernetes_manifests(findings, job),
         }
     }
 }
 
 /// A setting, and the checks that it answers.
-struct Remedy<T> {
+struct SettingRemedy<T> {
     answers: &'static [&'static str],
     setting: T,
     why: &'static str,
 }
 
-impl<T> Remedy<T> {
+impl<T> SettingRemedy<T> {
     /// Those of its checks that found something to be done, or could not see; empty if all is well.
-    fn reasons(&self, findings: &[Finding]) -> Vec<&'static str> {
+    fn reasons(&self, findings: &[DoctorFinding]) -> Vec<&'static str> {
         let mut checks: Vec<_> = findings
             .iter()
-            .filter(|finding| finding.verdict != Verdict::Ok && self.answers.contains(&finding.check))
+            .filter(|finding| finding.verdict != DoctorVerdict::Ok && self.answers.contains(&finding.check))
             .map(|finding| finding.check)
             .collect();
         checks.dedup();
@@ -69,10 +69,11 @@ impl<T> Remedy<T> {
 }
 
 /// What no setting of a job changes: it is reported for the node's admin.
-fn left_over(findings: &[Finding], answered: &[&str]) -> Vec<String> {
-    let is_left =
-        |finding: &&Finding| finding.verdict == Verdict::Costs && !answered.contains(&finding.check);
-    let line = |finding: &Finding| {
+fn left_over(findings: &[DoctorFinding], answered: &[&str]) -> Vec<String> {
+    let is_left = |finding: &&DoctorFinding| {
+        finding.verdict == DoctorVerdict::Costs && !answered.contains(&finding.check)
+    };
+    let line = |finding: &DoctorFinding| {
         let about = finding.about.as_deref().map(|about| format!(" ({about})")).unwrap_or_default();
         format!("{}{about}: {}", finding.check, finding.advice.as_deref().unwrap_or_default())
     };
@@ -80,35 +81,39 @@ fn left_over(findings: &[Finding], answered: &[&str]) -> Vec<String> {
 }
 
 /// Options of `sbatch`.
-const BATCH: &[Remedy<&str>] = &[
-    Remedy {
+const BATCH: &[SettingRemedy<&str>] = &[
+    SettingRemedy {
         answers: &["noise", "steal", "pressure", "exclusive", "cpu-quota", "throttling"],
         setting: "--exclusive",
         why: "whole nodes, shared with no other job",
     },
-    Remedy {
+    SettingRemedy {
         answers: &["memory-limit", "memory-overcommit"],
         setting: "--mem=0",
         why: "all memory of the nodes, and no job beside that takes some",
     },
-    Remedy { answers: &["smt"], setting: "--hint=nomultithread", why: "one rank for a core" },
-    Remedy {
+    SettingRemedy { answers: &["smt"], setting: "--hint=nomultithread", why: "one rank for a core" },
+    SettingRemedy {
         answers: &["numa", "pinning"],
         setting: "--distribution=block:block",
         why: "neighbours in rank on one chip",
     },
-    Remedy { answers: &["numa"], setting: "--mem-bind=local", why: "memory of a rank on its own NUMA node" },
-    Remedy {
+    SettingRemedy {
+        answers: &["numa"],
+        setting: "--mem-bind=local",
+        why: "memory of a rank on its own NUMA node",
+    },
+    SettingRemedy {
         answers: &["noise", "irq-spread"],
         setting: "--core-spec=1",
         why: "one core for the system and its interrupts",
     },
-    Remedy {
+    SettingRemedy {
         answers: &["governor"],
         setting: "--cpu-freq=Performance",
         why: "processors keep their clock up",
     },
-    Remedy {
+    SettingRemedy {
         answers: &["placement"],
         setting: "--switches=1@01:00:00",
         why: "nodes at one switch; waits an hour for that",
@@ -116,7 +121,7 @@ const BATCH: &[Remedy<&str>] = &[
 ];
 
 /// Options of `srun`.
-const STEP: &[Remedy<&str>] = &[Remedy {
+const STEP: &[SettingRemedy<&str>] = &[SettingRemedy {
     answers: &["pinning", "numa", "exclusive"],
     setting: "--cpu-bind=cores",
     why: "each rank kept to its core",
@@ -125,7 +130,7 @@ const STEP: &[Remedy<&str>] = &[Remedy {
 /// What Slurm does without being asked.
 const BY_ITSELF: &[&str] = &["gang", "problem-size"];
 
-fn slurm_script(findings: &[Finding], job: Job) -> String {
+fn slurm_script(findings: &[DoctorFinding], job: JobSize) -> String {
     let ranks = if BATCH.iter().any(|remedy| is_system_core(remedy, findings)) {
         job.processors.max(2) - 1
     } else {
@@ -153,15 +158,15 @@ fn slurm_script(findings: &[Finding], job: Job) -> String {
     text + &step + " \"$@\"\n"
 }
 
-fn is_system_core(remedy: &Remedy<&str>, findings: &[Finding]) -> bool {
+fn is_system_core(remedy: &SettingRemedy<&str>, findings: &[DoctorFinding]) -> bool {
     remedy.setting.starts_with("--core-spec") && !remedy.reasons(findings).is_empty()
 }
 
 /// The reason as a comment, then the setting by `put`.
 fn add_options(
     text: &mut String,
-    remedy: &Remedy<&str>,
-    findings: &[Finding],
+    remedy: &SettingRemedy<&str>,
+    findings: &[DoctorFinding],
     put: impl FnOnce(&mut String, &str) -> std::fmt::Result,
 ) {
     let reasons = remedy.reasons(findings);
@@ -191,13 +196,13 @@ affinity:
             scheduling.x-k8s.io/pod-group: fordway-job";
 
 /// Lines of the pod's specification.
-const POD: &[Remedy<&str>] = &[
-    Remedy {
+const POD: &[SettingRemedy<&str>] = &[
+    SettingRemedy {
         answers: &["mtu", "nic-driver"],
         setting: "hostNetwork: true\ndnsPolicy: ClusterFirstWithHostNet",
         why: "no bridge and no overlay between ranks",
     },
-    Remedy {
+    SettingRemedy {
         answers: &["exclusive", "noise", "pressure", "steal", "placement"],
         setting: AFFINITY,
         why: "no two pods of the job on a node, and all in one zone if there is room",
@@ -205,23 +210,23 @@ const POD: &[Remedy<&str>] = &[
 ];
 
 /// What the kubelets of the nodes must be told; a pod cannot ask for it.
-const KUBELET: &[Remedy<&str>] = &[
-    Remedy {
+const KUBELET: &[SettingRemedy<&str>] = &[
+    SettingRemedy {
         answers: &["pinning", "exclusive", "cpu-quota", "throttling", "noise"],
         setting: "cpuManagerPolicy: static",
         why: "whole processors of Guaranteed pods are theirs alone",
     },
-    Remedy {
+    SettingRemedy {
         answers: &["smt"],
         setting: "cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}",
         why: "both threads of a core for one pod",
     },
-    Remedy {
+    SettingRemedy {
         answers: &["numa", "pinning"],
         setting: "topologyManagerPolicy: single-numa-node, topologyManagerScope: pod, memoryManagerPolicy: Static",
         why: "processors, memory and devices of a pod on one NUMA node",
     },
-    Remedy {
+    SettingRemedy {
         answers: &["noise", "irq-spread"],
         setting: "reservedSystemCPUs: \"0\"",
         why: "one processor for the system",
@@ -231,7 +236,7 @@ const KUBELET: &[Remedy<&str>] = &[
 /// What the resources of the manifest answer: requests equal to limits are Guaranteed QoS.
 const BY_RESOURCES: &[&str] = &["memory-limit", "memory-overcommit", "gang", "problem-size"];
 
-fn kubernetes_manifests(findings: &[Finding], job: Job) -> String {
+fn kubernetes_manifests(findings: &[DoctorFinding], job: JobSize) -> String {
     let kubelet = comments(KUBELET, findings);
     let answered = POD.iter().chain(KUBELET).flat_map(|remedy| remedy.answers).chain(BY_RESOURCES);
     let answered: Vec<_> = answered.copied().collect();
@@ -245,7 +250,7 @@ fn kubernetes_manifests(findings: &[Finding], job: Job) -> String {
     )
 }
 
-fn comments(remedies: &[Remedy<&str>], findings: &[Finding]) -> String {
+fn comments(remedies: &[SettingRemedy<&str>], findings: &[DoctorFinding]) -> String {
     let mut text = String::new();
     for remedy in remedies {
         let reasons = remedy.reasons(findings);
@@ -258,8 +263,8 @@ fn comments(remedies: &[Remedy<&str>], findings: &[Finding]) -> String {
 }
 
 /// All of the job or nothing: what gang scheduling is.
-fn pod_group(job: Job) -> String {
-    let Job { nodes, processors, memory_mib } = job;
+fn pod_group(job: JobSize) -> String {
+    let JobSize { nodes, processors, memory_mib } = job;
     let (all_processors, all_memory) = (processors as u64 * u64::from(nodes), memory_mib * u64::from(nodes));
     format!(
         "# gang: none of the pods starts before all can (scheduler-plugins, coscheduling).\n\
@@ -269,8 +274,8 @@ fn pod_group(job: Job) -> String {
     )
 }
 
-fn gang(findings: &[Finding], job: Job) -> String {
-    let Job { nodes, processors, memory_mib } = job;
+fn gang(findings: &[DoctorFinding], job: JobSize) -> String {
+    let JobSize { nodes, processors, memory_mib } = job;
     let mut pod = String::new();
     for remedy in POD {
         add_to_pod(&mut pod, remedy, findings);
@@ -287,7 +292,7 @@ fn gang(findings: &[Finding], job: Job) -> String {
     )
 }
 
-fn add_to_pod(pod: &mut String, remedy: &Remedy<&str>, findings: &[Finding]) {
+fn add_to_pod(pod: &mut String, remedy: &SettingRemedy<&str>, findings: &[DoctorFinding]) {
     let reasons = remedy.reasons(findings);
     if reasons.is_empty() {
         return;

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fordway_measure::{Clock, ns_text};
+use fordway_measure::{RunClock, ns_text};
 use serde::Serialize;
 
-use super::{Finding, Said};
+use super::{DoctorFinding, FindingDraft};
 
 const CHECK: &str = "noise";
 const RICHTER: &[u8] = &[4, 8, 14];
@@ -24,7 +24,7 @@ const COSTS: f64 = 1.0;
 
 /// What was heard on all processors together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Noise {
+pub struct ProcessorNoise {
     /// Processors that were listened on, at the same time.
     pub processors: usize,
     /// Pieces of work that were done.
@@ -39,7 +39,7 @@ pub struct Noise {
     pub detour_max_ns: u64,
 }
 
-impl Noise {
+impl ProcessorNoise {
     /// Listens for `duration` on each of `processors`, one thread kept to each. Ends early if `stop` is
     /// raised. Cost: their whole time. `None` if nothing could be heard.
     pub fn listen(processors: &[usize], duration: Duration, stop: &AtomicBool) -> Option<Self> {
@@ -47,7 +47,7 @@ impl Noise {
             let started = begin(scope, processors, duration, stop);
             started.into_iter().filter_map(|listener| listener.join().ok()).collect::<Vec<_>>()
         });
-        Noise::of(&heard)
+        ProcessorNoise::of(&heard)
     }
 
     /// From the times of equal pieces of work on each processor. `None` if there are none.
@@ -56,7 +56,7 @@ impl Noise {
         let beyond = || heard.iter().flatten().map(|time| time - quantum_ns);
         let total: u64 = heard.iter().flatten().sum();
         let is_detour = |time: &&u64| **time as f64 >= DETOUR * quantum_ns as f64;
-        Some(Noise {
+        Some(ProcessorNoise {
             processors: heard.len(),
             quanta: heard.iter().map(Vec::len).sum(),
             quantum_ns,
@@ -67,13 +67,13 @@ impl Noise {
     }
 
     /// Where nothing was heard.
-    pub fn unheard() -> Finding {
+    pub fn unheard() -> DoctorFinding {
         let so = "not measured: there was no time to listen, or /proc does not say on which processors";
-        Said::cannot_see(so, "listen longer: --listen 1s").put_down(CHECK, RICHTER)
+        FindingDraft::cannot_see(so, "listen longer: --listen 1s").put_down(CHECK, RICHTER)
     }
 
     /// The noise as a finding among the checks'.
-    pub fn finding(&self) -> Finding {
+    pub fn finding(&self) -> DoctorFinding {
         let percent = 100.0 * self.share;
         let so = format!(
             "{percent:.1} % of the time went elsewhere on {} processors, at most {} at once, in {} of {} pieces \
@@ -85,12 +85,12 @@ impl Noise {
             ns_text(self.quantum_ns)
         );
         let said = match percent >= COSTS {
-            true => Said::costs(
+            true => FindingDraft::costs(
                 format!("{so}; at each barrier all ranks wait for the latest"),
                 "take whole nodes (sbatch --exclusive), dedicated processors, and leave one to the system \
                  (--core-spec=1)",
             ),
-            false => Said::ok(so),
+            false => FindingDraft::ok(so),
         };
         let said = said
             .measured("noise", percent, "%")
@@ -123,7 +123,7 @@ fn begin<'scope, 'env>(
 fn calibrate() -> u64 {
     let mut rounds = 1024;
     loop {
-        let clock = Clock::start();
+        let clock = RunClock::start();
         let tries = (0..8).map(|_| timed(clock, rounds)).min().unwrap_or(0);
         if tries >= QUANTUM_NS {
             return rounds;
@@ -133,7 +133,7 @@ fn calibrate() -> u64 {
 }
 
 fn times(rounds: u64, duration: Duration, stop: &AtomicBool) -> Vec<u64> {
-    let clock = Clock::start();
+    let clock = RunClock::start();
     let end_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let mut times = Vec::with_capacity((end_ns / QUANTUM_NS) as usize);
     while clock.now_ns() < end_ns && !stop.load(Ordering::Relaxed) {
@@ -142,7 +142,7 @@ fn times(rounds: u64, duration: Duration, stop: &AtomicBool) -> Vec<u64> {
     times
 }
 
-fn timed(clock: Clock, rounds: u64) -> u64 {
+fn timed(clock: RunClock, rounds: u64) -> u64 {
     let begin_ns = clock.now_ns();
     work(rounds);
     clock.now_ns() - begin_ns
@@ -164,13 +164,13 @@ const LATENCY_RICHTER: &[u8] = &[6, 9];
 /// Shared memory takes less than this for half a round trip, TCP on one node more.
 const SHARED_MEMORY_NS: u64 = 5_000;
 
-impl Finding {
+impl DoctorFinding {
     /// From half the round trip of a byte between two ranks of `library` on this node, in nanoseconds.
-    pub fn of_ranks(half_round_trip_ns: u64, library: &str) -> Finding {
+    pub fn of_ranks(half_round_trip_ns: u64, library: &str) -> DoctorFinding {
         let so = format!("{} for a byte between two ranks here, by {library}", ns_text(half_round_trip_ns));
         let said = match half_round_trip_ns {
-            ..SHARED_MEMORY_NS => Said::ok(so),
-            _ => Said::costs(
+            ..SHARED_MEMORY_NS => FindingDraft::ok(so),
+            _ => FindingDraft::costs(
                 format!(
                     "{so}: shared memory takes a few µs at most, so this is TCP, or ranks wait for processors"
                 ),
@@ -182,8 +182,8 @@ impl Finding {
     }
 
     /// Where it was not measured, and `why` not.
-    pub fn without_ranks(why: &str) -> Finding {
-        Said::cannot_see(format!("not measured: {why}"), "put fordway-mpi beside fordway, or on PATH")
+    pub fn without_ranks(why: &str) -> DoctorFinding {
+        FindingDraft::cannot_see(format!("not measured: {why}"), "put fordway-mpi beside fordway, or on PATH")
             .put_down(LATENCY_CHECK, LATENCY_RICHTER)
     }
 }
@@ -191,33 +191,33 @@ impl Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Verdict;
+    use crate::doctor::DoctorVerdict;
 
     #[test]
     fn what_is_beyond_the_shortest_is_noise() {
-        let noise = Noise::of(&[vec![100, 100, 105], vec![100, 195]]).unwrap();
+        let noise = ProcessorNoise::of(&[vec![100, 100, 105], vec![100, 195]]).unwrap();
         assert_eq!((noise.processors, noise.quanta, noise.quantum_ns), (2, 5, 100));
         assert_eq!((noise.detours, noise.detour_max_ns), (1, 95));
         assert!((noise.share - 100.0 / 600.0).abs() < 1e-12);
-        assert_eq!(noise.finding().verdict, Verdict::Costs);
-        let quiet = Noise::of(&[vec![1000, 1001]]).unwrap();
-        assert_eq!(quiet.finding().verdict, Verdict::Ok);
-        assert_eq!(Noise::of(&[vec![]]), None);
+        assert_eq!(noise.finding().verdict, DoctorVerdict::Costs);
+        let quiet = ProcessorNoise::of(&[vec![1000, 1001]]).unwrap();
+        assert_eq!(quiet.finding().verdict, DoctorVerdict::Ok);
+        assert_eq!(ProcessorNoise::of(&[vec![]]), None);
     }
 
     #[test]
     fn it_hears_on_every_processor_and_ends_when_asked() {
-        let heard = Noise::listen(&[0], Duration::from_millis(20), &AtomicBool::new(false)).unwrap();
+        let heard = ProcessorNoise::listen(&[0], Duration::from_millis(20), &AtomicBool::new(false)).unwrap();
         assert!(heard.processors == 1 && heard.quanta > 0 && heard.quantum_ns > 0);
-        assert_eq!(Noise::listen(&[0], Duration::from_secs(3600), &AtomicBool::new(true)), None);
+        assert_eq!(ProcessorNoise::listen(&[0], Duration::from_secs(3600), &AtomicBool::new(true)), None);
     }
 
     #[test]
     fn shared_memory_is_fast() {
-        assert_eq!(Finding::of_ranks(600, "Open MPI").verdict, Verdict::Ok);
-        let slow = Finding::of_ranks(20_000, "Open MPI");
-        assert!(slow.verdict == Verdict::Costs && slow.what.starts_with("20.0 µs"));
-        let missing = Finding::without_ranks("there is no fordway-mpi");
-        assert!(missing.verdict == Verdict::CannotSee && missing.measured.is_empty());
+        assert_eq!(DoctorFinding::of_ranks(600, "Open MPI").verdict, DoctorVerdict::Ok);
+        let slow = DoctorFinding::of_ranks(20_000, "Open MPI");
+        assert!(slow.verdict == DoctorVerdict::Costs && slow.what.starts_with("20.0 µs"));
+        let missing = DoctorFinding::without_ranks("there is no fordway-mpi");
+        assert!(missing.verdict == DoctorVerdict::CannotSee && missing.measured.is_empty());
     }
 }

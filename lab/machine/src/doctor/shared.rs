@@ -15,7 +15,7 @@ use fordway_sys::{
     ByteLocks, Errno, Mode, create_unnamed, link_unnamed, locks_of_one_node, look_again, stat_now, sync_data,
 };
 
-use super::{Finding, Said};
+use super::{DoctorFinding, FindingDraft};
 
 /// A change that does not show for longer is not waited for.
 const STALE_MAX: Duration = Duration::from_secs(40);
@@ -27,12 +27,12 @@ const RACES: usize = 50;
 const CONTENT_BYTES: usize = 1 << 20;
 
 /// A directory of our own on the file system, by both mounts; removed when dropped.
-struct Ground {
+struct SharedDirectory {
     one: PathBuf,
     other: PathBuf,
 }
 
-impl Drop for Ground {
+impl Drop for SharedDirectory {
     fn drop(&mut self) {
         // What cannot be removed has a name that says whose it is.
         let _ = fs::remove_dir_all(&self.one);
@@ -42,8 +42,8 @@ impl Drop for Ground {
 /// Measures what holds between `one` and `other`, two mounts of one file system. Takes 10 s, up to 50 where caches are
 /// trusted for long; makes one directory, and removes it. Errors: `InvalidArgument` where what is made in one is not seen
 /// in the other, `Interrupted`, and errors of the file system.
-pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<Finding>> {
-    let ground = Ground::new(one, other)?;
+pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<DoctorFinding>> {
+    let ground = SharedDirectory::new(one, other)?;
     let checks: [(&'static str, Check); 7] = [
         ("shared-locks", locks),
         ("shared-exclusive", exclusive),
@@ -67,9 +67,9 @@ pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<
     Ok(findings)
 }
 
-type Check = fn(&Ground) -> std::io::Result<Said>;
+type Check = fn(&SharedDirectory) -> std::io::Result<FindingDraft>;
 
-impl Ground {
+impl SharedDirectory {
     fn new(one: &Path, other: &Path) -> Result<Self> {
         let failed = |path: &Path, error: std::io::Error| {
             let kind = match ErrorKind::from(&error) {
@@ -80,7 +80,7 @@ impl Ground {
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let name = format!(".fordway-doctor-{}-{}", std::process::id(), now.as_nanos());
-        let ground = Ground { one: one.join(&name), other: other.join(&name) };
+        let ground = SharedDirectory { one: one.join(&name), other: other.join(&name) };
         fs::create_dir(&ground.one).map_err(|error| failed(one, error))?;
         File::open(other).map_err(|error| failed(other, error))?;
         match waited(|| ground.other.is_dir()) {
@@ -129,20 +129,20 @@ fn waited(mut is_so: impl FnMut() -> bool) -> Option<Duration> {
 const LOCKS_ADVICE: &str = "mount with locks that all nodes see (NFS: vers=4.2; NFS 3: rpc.statd, and not nolock; Lustre: \
                             flock), or give up If-Match with conditions=none-match-only";
 
-fn locks(ground: &Ground) -> std::io::Result<Said> {
+fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ground.make("locks", b"")?;
     let open = |dir: &Path| OpenOptions::new().write(true).open(dir.join("locks"));
     waited(|| open(&ground.other).is_ok());
     let (held, asked) = (open(&ground.one)?, open(&ground.other)?);
     if let Some(why) = locks_of_one_node(&held)? {
-        return Ok(Said::costs(format!("overwrites and deletes are refused: {why}"), LOCKS_ADVICE));
+        return Ok(FindingDraft::costs(format!("overwrites and deletes are refused: {why}"), LOCKS_ADVICE));
     }
     let (held, asked) = (ByteLocks::new(held.into()), ByteLocks::new(asked.into()));
     let guard = match held.try_lock(7) {
         Err(errno @ (Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS)) => {
             let what =
                 format!("the file system grants no locks ({errno}), so overwrites and deletes are refused");
-            return Ok(Said::costs(what, LOCKS_ADVICE));
+            return Ok(FindingDraft::costs(what, LOCKS_ADVICE));
         }
         guard => guard?,
     };
@@ -151,17 +151,21 @@ fn locks(ground: &Ground) -> std::io::Result<Said> {
     drop(guard);
     let is_let_go = waited(|| asked.try_lock(7).is_ok_and(|lock| lock.is_some())).is_some();
     Ok(match is_shared && is_bytewise && is_let_go {
-        true => Said::ok("a lock that one mount holds keeps the other from it, and its neighbours do not"),
+        true => {
+            FindingDraft::ok("a lock that one mount holds keeps the other from it, and its neighbours do not")
+        }
         false if !is_shared => {
             let what = "both mounts hold one lock at a time, so acknowledged If-Match writes are lost";
-            Said::costs(what, LOCKS_ADVICE)
+            FindingDraft::costs(what, LOCKS_ADVICE)
         }
-        false => Said::costs("a lock takes more than its byte, or stays when it is let go", LOCKS_ADVICE),
+        false => {
+            FindingDraft::costs("a lock takes more than its byte, or stays when it is let go", LOCKS_ADVICE)
+        }
     })
 }
 
 /// Two threads give the same names at once.
-fn exclusive(ground: &Ground) -> std::io::Result<Said> {
+fn exclusive(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let create = |dir: &Path| -> std::io::Result<Vec<bool>> {
         let source = dir.join(format!("source-{:?}", thread::current().id()));
         fs::write(&source, b"")?;
@@ -179,19 +183,21 @@ fn exclusive(ground: &Ground) -> std::io::Result<Said> {
     let other = other.map_err(|_| std::io::Error::other("the racing thread ended"))??;
     let wrong = one?.iter().zip(&other).filter(|(one, other)| *one == *other).count();
     Ok(match wrong {
-        0 => Said::ok(format!("of two links with one name, one succeeds ({RACES} races)")),
-        wrong => Said::costs(
+        0 => FindingDraft::ok(format!("of two links with one name, one succeeds ({RACES} races)")),
+        wrong => FindingDraft::costs(
             format!("in {wrong} of {RACES} races both links with one name succeeded, or none"),
             "create objects from one node alone: If-None-Match has no single winner here",
         ),
     })
 }
 
-fn unnamed(ground: &Ground) -> std::io::Result<Said> {
+fn unnamed(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let dir = File::open(&ground.one)?;
     let file = match create_unnamed(&dir, Mode::from_raw_mode(0o600)) {
         Err(errno @ (Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)) => {
-            return Ok(Said::ok(format!("there are no unnamed files ({errno}); hidden names do it, too")));
+            return Ok(FindingDraft::ok(format!(
+                "there are no unnamed files ({errno}); hidden names do it, too"
+            )));
         }
         file => File::from(file?),
     };
@@ -201,8 +207,8 @@ fn unnamed(ground: &Ground) -> std::io::Result<Said> {
     let is_there = |dir: &Path| fs::read(dir.join("unnamed")).is_ok_and(|content| content == b"content");
     thread::sleep(POLL);
     Ok(match is_there(&ground.one) && waited(|| is_there(&ground.other)).is_some() {
-        true => Said::ok("a file that was made without a name keeps the one that it is given"),
-        false => Said::costs(
+        true => FindingDraft::ok("a file that was made without a name keeps the one that it is given"),
+        false => FindingDraft::costs(
             "a file that was made without a name is gone, or empty, once it is closed",
             "keep no objects here with programs that believe O_TMPFILE; Fordway uses hidden names on such mounts",
         ),
@@ -210,7 +216,7 @@ fn unnamed(ground: &Ground) -> std::io::Result<Said> {
 }
 
 /// The least step between times of files made one after the other.
-fn time_step(ground: &Ground) -> std::io::Result<Said> {
+fn time_step(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let (begin, mut times) = (Instant::now(), Vec::new());
     while begin.elapsed() < Duration::from_millis(2500) && times.len() < 400 {
         ground.make("time", b"x")?;
@@ -222,14 +228,20 @@ fn time_step(ground: &Ground) -> std::io::Result<Said> {
     times.dedup();
     let step = times.windows(2).map(|pair| pair[1] - pair[0]).min();
     let Some(step) = step else {
-        return Ok(Said::ok("modification times do not move within 2.5 s: listings are read anew for 3 s"));
+        return Ok(FindingDraft::ok(
+            "modification times do not move within 2.5 s: listings are read anew for 3 s",
+        ));
     };
     let ms = step as f64 / 1e6;
-    Ok(Said::ok(format!("modification times differ by {ms:.3} ms at least")).measured("time step", ms, "ms"))
+    Ok(FindingDraft::ok(format!("modification times differ by {ms:.3} ms at least")).measured(
+        "time step",
+        ms,
+        "ms",
+    ))
 }
 
 /// Whether a name can be seen before its content, without and with what the store does about it.
-fn content(ground: &Ground) -> std::io::Result<Said> {
+fn content(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let torn = |is_synced| -> std::io::Result<usize> {
         let mut torn = 0;
         for round in 0..ROUNDS {
@@ -247,14 +259,16 @@ fn content(ground: &Ground) -> std::io::Result<Said> {
     };
     let (plain, synced) = (torn(false)?, torn(true)?);
     let said = match (plain, synced) {
-        (_, 1..) => Said::costs(
+        (_, 1..) => FindingDraft::costs(
             format!(
                 "{synced} of {ROUNDS} files were short under their name though their content was synced first"
             ),
             "let nobody read on another node what is being written: torn objects may be seen here",
         ),
-        (0, 0) => Said::ok(format!("content was there before its name in {ROUNDS} of {ROUNDS} files")),
-        (plain, 0) => Said::ok(format!(
+        (0, 0) => {
+            FindingDraft::ok(format!("content was there before its name in {ROUNDS} of {ROUNDS} files"))
+        }
+        (plain, 0) => FindingDraft::ok(format!(
             "{plain} of {ROUNDS} files were short under their name, and none whose content was synced first, as the \
              store does on such file systems"
         )),
@@ -264,7 +278,7 @@ fn content(ground: &Ground) -> std::io::Result<Said> {
 
 /// Whether a name can be looked up at the server, whatever this node remembers: what the store does before it decides on a
 /// condition, and with consistency=strong before it reads.
-fn refresh(ground: &Ground) -> std::io::Result<Said> {
+fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ground.make("refreshed", b"0")?;
     waited(|| ground.other.join("refreshed").exists());
     let (mut stale, mut refreshed) = (0, 0);
@@ -278,11 +292,11 @@ fn refresh(ground: &Ground) -> std::io::Result<Said> {
         refreshed += usize::from(seen().ok() == Some(inode));
     }
     let said = match refreshed == ROUNDS {
-        true => Said::ok(format!(
+        true => FindingDraft::ok(format!(
             "a replaced file is found when the server is asked, {ROUNDS} of {ROUNDS} times; unasked, an old one was \
              seen {stale} times"
         )),
-        false => Said::costs(
+        false => FindingDraft::costs(
             format!(
                 "asked for a replaced file, this node still showed the old one {} of {ROUNDS} times",
                 ROUNDS - refreshed
@@ -294,7 +308,7 @@ fn refresh(ground: &Ground) -> std::io::Result<Said> {
 }
 
 /// How long this node goes on to show what another has changed, where it does not ask.
-fn staleness(ground: &Ground) -> std::io::Result<Said> {
+fn staleness(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let names = ["replaced", "removed", "missed"];
     ground.make(names[0], b"old")?;
     ground.make(names[1], b"old")?;
@@ -324,8 +338,8 @@ fn staleness(ground: &Ground) -> std::io::Result<Said> {
          missed before shows after {missed:.2} s"
     );
     let said = match seconds.iter().all(|seconds| *seconds < 0.05) {
-        true => Said::ok(what),
-        false => Said::costs(
+        true => FindingDraft::ok(what),
+        false => FindingDraft::costs(
             format!("{what}: so old may be what a read tells"),
             "where that matters, read with consistency=strong",
         ),
@@ -337,7 +351,7 @@ fn staleness(ground: &Ground) -> std::io::Result<Said> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Verdict;
+    use crate::doctor::DoctorVerdict;
 
     /// Two names of one directory are as good as one mount.
     #[test]
@@ -346,7 +360,7 @@ mod tests {
         let findings = examine_mounts(dir.path(), dir.path(), &AtomicBool::new(false)).unwrap();
         assert_eq!(findings.len(), 7);
         for finding in &findings {
-            assert_eq!(finding.verdict, Verdict::Ok, "{finding:?}");
+            assert_eq!(finding.verdict, DoctorVerdict::Ok, "{finding:?}");
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -16,7 +16,7 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// A directory that stands for `/`. It remembers what was read, for the findings to name.
 #[derive(Debug)]
-pub struct Tree {
+pub struct SystemTree {
     root: PathBuf,
     copy: Option<PathBuf>,
     seen: RefCell<Vec<String>>,
@@ -24,34 +24,34 @@ pub struct Tree {
 
 /// A file that could not be read, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unseen {
+pub struct UnreadableFile {
     path: String,
     why: String,
 }
 
-impl Tree {
+impl SystemTree {
     /// The files beneath `root`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Tree { root: root.into(), copy: None, seen: RefCell::default() }
+        SystemTree { root: root.into(), copy: None, seen: RefCell::default() }
     }
 
     /// Writes all that is read from now on into `directory` too, to be examined elsewhere. A copy that
     /// cannot be written is left out: the examination goes on.
     pub fn copying_to(self, directory: impl Into<PathBuf>) -> Self {
-        Tree { copy: Some(directory.into()), ..self }
+        SystemTree { copy: Some(directory.into()), ..self }
     }
 
     /// The text of a file, trimmed. `path` has no leading slash.
-    pub(super) fn read(&self, path: &str) -> Result<String, Unseen> {
-        let text = read_bounded(&self.root.join(path)).map_err(|error| Unseen::of(path, &error))?;
+    pub(super) fn read(&self, path: &str) -> Result<String, UnreadableFile> {
+        let text = read_bounded(&self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
         self.write_copy(path, |copy| fs::write(copy, &text));
         Ok(text.trim().to_owned())
     }
 
     /// The names in a directory, in order.
-    pub(super) fn names(&self, path: &str) -> Result<Vec<String>, Unseen> {
-        let entries = fs::read_dir(self.root.join(path)).map_err(|error| Unseen::of(path, &error))?;
+    pub(super) fn names(&self, path: &str) -> Result<Vec<String>, UnreadableFile> {
+        let entries = fs::read_dir(self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         let mut names: Vec<_> =
             entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
@@ -61,8 +61,8 @@ impl Tree {
     }
 
     /// The last name of what a link leads to: the driver of a device, the device of an interface.
-    pub(super) fn link(&self, path: &str) -> Result<String, Unseen> {
-        let target = fs::read_link(self.root.join(path)).map_err(|error| Unseen::of(path, &error))?;
+    pub(super) fn link(&self, path: &str) -> Result<String, UnreadableFile> {
+        let target = fs::read_link(self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
         let name = target.file_name().unwrap_or_default();
         // What is behind the link may be read next: in the copy, it lies beside it.
@@ -104,7 +104,7 @@ impl Tree {
     }
 }
 
-impl Unseen {
+impl UnreadableFile {
     fn of(path: &str, error: &io::Error) -> Self {
         let why = match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => "there is no such file".to_owned(),
@@ -112,17 +112,17 @@ impl Unseen {
             io::ErrorKind::InvalidData => "it is not text".to_owned(),
             _ => error.to_string(),
         };
-        Unseen { path: format!("/{path}"), why }
+        UnreadableFile { path: format!("/{path}"), why }
     }
 
     /// A file that was read and holds nothing we know.
     pub(super) fn unknown(path: &str, text: &str) -> Self {
         let start: String = text.chars().take(40).collect();
-        Unseen { path: format!("/{path}"), why: format!("{start:?} is not understood") }
+        UnreadableFile { path: format!("/{path}"), why: format!("{start:?} is not understood") }
     }
 }
 
-impl fmt::Display for Unseen {
+impl fmt::Display for UnreadableFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.why)
     }
@@ -174,7 +174,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         fs::create_dir(place.path().join("directory")).unwrap();
         fs::write(place.path().join("bytes"), [0xff, 0xfe]).unwrap();
-        let tree = Tree::at(place.path());
+        let tree = SystemTree::at(place.path());
         let missing = tree.read("missing").expect_err("it is not there");
         assert_eq!(missing.to_string(), "/missing: there is no such file");
         assert_eq!(tree.read("bytes").expect_err("no text").to_string(), "/bytes: it is not text");
@@ -189,7 +189,7 @@ mod tests {
         assert!(made.success());
         symlink("/dev/zero", place.path().join("zero")).unwrap();
         fs::File::create(place.path().join("huge")).unwrap().set_len(1 << 40).unwrap();
-        let tree = Tree::at(place.path());
+        let tree = SystemTree::at(place.path());
         for (name, why) in
             [("fifo", "no regular file"), ("zero", "no regular file"), ("huge", "more than 16 MiB")]
         {
@@ -207,16 +207,16 @@ mod tests {
         fs::create_dir_all(original.join("sys/virtio2")).unwrap();
         fs::write(original.join("sys/virtio2/id"), "1").unwrap();
         symlink("../virtio2", original.join("sys/net/device")).unwrap();
-        let ask = |tree: &Tree| {
+        let ask = |tree: &SystemTree| {
             let texts =
                 [tree.read("sys/net/speed"), tree.link("sys/net/device"), tree.read("sys/net/device/id")];
             (texts.map(Result::ok), tree.has("sys/x"))
         };
-        let tree = Tree::at(&original).copying_to(&copy);
+        let tree = SystemTree::at(&original).copying_to(&copy);
         let answer = ask(&tree);
         assert_eq!(answer, (["1000", "virtio2", "1"].map(|text| Some(text.to_owned())), false));
         assert_eq!(tree.take_seen(), ["/sys/net/speed", "/sys/net/device", "/sys/net/device/id"]);
-        assert_eq!(ask(&Tree::at(&copy)), answer);
+        assert_eq!(ask(&SystemTree::at(&copy)), answer);
     }
 
     #[test]

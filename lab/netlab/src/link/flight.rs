@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fordway_measure::Shuffle;
+use fordway_measure::SeededRandom;
 
 use super::LinkConfig;
 
@@ -11,41 +11,41 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// Packets in the order of their arrival, read straight into where they wait.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct PacketFlight {
     /// The most that one packet may need.
     packet_bytes_max: usize,
-    packets: VecDeque<Packet>,
+    packets: VecDeque<FlightPacket>,
     /// Never empty; the last is being filled.
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<PacketChunk>,
     /// The one used last is used first, because it is still in the processor's cache.
     spare: Vec<Box<[u8]>>,
 }
 
 #[derive(Debug)]
-struct Packet {
+struct FlightPacket {
     due_ns: u64,
     start: usize,
     end: usize,
 }
 
 #[derive(Debug)]
-struct Chunk {
+struct PacketChunk {
     bytes: Box<[u8]>,
     filled: usize,
     /// How many packets in it wait.
     waiting: usize,
 }
 
-impl Chunk {
+impl PacketChunk {
     fn new(bytes: Box<[u8]>) -> Self {
-        Chunk { bytes, filled: 0, waiting: 0 }
+        PacketChunk { bytes, filled: 0, waiting: 0 }
     }
 }
 
-impl Flight {
+impl PacketFlight {
     pub(super) fn new(packet_bytes_max: usize) -> Self {
-        let first = Chunk::new(vec![0; CHUNK_BYTES.max(packet_bytes_max)].into());
-        Flight { packet_bytes_max, packets: VecDeque::new(), chunks: [first].into(), spare: Vec::new() }
+        let first = PacketChunk::new(vec![0; CHUNK_BYTES.max(packet_bytes_max)].into());
+        PacketFlight { packet_bytes_max, packets: VecDeque::new(), chunks: [first].into(), spare: Vec::new() }
     }
 
     /// Where the next packet may be read to; room for the largest.
@@ -55,7 +55,7 @@ impl Flight {
         if is_full {
             let bytes =
                 self.spare.pop().unwrap_or_else(|| vec![0; CHUNK_BYTES.max(self.packet_bytes_max)].into());
-            self.chunks.push_back(Chunk::new(bytes));
+            self.chunks.push_back(PacketChunk::new(bytes));
         }
         let last = self.chunks.len() - 1;
         let chunk = &mut self.chunks[last];
@@ -69,7 +69,7 @@ impl Flight {
         let start = chunk.filled;
         chunk.filled += len;
         chunk.waiting += 1;
-        self.packets.push_back(Packet { due_ns, start, end: start + len });
+        self.packets.push_back(FlightPacket { due_ns, start, end: start + len });
     }
 
     /// When the first packet is due.
@@ -111,7 +111,7 @@ impl Flight {
 
 /// One direction of a link: packets queue before a line of some rate, and then travel.
 #[derive(Debug)]
-pub(super) struct Bottleneck {
+pub(super) struct LinkBottleneck {
     delay_ns: u64,
     /// 0 for a line without a limit.
     ns_per_byte: f64,
@@ -120,12 +120,12 @@ pub(super) struct Bottleneck {
     /// takes 0.08.
     free_at_ns: f64,
     loss: f64,
-    random: Shuffle,
+    random: SeededRandom,
 }
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Fate {
+pub(super) enum PacketFate {
     /// It arrives at this time.
     ArrivesAt(u64),
     /// The queue had no room for it.
@@ -134,33 +134,33 @@ pub(super) enum Fate {
     IsLost,
 }
 
-impl Bottleneck {
+impl LinkBottleneck {
     /// `direction` makes both directions of a link differ in what they lose.
     pub(super) fn new(config: &LinkConfig, direction: u64) -> Self {
         let ns_per_byte = config.rate_bits_per_s.map_or(0.0, |rate| 8e9 / rate as f64);
-        Bottleneck {
+        LinkBottleneck {
             delay_ns: u64::try_from(config.rtt.as_nanos() / 2).unwrap_or(u64::MAX),
             ns_per_byte,
             queue_ns: config.queue_or_default_bytes() as f64 * ns_per_byte,
             free_at_ns: 0.0,
             loss: config.loss,
-            random: Shuffle::new(config.seed.wrapping_mul(2).wrapping_add(direction)),
+            random: SeededRandom::new(config.seed.wrapping_mul(2).wrapping_add(direction)),
         }
     }
 
     /// Lets a packet in at `now_ns` that is `segments` packets of together `bytes` on a real line.
-    pub(super) fn admit(&mut self, now_ns: u64, bytes: u64, segments: u64) -> Fate {
+    pub(super) fn admit(&mut self, now_ns: u64, bytes: u64, segments: u64) -> PacketFate {
         let now = now_ns as f64;
         let starts = self.free_at_ns.max(now);
         if self.ns_per_byte > 0.0 && starts - now > self.queue_ns {
-            return Fate::Overflows;
+            return PacketFate::Overflows;
         }
         self.free_at_ns = starts + bytes as f64 * self.ns_per_byte;
         // A lost packet has used the line like any other.
         if self.loses(segments) {
-            return Fate::IsLost;
+            return PacketFate::IsLost;
         }
-        Fate::ArrivesAt(self.free_at_ns as u64 + self.delay_ns)
+        PacketFate::ArrivesAt(self.free_at_ns as u64 + self.delay_ns)
     }
 
     fn loses(&mut self, segments: u64) -> bool {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn packets_come_out_as_they_went_in_and_memory_is_used_again() {
-        let mut flight = Flight::new(100_000);
+        let mut flight = PacketFlight::new(100_000);
         let (mut next_in, mut next_out) = (0u64, 0u64);
         let len = |n: u64| (n as usize * 7_919) % 60_000 + 8;
         for round in 0..200 {
@@ -221,28 +221,32 @@ mod tests {
 
     #[test]
     fn packets_follow_each_other_at_the_rate() {
-        let mut line = Bottleneck::new(&link(), 0);
+        let mut line = LinkBottleneck::new(&link(), 0);
         let arrivals: Vec<_> = (0..3).map(|_| line.admit(1_000, 1_500, 1)).collect();
-        assert_eq!(arrivals, [15_013_000, 15_025_000, 15_037_000].map(Fate::ArrivesAt));
-        assert_eq!(line.admit(1_000_000_000, 1_500, 1), Fate::ArrivesAt(1_015_012_000), "the line was idle");
+        assert_eq!(arrivals, [15_013_000, 15_025_000, 15_037_000].map(PacketFate::ArrivesAt));
+        assert_eq!(
+            line.admit(1_000_000_000, 1_500, 1),
+            PacketFate::ArrivesAt(1_015_012_000),
+            "the line was idle"
+        );
     }
 
     #[test]
     fn a_full_queue_drops_what_comes_last() {
-        let mut line = Bottleneck::new(&LinkConfig { queue_bytes: Some(15_000), ..link() }, 0);
+        let mut line = LinkBottleneck::new(&LinkConfig { queue_bytes: Some(15_000), ..link() }, 0);
         let fates: Vec<_> = (0..20).map(|_| line.admit(0, 1_500, 1)).collect();
-        let arrived = fates.iter().take_while(|fate| matches!(fate, Fate::ArrivesAt(_))).count();
+        let arrived = fates.iter().take_while(|fate| matches!(fate, PacketFate::ArrivesAt(_))).count();
         assert_eq!(arrived, 11, "ten wait for one");
-        assert!(fates[arrived..].iter().all(|fate| *fate == Fate::Overflows));
-        assert!(matches!(line.admit(12_000, 1_500, 1), Fate::ArrivesAt(_)), "one has left");
+        assert!(fates[arrived..].iter().all(|fate| *fate == PacketFate::Overflows));
+        assert!(matches!(line.admit(12_000, 1_500, 1), PacketFate::ArrivesAt(_)), "one has left");
     }
 
     #[test]
     fn loss_is_as_asked_and_repeats_with_its_seed() {
         let lost = |seed, segments| {
             let config = LinkConfig { loss: 0.01, seed, rate_bits_per_s: None, ..Default::default() };
-            let mut line = Bottleneck::new(&config, 1);
-            (0..100_000).map(|_| line.admit(0, 1_500, segments) == Fate::IsLost).collect::<Vec<_>>()
+            let mut line = LinkBottleneck::new(&config, 1);
+            (0..100_000).map(|_| line.admit(0, 1_500, segments) == PacketFate::IsLost).collect::<Vec<_>>()
         };
         let count = |lost: &[bool]| lost.iter().filter(|lost| **lost).count();
         // Five standard deviations of 100,000 draws each way.
@@ -254,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_line_without_a_rate_only_delays() {
-        let mut line = Bottleneck::new(&LinkConfig { rate_bits_per_s: None, ..link() }, 0);
-        assert!((0..9).all(|_| line.admit(5, 65_000, 45) == Fate::ArrivesAt(15_000_005)));
+        let mut line = LinkBottleneck::new(&LinkConfig { rate_bits_per_s: None, ..link() }, 0);
+        assert!((0..9).all(|_| line.admit(5, 65_000, 45) == PacketFate::ArrivesAt(15_000_005)));
     }
 }

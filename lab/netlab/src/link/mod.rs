@@ -16,14 +16,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fordway_measure::Clock;
+use fordway_measure::RunClock;
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{PacketHeader, TUN_READ_BYTES_MAX, Tun};
+use fordway_sys::{PacketHeader, TUN_READ_BYTES_MAX, TunDevice};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::Serialize;
 
-use self::flight::{Bottleneck, Fate, Flight};
-use crate::Namespace;
+use self::flight::{LinkBottleneck, PacketFate, PacketFlight};
+use crate::NetworkNamespace;
 use crate::namespace::refused;
 
 /// What the devices are called in both namespaces.
@@ -98,18 +98,18 @@ pub struct DirectionStats {
 
 /// A running link; it ends, and its devices are gone, when this is dropped.
 #[derive(Debug)]
-pub struct Link {
+pub struct EmulatedLink {
     stats: Arc<Mutex<LinkStats>>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Link {
+impl EmulatedLink {
     /// Joins two namespaces by devices called `fw0` with these addresses (such as `10.0.0.1/24`).
     ///
     /// Errors: `InvalidArgument` for a link that cannot be, `NotImplemented` where this process may not make
     /// network devices. Cost while packets pass: two system calls for each piece; none while none does.
-    pub fn new(ends: [(&Namespace, &str); 2], config: &LinkConfig) -> Result<Self> {
+    pub fn new(ends: [(&NetworkNamespace, &str); 2], config: &LinkConfig) -> Result<Self> {
         config.check()?;
         let large_packets = config.has_large_packets();
         let [first, second] = ends.map(|(namespace, address)| open_end(namespace, address, large_packets));
@@ -117,12 +117,12 @@ impl Link {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| Error::new(ErrorKind::Io, "making an eventfd").caused_by(error))?;
         let (stop, stats) = (Arc::new(stop), Arc::new(Mutex::new(LinkStats::default())));
-        let mut engine = Engine::new(devices, config, Arc::clone(&stop), Arc::clone(&stats));
+        let mut engine = LinkEngine::new(devices, config, Arc::clone(&stop), Arc::clone(&stats));
         let thread = std::thread::Builder::new().name("netlab-link".to_owned());
         let thread = thread
             .spawn(move || engine.run())
             .map_err(|error| Error::new(ErrorKind::Io, "starting a thread").caused_by(error))?;
-        Ok(Link { stats, stop, thread: Some(thread) })
+        Ok(EmulatedLink { stats, stop, thread: Some(thread) })
     }
 
     /// What went through so far.
@@ -132,9 +132,9 @@ impl Link {
 }
 
 /// Makes the device at one end of a link.
-fn open_end(namespace: &Namespace, address: &str, large_packets: bool) -> Result<Tun> {
+fn open_end(namespace: &NetworkNamespace, address: &str, large_packets: bool) -> Result<TunDevice> {
     let device = namespace
-        .run(|| Tun::new(DEVICE, large_packets))?
+        .run(|| TunDevice::new(DEVICE, large_packets))?
         .map_err(|error| refused("making a network device", error))?;
     // The queue before the device is not the link's: it must never be what drops.
     namespace
@@ -142,7 +142,7 @@ fn open_end(namespace: &Namespace, address: &str, large_packets: bool) -> Result
     Ok(device)
 }
 
-impl Drop for Link {
+impl Drop for EmulatedLink {
     fn drop(&mut self) {
         // An eventfd takes this unless it was told 2^64 times before.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
@@ -162,37 +162,37 @@ const FLIGHT_BYTES_MAX: usize = 1 << 30;
 const NAP_NS_MAX: u64 = 200_000;
 
 /// Everything the thread works with.
-struct Engine {
-    clock: Clock,
+struct LinkEngine {
+    clock: RunClock,
     nap_ns: u64,
-    devices: [Tun; 2],
-    there: Direction,
-    back: Direction,
+    devices: [TunDevice; 2],
+    there: LinkDirection,
+    back: LinkDirection,
     stop: Arc<OwnedFd>,
     shared: Arc<Mutex<LinkStats>>,
 }
 
-struct Direction {
-    line: Bottleneck,
-    flight: Flight,
+struct LinkDirection {
+    line: LinkBottleneck,
+    flight: PacketFlight,
     stats: DirectionStats,
 }
 
-impl Engine {
+impl LinkEngine {
     fn new(
-        devices: [Tun; 2],
+        devices: [TunDevice; 2],
         config: &LinkConfig,
         stop: Arc<OwnedFd>,
         shared: Arc<Mutex<LinkStats>>,
     ) -> Self {
-        let direction = |number| Direction {
-            line: Bottleneck::new(config, number),
-            flight: Flight::new(TUN_READ_BYTES_MAX),
+        let direction = |number| LinkDirection {
+            line: LinkBottleneck::new(config, number),
+            flight: PacketFlight::new(TUN_READ_BYTES_MAX),
             stats: DirectionStats::default(),
         };
         let nap_ns = u64::try_from(config.rtt.as_nanos() / 10).map_or(NAP_NS_MAX, |ns| ns.min(NAP_NS_MAX));
-        Engine {
-            clock: Clock::start(),
+        LinkEngine {
+            clock: RunClock::start(),
             nap_ns,
             devices,
             there: direction(0),
@@ -263,32 +263,32 @@ impl Engine {
     }
 }
 
-impl Direction {
+impl LinkDirection {
     /// Reads what waits at a device; answers whether more may wait.
-    fn take_in(&mut self, from: &Tun, clock: Clock) -> bool {
+    fn take_in(&mut self, from: &TunDevice, clock: RunClock) -> bool {
         for _ in 0..BATCH {
             // A device that is down or gone says so by an error, and has nothing to give.
             let Ok(Some(len)) = from.receive(self.flight.room()) else { return false };
             let Some((header, packet)) = PacketHeader::split(&self.flight.room()[..len]) else { continue };
             let (segments, bytes) = on_the_wire(header, packet.len() as u64);
             match self.line.admit(clock.now_ns(), bytes, segments) {
-                Fate::ArrivesAt(_) if self.flight.is_full(FLIGHT_BYTES_MAX) => {
+                PacketFate::ArrivesAt(_) if self.flight.is_full(FLIGHT_BYTES_MAX) => {
                     self.stats.dropped_by_queue += segments;
                 }
-                Fate::ArrivesAt(due_ns) => {
+                PacketFate::ArrivesAt(due_ns) => {
                     self.flight.push(len, due_ns);
                     self.stats.packets += segments;
                     self.stats.bytes += bytes;
                 }
-                Fate::Overflows => self.stats.dropped_by_queue += segments,
-                Fate::IsLost => self.stats.lost += segments,
+                PacketFate::Overflows => self.stats.dropped_by_queue += segments,
+                PacketFate::IsLost => self.stats.lost += segments,
             }
         }
         true
     }
 
     /// Writes what is due to the other device.
-    fn hand_over(&mut self, to: &Tun, clock: Clock) {
+    fn hand_over(&mut self, to: &TunDevice, clock: RunClock) {
         let mut now_ns = clock.now_ns();
         while let Some(due_ns) = self.flight.due_ns() {
             // Handing over takes time, in which more may have come due.

@@ -1,11 +1,11 @@
 //! Set-ups: how two programs, ping and pong, are started, and what network is between them. Each is a small
 //! TOML file (`docs/reference/networks.md` says how to write one); the usual ones are built in. Words in braces stand for what is
-//! known only when a set-up is started. A [`Wire`] is what lies between the two networks, and how TCP behaves in all of them.
+//! known only when a set-up is started. A [`WireSettings`] is what lies between the two networks, and how TCP behaves in all of them.
 
 mod running;
 mod step;
 
-pub use running::{End, Ends, Programs, Running, Side};
+pub use running::{NetworkEnd, NetworkPair, RunningSetup, SetupPrograms, SetupSide};
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use self::step::run_in;
 use super::lab::set_algorithm;
 use crate::link::DEVICE;
-use crate::{Lab, LabConfig, LinkConfig, Namespace};
+use crate::{LabConfig, LinkConfig, NetworkLab, NetworkNamespace};
 
 /// The built-in set-ups, the reference first, and templates for machines of your own.
 const BUILT_IN: &[(&str, &str)] = &[
@@ -44,7 +44,7 @@ const BUILT_IN: &[(&str, &str)] = &[
 /// Where a set-up runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ground {
+pub enum SetupGround {
     /// In namespaces: two networks, `ping` and `pong`, joined by a wire, and as many others as it names.
     #[default]
     Namespaces,
@@ -55,7 +55,7 @@ pub enum Ground {
 /// How ping and pong are started, and where.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Setup {
+pub struct NetworkSetup {
     /// Its name in tables.
     #[serde(skip)]
     pub name: String,
@@ -63,13 +63,13 @@ pub struct Setup {
     pub description: String,
     /// Where it runs.
     #[serde(default)]
-    pub on: Ground,
+    pub on: SetupGround,
     /// Whether it emulates a machine, whose times then differ from a real one's.
     #[serde(default)]
     pub is_emulated: bool,
     /// Programs that must be there.
     #[serde(default)]
-    pub needs: Vec<Need>,
+    pub needs: Vec<RequiredProgram>,
     /// Words in braces and what they stand for, unless the user says otherwise; empty is for what must be said.
     #[serde(default)]
     pub variables: BTreeMap<String, String>,
@@ -81,17 +81,17 @@ pub struct Setup {
     pub needs_ethernet: bool,
     /// What is done before pong and ping are started, in order.
     #[serde(default)]
-    pub steps: Vec<Step>,
+    pub steps: Vec<SetupStep>,
     /// The one that answers.
-    pub pong: Part,
+    pub pong: ProgramPlace,
     /// The one that asks it.
-    pub ping: Part,
+    pub ping: ProgramPlace,
 }
 
 /// A program that must be there, and the package of Debian that brings it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Need {
+pub struct RequiredProgram {
     /// Its name.
     pub program: String,
     /// Where it comes from.
@@ -101,7 +101,7 @@ pub struct Need {
 /// One step; what it has of these is done in this order.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct SetupStep {
     /// In which network.
     #[serde(rename = "in")]
     pub network: String,
@@ -123,7 +123,7 @@ pub struct Step {
 /// Where one of the two programs runs, and how it is reached.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Part {
+pub struct ProgramPlace {
     /// In which network; `None` on a machine.
     #[serde(rename = "in")]
     pub network: Option<String>,
@@ -139,7 +139,7 @@ pub struct Part {
     pub hidden: bool,
 }
 
-impl Setup {
+impl NetworkSetup {
     /// A built-in one by its name, or one in a file (what has a slash, or ends with `.toml`).
     /// Errors: `InvalidArgument` for a name that is none, or a file that describes no set-up.
     pub fn load(name: &str) -> Result<Self> {
@@ -148,12 +148,13 @@ impl Setup {
                 Error::new(ErrorKind::InvalidArgument, format!("reading the set-up {name}")).caused_by(error)
             })?;
             let stem = Path::new(name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            return Setup::parse(&stem, &text);
+            return NetworkSetup::parse(&stem, &text);
         }
         match BUILT_IN.iter().find(|(known, _)| *known == name) {
-            Some((_, text)) => Setup::parse(name, text),
+            Some((_, text)) => NetworkSetup::parse(name, text),
             None => {
-                let detail = format!("{}; or name a file", unknown_name("set-up", name, &Setup::names()));
+                let detail =
+                    format!("{}; or name a file", unknown_name("set-up", name, &NetworkSetup::names()));
                 Err(Error::new(ErrorKind::InvalidArgument, detail))
             }
         }
@@ -166,14 +167,14 @@ impl Setup {
 
     /// All built-in ones, the reference first.
     pub fn all() -> Result<Vec<Self>> {
-        BUILT_IN.iter().map(|(name, text)| Setup::parse(name, text)).collect()
+        BUILT_IN.iter().map(|(name, text)| NetworkSetup::parse(name, text)).collect()
     }
 
     /// Errors: `InvalidArgument` for what describes no set-up.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("the set-up {name}: {why}"));
-        let setup: Setup = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
-        let setup = Setup { name: name.to_owned(), ..setup };
+        let setup: NetworkSetup = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        let setup = NetworkSetup { name: name.to_owned(), ..setup };
         setup.check().map_err(wrong)?;
         Ok(setup)
     }
@@ -200,18 +201,18 @@ impl Setup {
 
     /// Whether it is one of those that are measured when none is named: in namespaces, and complete.
     pub fn is_usual(&self) -> bool {
-        self.on == Ground::Namespaces && self.is_complete() && !self.emulates()
+        self.on == SetupGround::Namespaces && self.is_complete() && !self.emulates()
     }
 
     /// Where its programs listen: beyond the loopback device only in networks of their own.
     pub fn bind(&self) -> &'static str {
-        if self.on == Ground::Namespaces { "0.0.0.0" } else { "127.0.0.1" }
+        if self.on == SetupGround::Namespaces { "0.0.0.0" } else { "127.0.0.1" }
     }
 
     /// What contradicts itself.
     fn check(&self) -> std::result::Result<(), String> {
         let parts = [&self.ping, &self.pong].map(|part| part.network.as_deref());
-        if self.on == Ground::Machine {
+        if self.on == SetupGround::Machine {
             let has_networks = parts.iter().any(Option::is_some) || !self.networks.is_empty();
             return match has_networks || !self.steps.is_empty() {
                 true => Err("on a machine there are neither networks nor steps".to_owned()),
@@ -233,9 +234,9 @@ impl Setup {
     }
 
     /// The programs that are missing, each with where it comes from.
-    pub fn missing(&self) -> Vec<Need> {
-        let is_missing = |need: &&Need| step::found(&need.program).is_none();
-        let mut missing: Vec<Need> = self.needs.iter().filter(is_missing).cloned().collect();
+    pub fn missing(&self) -> Vec<RequiredProgram> {
+        let is_missing = |need: &&RequiredProgram| step::found(&need.program).is_none();
+        let mut missing: Vec<RequiredProgram> = self.needs.iter().filter(is_missing).cloned().collect();
         let has_container = self.ping.container || self.pong.container;
         missing.extend(has_container.then(step::missing_runtime).flatten());
         missing
@@ -251,7 +252,7 @@ const QUEUE_TIME_MS: u64 = 50;
 
 /// What is between the two networks. By default virtual Ethernet, as fast as the machine is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Wire {
+pub struct WireSettings {
     /// Bits per second, each way: by a token bucket (tbf), or by the link emulator where it is asked for.
     pub rate_bits_per_s: Option<u64>,
     /// A round trip, added by the link emulator.
@@ -270,7 +271,7 @@ pub struct Wire {
     pub congestion_control: Option<String>,
 }
 
-impl Wire {
+impl WireSettings {
     /// Whether packets pass the link emulator.
     pub fn is_emulated(&self) -> bool {
         !self.rtt.is_zero() || self.loss > 0.0
@@ -278,12 +279,12 @@ impl Wire {
 
     /// Whether anything is said about it, and about TCP, that only networks of our own can have.
     fn is_altered(&self) -> bool {
-        let plain = Wire { seed: self.seed, is_offloading: true, ..Wire::default() };
+        let plain = WireSettings { seed: self.seed, is_offloading: true, ..WireSettings::default() };
         *self != plain
     }
 
     /// Makes both networks and joins them.
-    fn lay(&self) -> Result<Lab> {
+    fn lay(&self) -> Result<NetworkLab> {
         let link = LinkConfig {
             rtt: self.rtt,
             rate_bits_per_s: self.rate_bits_per_s,
@@ -294,7 +295,7 @@ impl Wire {
         };
         let congestion_control = self.congestion_control.clone();
         let link = self.is_emulated().then_some(link);
-        let lab = Lab::new(&LabConfig { link, tcp_buffer_bytes: None, congestion_control })?;
+        let lab = NetworkLab::new(&LabConfig { link, tcp_buffer_bytes: None, congestion_control })?;
         for end in [&lab.server, &lab.client] {
             self.shape(end)?;
         }
@@ -302,7 +303,7 @@ impl Wire {
     }
 
     /// Makes one end of the wire what it is to be.
-    fn shape(&self, end: &Namespace) -> Result<()> {
+    fn shape(&self, end: &NetworkNamespace) -> Result<()> {
         if let Some(mtu) = self.mtu_bytes {
             end.ip(&format!("link set {DEVICE} mtu {mtu}"))?;
         }
@@ -316,7 +317,7 @@ impl Wire {
     }
 
     /// Says how large packets may be: `{mtu}` on the wire, and `{mtu-50}`, `{mtu-80}` within an overlay's headers.
-    fn describe(&self, words: &mut Words) {
+    fn describe(&self, words: &mut WordSubstitutions) {
         let mtu = self.mtu_bytes.unwrap_or(MTU_BYTES);
         words.set("mtu", mtu.to_string());
         for headers in HEADERS_BYTES {
@@ -325,7 +326,7 @@ impl Wire {
     }
 
     /// Has TCP behave alike in a network, whatever else it is.
-    fn tune(&self, network: &Namespace) -> Result<()> {
+    fn tune(&self, network: &NetworkNamespace) -> Result<()> {
         // One connection for each request uses up the ports of a client in seconds.
         network.set("net/ipv4/ip_local_port_range", "1024 65535")?;
         network.set("net/ipv4/tcp_tw_reuse", "1")?;
@@ -344,7 +345,7 @@ impl Wire {
 }
 
 /// A token bucket whose burst lets the largest piece through, and a tick's worth of the rate.
-fn limit_rate(end: &Namespace, rate_bits_per_s: u64) -> Result<()> {
+fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64) -> Result<()> {
     let in_a_tick = rate_bits_per_s / 8 / 250;
     let (burst, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);
     let mut command = Command::new("tc");
@@ -358,9 +359,9 @@ fn limit_rate(end: &Namespace, rate_bits_per_s: u64) -> Result<()> {
 
 /// What words stand for.
 #[derive(Clone, Debug, Default)]
-struct Words(BTreeMap<String, String>);
+struct WordSubstitutions(BTreeMap<String, String>);
 
-impl Words {
+impl WordSubstitutions {
     fn set(&mut self, word: &str, value: impl Into<String>) {
         self.0.insert(word.to_owned(), value.into());
     }
@@ -408,24 +409,24 @@ mod tests {
 
     #[test]
     fn all_that_are_built_in_are_sound() {
-        let all = Setup::all().unwrap();
+        let all = NetworkSetup::all().unwrap();
         assert_eq!(all[0].name, "bare", "the reference is the first");
         let usual: Vec<_> =
             all.iter().filter(|setup| setup.is_usual()).map(|setup| setup.name.as_str()).collect();
         assert!(usual.len() >= 9 && !usual.contains(&"loopback"), "{usual:?}");
         let templates: Vec<_> = all.iter().filter(|setup| !setup.is_complete()).collect();
-        assert!(templates.iter().all(|setup| setup.on == Ground::Machine) && templates.len() >= 3);
+        assert!(templates.iter().all(|setup| setup.on == SetupGround::Machine) && templates.len() >= 3);
     }
 
     #[test]
     fn what_describes_no_set_up_is_refused() {
         let parts = "[ping]\nin = \"ping\"\naddress = \"a\"\n[pong]\nin = \"pong\"\naddress = \"b\"\n";
         let refused = |text: String| {
-            let error = Setup::parse("x", &text).expect_err("it is no set-up");
+            let error = NetworkSetup::parse("x", &text).expect_err("it is no set-up");
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             error.to_string()
         };
-        assert!(Setup::parse("x", &format!("description = \"d\"\n{parts}")).is_ok());
+        assert!(NetworkSetup::parse("x", &format!("description = \"d\"\n{parts}")).is_ok());
         assert!(refused(parts.to_owned()).contains("description"));
         assert!(refused(format!("description = \"d\"\ncolour = 1\n{parts}")).contains("colour"));
         let elsewhere = parts.replace("in = \"pong\"", "in = \"moon\"");
@@ -433,15 +434,15 @@ mod tests {
         let nowhere = parts.replace("in = \"pong\"\n", "");
         assert!(refused(format!("description = \"d\"\n{nowhere}")).contains("`in`"));
         assert!(refused(format!("description = \"d\"\non = \"machine\"\n{parts}")).contains("neither"));
-        let unknown = Setup::load("moon").expect_err("it is none").to_string();
+        let unknown = NetworkSetup::load("moon").expect_err("it is none").to_string();
         assert!(unknown.contains("bare"), "{unknown}");
     }
 
     #[test]
     fn packets_of_an_overlay_fit_into_those_of_the_wire() {
         let filled = |mtu_bytes| {
-            let mut words = Words::default();
-            Wire { mtu_bytes, ..Wire::default() }.describe(&mut words);
+            let mut words = WordSubstitutions::default();
+            WireSettings { mtu_bytes, ..WireSettings::default() }.describe(&mut words);
             words.fill("{mtu} {mtu-50} {mtu-80}").unwrap()
         };
         assert_eq!(filled(None), "1500 1450 1420");
@@ -450,16 +451,16 @@ mod tests {
 
     #[test]
     fn a_wire_of_which_nothing_is_said_is_not_altered() {
-        let plain = Wire { is_offloading: true, seed: 7, ..Wire::default() };
+        let plain = WireSettings { is_offloading: true, seed: 7, ..WireSettings::default() };
         assert!(!plain.is_altered());
-        assert!(Wire { rate_bits_per_s: Some(1), ..plain.clone() }.is_altered());
-        assert!(Wire { congestion_control: Some("reno".to_owned()), ..plain.clone() }.is_altered());
-        assert!(Wire { is_offloading: false, ..plain }.is_altered());
+        assert!(WireSettings { rate_bits_per_s: Some(1), ..plain.clone() }.is_altered());
+        assert!(WireSettings { congestion_control: Some("reno".to_owned()), ..plain.clone() }.is_altered());
+        assert!(WireSettings { is_offloading: false, ..plain }.is_altered());
     }
 
     #[test]
     fn words_are_replaced_and_other_braces_stay() {
-        let mut words = Words::default();
+        let mut words = WordSubstitutions::default();
         words.set("port", "8080");
         words.set("host", "");
         assert_eq!(words.fill("dnat to 172.17.0.2:{port}; }").unwrap(), "dnat to 172.17.0.2:8080; }");

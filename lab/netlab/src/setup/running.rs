@@ -1,5 +1,5 @@
 //! A set-up that is up: its networks, what joins them, and the programs in them. What these say is kept in memory until
-//! somebody wants to know why one failed. [`Ends`] are the networks for programs of the user's own: no ping, no pong.
+//! somebody wants to know why one failed. [`NetworkPair`] are the networks for programs of the user's own: no ping, no pong.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::step::{self, Daemon, command, contained, start_in};
-use super::{Ground, Part, Setup, Wire, Words};
+use super::step::{self, SetupDaemon, command, contained, start_in};
+use super::{NetworkSetup, ProgramPlace, SetupGround, WireSettings, WordSubstitutions};
 use crate::lab::{CLIENT_ADDRESS, SERVER_ADDRESS};
-use crate::{Lab, LinkStats, Mounts, Namespace, Process};
+use crate::{LinkStats, MountNamespace, NamespaceProcess, NetworkLab, NetworkNamespace};
 
 /// How long a program may take until it takes connections.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// What is run in set-ups.
 #[derive(Clone, Debug)]
-pub struct Programs {
+pub struct SetupPrograms {
     /// The program that is `{fordway}`.
     pub fordway: PathBuf,
     /// How pong is started where the set-up does not say it.
@@ -39,10 +39,10 @@ pub struct Programs {
     pub ports: (u16, u16),
 }
 
-impl Programs {
+impl SetupPrograms {
     /// For a set-up whose networks alone are wanted.
     pub(super) fn none(fordway: &Path) -> Self {
-        Programs {
+        SetupPrograms {
             fordway: fordway.to_path_buf(),
             pong: Vec::new(),
             ping: Vec::new(),
@@ -56,7 +56,7 @@ impl Programs {
 
 /// One of the two sides of a set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum SetupSide {
     /// Where the one is that asks.
     Ping,
     /// Where the one is that answers.
@@ -65,38 +65,43 @@ pub enum Side {
 
 /// A set-up that is up. All of it is gone when this is dropped, and when this process ends, however it does.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningSetup {
     // In the order in which they are taken down.
-    ping: Daemon,
-    pong: Daemon,
-    daemons: Vec<(Side, Daemon)>,
-    networks: BTreeMap<String, Namespace>,
-    ping_network: Option<Namespace>,
-    lab: Option<Lab>,
+    ping: SetupDaemon,
+    pong: SetupDaemon,
+    daemons: Vec<(SetupSide, SetupDaemon)>,
+    networks: BTreeMap<String, NetworkNamespace>,
+    ping_network: Option<NetworkNamespace>,
+    lab: Option<NetworkLab>,
     is_pong_elsewhere: bool,
     /// Where ping is asked, such as `127.0.0.1:8081`.
     pub ping_address: String,
 }
 
-impl Running {
+impl RunningSetup {
     /// Lays the wire, takes the steps, and starts pong and ping; both take connections when this returns.
     /// `stop` is asked whether to give up.
     ///
     /// Errors: `NotImplemented` where a program or a right is missing, `InvalidArgument` for a word that stands for
     /// nothing, `Unavailable` or `Timeout` for a program that does not come up, with what it said.
-    pub fn start(setup: &Setup, wire: &Wire, programs: &Programs, stop: &dyn Fn() -> bool) -> Result<Self> {
-        Running::check_programs(setup)?;
+    pub fn start(
+        setup: &NetworkSetup,
+        wire: &WireSettings,
+        programs: &SetupPrograms,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Self> {
+        RunningSetup::check_programs(setup)?;
         check_wire(setup, wire)?;
         match setup.on {
-            Ground::Machine => Site::machine(setup, programs)?.start(setup, programs, stop),
-            Ground::Namespaces => {
+            SetupGround::Machine => LaunchSite::machine(setup, programs)?.start(setup, programs, stop),
+            SetupGround::Namespaces => {
                 let lab = wire.lay()?;
-                Site::namespaces(setup, wire, programs, lab)?.start(setup, programs, stop)
+                LaunchSite::namespaces(setup, wire, programs, lab)?.start(setup, programs, stop)
             }
         }
     }
 
-    pub(super) fn check_programs(setup: &Setup) -> Result<()> {
+    pub(super) fn check_programs(setup: &NetworkSetup) -> Result<()> {
         let missing = setup.missing();
         let [need, ..] = &missing[..] else { return Ok(()) };
         let detail = format!("there is no program `{}`; install {}", need.program, need.package);
@@ -104,7 +109,7 @@ impl Running {
     }
 
     /// The network from which ping is asked; `None` for this process's.
-    pub fn ping_network(&self) -> Option<&Namespace> {
+    pub fn ping_network(&self) -> Option<&NetworkNamespace> {
         self.ping_network.as_ref()
     }
 
@@ -116,9 +121,9 @@ impl Running {
 
     /// Keeps the processes of a side, its daemons included, on these processors.
     /// Errors: `InvalidArgument` for processors that are not there.
-    pub fn pin(&self, side: Side, cpus: &[usize]) -> Result<()> {
+    pub fn pin(&self, side: SetupSide, cpus: &[usize]) -> Result<()> {
         let daemons = self.daemons.iter().filter(|(of, _)| *of == side).map(|(_, daemon)| daemon);
-        let own = if side == Side::Ping { &self.ping } else { &self.pong };
+        let own = if side == SetupSide::Ping { &self.ping } else { &self.pong };
         for daemon in daemons.chain([own]) {
             let family = fordway_sys::descendants(daemon.process.id()).unwrap_or_default();
             for process in family {
@@ -137,7 +142,7 @@ impl Running {
 
     /// What went through the link emulator; `None` without one.
     pub fn stats(&self) -> Option<LinkStats> {
-        self.lab.as_ref().and_then(Lab::stats)
+        self.lab.as_ref().and_then(NetworkLab::stats)
     }
 
     /// The parameters that decide about throughput, as they are in ping's network; empty on a machine.
@@ -156,13 +161,13 @@ impl Running {
 }
 
 /// Errors: `NotImplemented` for a wire that the set-up cannot have.
-pub(super) fn check_wire(setup: &Setup, wire: &Wire) -> Result<()> {
+pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()> {
     let why = match setup.on {
-        Ground::Machine if wire.is_altered() => {
+        SetupGround::Machine if wire.is_altered() => {
             "it runs in networks that are there already, where nothing can be said about packets and TCP; \
              leave out the options that do, or leave out the set-up"
         }
-        Ground::Namespaces if setup.needs_ethernet && wire.is_emulated() => {
+        SetupGround::Namespaces if setup.needs_ethernet && wire.is_emulated() => {
             "it bridges the wire, and the link emulator carries packets without Ethernet's headers; \
              leave out the round trip and the loss (--rate alone needs no emulator)"
         }
@@ -172,28 +177,33 @@ pub(super) fn check_wire(setup: &Setup, wire: &Wire) -> Result<()> {
 }
 
 /// A place where programs can be started.
-pub(super) struct Site {
-    pub(super) words: Words,
-    networks: BTreeMap<String, Namespace>,
-    mounts: Option<Mounts>,
-    pub(super) lab: Option<Lab>,
-    pub(super) daemons: Vec<(Side, Daemon)>,
+pub(super) struct LaunchSite {
+    pub(super) words: WordSubstitutions,
+    networks: BTreeMap<String, NetworkNamespace>,
+    mounts: Option<MountNamespace>,
+    pub(super) lab: Option<NetworkLab>,
+    pub(super) daemons: Vec<(SetupSide, SetupDaemon)>,
 }
 
-impl Site {
-    fn machine(setup: &Setup, programs: &Programs) -> Result<Self> {
+impl LaunchSite {
+    fn machine(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<Self> {
         let words = words(setup, programs)?;
-        Ok(Site { words, networks: BTreeMap::new(), mounts: None, lab: None, daemons: Vec::new() })
+        Ok(LaunchSite { words, networks: BTreeMap::new(), mounts: None, lab: None, daemons: Vec::new() })
     }
 
-    pub(super) fn namespaces(setup: &Setup, wire: &Wire, programs: &Programs, lab: Lab) -> Result<Self> {
-        let mounts = Mounts::new()?;
+    pub(super) fn namespaces(
+        setup: &NetworkSetup,
+        wire: &WireSettings,
+        programs: &SetupPrograms,
+        lab: NetworkLab,
+    ) -> Result<Self> {
+        let mounts = MountNamespace::new()?;
         let mut networks = BTreeMap::from([
             ("ping".to_owned(), lab.client.clone()),
             ("pong".to_owned(), lab.server.clone()),
         ]);
         for name in &setup.networks {
-            networks.insert(name.clone(), Namespace::new()?);
+            networks.insert(name.clone(), NetworkNamespace::new()?);
         }
         let mut words = words(setup, programs)?;
         wire.describe(&mut words);
@@ -202,22 +212,27 @@ impl Site {
             words.set(name, network.path().display().to_string());
         }
         let mut site =
-            Site { words, networks, mounts: Some(mounts.clone()), lab: Some(lab), daemons: Vec::new() };
+            LaunchSite { words, networks, mounts: Some(mounts.clone()), lab: Some(lab), daemons: Vec::new() };
         for (number, step) in setup.steps.iter().enumerate() {
             let taken = step.take(&site.networks[&step.network], &mounts, &site.words);
             let daemon = taken.map_err(|error| in_step(number + 1, error))?;
-            let side = if step.network.starts_with("ping") { Side::Ping } else { Side::Pong };
+            let side = if step.network.starts_with("ping") { SetupSide::Ping } else { SetupSide::Pong };
             site.daemons.extend(daemon.map(|daemon| (side, daemon)));
         }
         Ok(site)
     }
 
-    fn start(mut self, setup: &Setup, programs: &Programs, stop: &dyn Fn() -> bool) -> Result<Running> {
+    fn start(
+        mut self,
+        setup: &NetworkSetup,
+        programs: &SetupPrograms,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<RunningSetup> {
         let (pong_port, ping_port) = programs.ports;
         let pong_address = self.words.fill(&setup.pong.address)?;
         self.words.set("pong-address", &pong_address);
         let ping_address = at(&self.words.fill(&setup.ping.address)?, ping_port);
-        if setup.on == Ground::Machine {
+        if setup.on == SetupGround::Machine {
             let pong_address = (!setup.pong.hidden).then(|| at(&pong_address, pong_port));
             [Some(&ping_address), pong_address.as_ref()]
                 .into_iter()
@@ -231,17 +246,23 @@ impl Site {
         }
         let mut ping = self.launch("ping", &setup.ping, &programs.ping, &[])?;
         wait_for_port(asker.as_ref(), &mut ping, &ping_address, ("ping", stop))?;
-        let is_pong_elsewhere = setup.on == Ground::Machine && setup.pong.command.is_some();
-        let Site { networks, lab, daemons, .. } = self;
+        let is_pong_elsewhere = setup.on == SetupGround::Machine && setup.pong.command.is_some();
+        let LaunchSite { networks, lab, daemons, .. } = self;
         let ping_network = asker;
-        Ok(Running { ping, pong, daemons, networks, ping_network, lab, is_pong_elsewhere, ping_address })
+        Ok(RunningSetup { ping, pong, daemons, networks, ping_network, lab, is_pong_elsewhere, ping_address })
     }
 
-    pub(super) fn network_of(&self, part: &Part) -> Option<&Namespace> {
+    pub(super) fn network_of(&self, part: &ProgramPlace) -> Option<&NetworkNamespace> {
         self.networks.get(part.network.as_deref()?)
     }
 
-    fn launch(&self, name: &str, part: &Part, usual: &[String], options: &[String]) -> Result<Daemon> {
+    fn launch(
+        &self,
+        name: &str,
+        part: &ProgramPlace,
+        usual: &[String],
+        options: &[String],
+    ) -> Result<SetupDaemon> {
         let mut words = self.words.fill_all(part.command.as_deref().unwrap_or(usual))?;
         words.extend(options.iter().cloned());
         let (Some(network), Some(mounts)) = (self.network_of(part), &self.mounts) else {
@@ -255,17 +276,17 @@ impl Site {
 }
 
 /// Starts a command where this process is.
-fn start_here(words: &[String]) -> Result<Daemon> {
-    let log = Log::new()?;
+fn start_here(words: &[String]) -> Result<SetupDaemon> {
+    let log = ProgramLog::new()?;
     let mut command = command(words)?;
     command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
-    Ok(Daemon { process: Process::start_here(command)?, log })
+    Ok(SetupDaemon { process: NamespaceProcess::start_here(command)?, log })
 }
 
-fn words(setup: &Setup, programs: &Programs) -> Result<Words> {
-    let mut words = Words::default();
+fn words(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<WordSubstitutions> {
+    let mut words = WordSubstitutions::default();
     words.set("fordway", programs.fordway.display().to_string());
-    words.set("scratch", Mounts::SCRATCH);
+    words.set("scratch", MountNamespace::SCRATCH);
     words.set("port", programs.ports.0.to_string());
     words.set("ping-port", programs.ports.1.to_string());
     words.set("ping-host", CLIENT_ADDRESS);
@@ -311,8 +332,8 @@ fn takes_connections(address: &str) -> bool {
 
 /// Waits until there is somebody who takes connections, as seen from `network`.
 fn wait_for_port(
-    network: Option<&Namespace>,
-    daemon: &mut Daemon,
+    network: Option<&NetworkNamespace>,
+    daemon: &mut SetupDaemon,
     address: &str,
     (name, stop): (&str, &dyn Fn() -> bool),
 ) -> Result<()> {
@@ -347,9 +368,9 @@ const DISCARD: u16 = 9;
 
 /// Where programs of one side run, and how the other side's reach them.
 #[derive(Clone, Debug)]
-pub struct End {
+pub struct NetworkEnd {
     /// The network.
-    pub network: Namespace,
+    pub network: NetworkNamespace,
     /// Its address on the way to the other end.
     pub address: IpAddr,
 }
@@ -357,47 +378,47 @@ pub struct End {
 /// A set-up whose networks are up, between two ends that reach each other. All of it is gone when this is
 /// dropped, and when this process ends, however it does.
 #[derive(Debug)]
-pub struct Ends {
+pub struct NetworkPair {
     /// Where ping would be.
-    pub near: End,
+    pub near: NetworkEnd,
     /// Where pong would be.
-    pub far: End,
-    _daemons: Vec<(Side, Daemon)>,
-    _lab: Option<Lab>,
+    pub far: NetworkEnd,
+    _daemons: Vec<(SetupSide, SetupDaemon)>,
+    _lab: Option<NetworkLab>,
 }
 
-impl Ends {
+impl NetworkPair {
     /// Lays the wire and takes the steps. `fordway` is the program that steps may start.
     ///
     /// Errors: `InvalidArgument` for a set-up that is not networks alone; `NotImplemented` where a program or a
     /// right is missing, or where addresses are translated, so that only one end reaches the other.
-    pub fn lay(setup: &Setup, wire: &Wire, fordway: &Path) -> Result<Self> {
+    pub fn lay(setup: &NetworkSetup, wire: &WireSettings, fordway: &Path) -> Result<Self> {
         check(setup)?;
-        Running::check_programs(setup)?;
+        RunningSetup::check_programs(setup)?;
         check_wire(setup, wire)?;
-        let site = Site::namespaces(setup, wire, &Programs::none(fordway), wire.lay()?)?;
-        let network_of = |part: &Part| {
+        let site = LaunchSite::namespaces(setup, wire, &SetupPrograms::none(fordway), wire.lay()?)?;
+        let network_of = |part: &ProgramPlace| {
             let found = site.network_of(part).cloned();
             found.ok_or_else(|| Error::new(ErrorKind::Internal, "a part of a set-up without its network"))
         };
         let (near, far) = (network_of(&setup.ping)?, network_of(&setup.pong)?);
-        let far = End { address: parse(&site.words.fill(&setup.pong.address)?)?, network: far };
-        let near = End { address: near.run(|| own_address(far.address))??, network: near };
+        let far = NetworkEnd { address: parse(&site.words.fill(&setup.pong.address)?)?, network: far };
+        let near = NetworkEnd { address: near.run(|| own_address(far.address))??, network: near };
         for (from, to) in [(&near, &far), (&far, &near)] {
             reach(from, to)?;
         }
-        Ok(Ends { near, far, _daemons: site.daemons, _lab: site.lab })
+        Ok(NetworkPair { near, far, _daemons: site.daemons, _lab: site.lab })
     }
 }
 
-fn check(setup: &Setup) -> Result<()> {
-    let is_special = |part: &Part| part.container || part.command.is_some();
+fn check(setup: &NetworkSetup) -> Result<()> {
+    let is_special = |part: &ProgramPlace| part.container || part.command.is_some();
     let why = match setup.on {
-        Ground::Machine => "it has no networks of its own",
-        Ground::Namespaces if is_special(&setup.ping) || is_special(&setup.pong) => {
+        SetupGround::Machine => "it has no networks of its own",
+        SetupGround::Namespaces if is_special(&setup.ping) || is_special(&setup.pong) => {
             "it says itself how its programs are started, as in containers that see no files of this machine"
         }
-        Ground::Namespaces => return Ok(()),
+        SetupGround::Namespaces => return Ok(()),
     };
     let detail = format!("the set-up {} cannot hold other programs: {why}", setup.name);
     Err(Error::new(ErrorKind::InvalidArgument, detail))
@@ -422,7 +443,7 @@ fn own_address(other: IpAddr) -> Result<IpAddr> {
 }
 
 /// Makes one connection. Behind translation an end does not have the address that it is reached at, or none.
-fn reach(from: &End, to: &End) -> Result<()> {
+fn reach(from: &NetworkEnd, to: &NetworkEnd) -> Result<()> {
     let failed = |error: std::io::Error| {
         let detail = format!(
             "the two ends do not reach each other at addresses of their own ({} to {}), as is the case \
@@ -443,12 +464,12 @@ const TOLD_BYTES_MAX: u64 = 2_000;
 
 /// A file without a name that programs write to.
 #[derive(Debug)]
-pub(super) struct Log(File);
+pub(super) struct ProgramLog(File);
 
-impl Log {
+impl ProgramLog {
     pub(super) fn new() -> Result<Self> {
         let made = memfd_create("fordway-log", MemfdFlags::CLOEXEC).map_err(std::io::Error::from);
-        made.map(|file| Log(file.into()))
+        made.map(|file| ProgramLog(file.into()))
             .map_err(|error| Error::new(ErrorKind::Io, "making a file in memory").caused_by(error))
     }
 

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use serde_json::json;
 
-use super::running::Log;
-use super::{Need, Step, Words};
-use crate::{Mounts, Namespace, Process};
+use super::running::ProgramLog;
+use super::{RequiredProgram, SetupStep, WordSubstitutions};
+use crate::{MountNamespace, NamespaceProcess, NetworkNamespace};
 
 /// How long a daemon may take until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(15);
@@ -27,9 +27,9 @@ const FOR_ROOT: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 /// A program of the set-up that goes on, and what it says.
 #[derive(Debug)]
-pub(super) struct Daemon {
-    pub(super) process: Process,
-    pub(super) log: Log,
+pub(super) struct SetupDaemon {
+    pub(super) process: NamespaceProcess,
+    pub(super) log: ProgramLog,
 }
 
 /// PATH with the places for root's programs.
@@ -43,9 +43,14 @@ pub(super) fn found(program: &str) -> Option<PathBuf> {
     candidates.into_iter().find(|path| path.is_file())
 }
 
-impl Step {
+impl SetupStep {
     /// Does all that the step says; what goes on is returned.
-    pub(super) fn take(&self, network: &Namespace, mounts: &Mounts, words: &Words) -> Result<Option<Daemon>> {
+    pub(super) fn take(
+        &self,
+        network: &NetworkNamespace,
+        mounts: &MountNamespace,
+        words: &WordSubstitutions,
+    ) -> Result<Option<SetupDaemon>> {
         for (parameter, value) in &self.set {
             network.set(parameter, &words.fill(value)?)?;
         }
@@ -65,9 +70,9 @@ impl Step {
     }
 }
 
-impl Daemon {
+impl SetupDaemon {
     /// Errors: `Unavailable` if it ended, `Timeout` if it takes too long.
-    fn wait_for(&mut self, network: &Namespace, mounts: &Mounts, file: &Path) -> Result<()> {
+    fn wait_for(&mut self, network: &NetworkNamespace, mounts: &MountNamespace, file: &Path) -> Result<()> {
         let since = Instant::now();
         let device = file.strip_prefix("/sys/class/net").ok().map(Path::to_path_buf);
         while !is_there(network, mounts, file, device.as_deref())? {
@@ -87,7 +92,12 @@ impl Daemon {
     }
 }
 
-fn is_there(network: &Namespace, mounts: &Mounts, file: &Path, device: Option<&Path>) -> Result<bool> {
+fn is_there(
+    network: &NetworkNamespace,
+    mounts: &MountNamespace,
+    file: &Path,
+    device: Option<&Path>,
+) -> Result<bool> {
     match device {
         // What is mounted at /sys shows the devices of another network.
         Some(device) => {
@@ -121,15 +131,15 @@ pub(super) fn command(words: &[String]) -> Result<Command> {
 
 /// Runs a command to its end. Errors: `Io` with what it said where that was not good.
 pub(super) fn run_in(
-    network: &Namespace,
-    mounts: Option<&Mounts>,
+    network: &NetworkNamespace,
+    mounts: Option<&MountNamespace>,
     mut command: Command,
     input: Option<String>,
 ) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.env("PATH", path()).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let run = || -> Result<std::io::Result<std::process::Output>> {
-        mounts.map_or(Ok(()), Mounts::enter)?;
+        mounts.map_or(Ok(()), MountNamespace::enter)?;
         Ok(finish(command, input))
     };
     let failed = |error: std::io::Error| match error.kind() {
@@ -160,15 +170,19 @@ fn finish(mut command: Command, input: Option<String>) -> std::io::Result<std::p
 }
 
 /// Starts a command that goes on, with all that it starts.
-pub(super) fn start_in(network: &Namespace, mounts: &Mounts, mut command: Command) -> Result<Daemon> {
-    let log = Log::new()?;
+pub(super) fn start_in(
+    network: &NetworkNamespace,
+    mounts: &MountNamespace,
+    mut command: Command,
+) -> Result<SetupDaemon> {
+    let log = ProgramLog::new()?;
     // An input that ends when this process does tells programs elsewhere that nobody wants them any more.
     command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
-    Ok(Daemon { process: network.start_within(mounts, command)?, log })
+    Ok(SetupDaemon { process: network.start_within(mounts, command)?, log })
 }
 
 /// A program that runs containers.
-struct Runtime {
+struct ContainerRuntime {
     program: &'static str,
     options: &'static [&'static str],
     /// What is done about cgroups, which outlive a killed process, before it is started: a script.
@@ -176,15 +190,15 @@ struct Runtime {
 }
 
 /// Those that are known, the best first.
-const RUNTIMES: [Runtime; 2] = [
+const RUNTIMES: [ContainerRuntime; 2] = [
     // It does without, and gives up at some of their layouts even so, unless there are none to be seen.
-    Runtime {
+    ContainerRuntime {
         program: "crun",
         options: &["--cgroup-manager=disabled"],
         prepare: "mount -t tmpfs none /sys/fs/cgroup",
     },
     // It makes some. Those of runs that were killed are empty; of others, none can be removed.
-    Runtime {
+    ContainerRuntime {
         program: "runc",
         options: &[],
         prepare: "find /sys/fs/cgroup -depth -type d -name 'fordway-p[io]ng-*' -exec rmdir '{}' + 2>/dev/null || true",
@@ -194,26 +208,26 @@ const RUNTIMES: [Runtime; 2] = [
 /// How many containers this process has described: their names are told apart by it.
 static DESCRIBED: AtomicU32 = AtomicU32::new(0);
 
-fn runtime() -> Option<&'static Runtime> {
+fn runtime() -> Option<&'static ContainerRuntime> {
     RUNTIMES.iter().find(|runtime| found(runtime.program).is_some())
 }
 
 /// The runtime to install where there is none.
-pub(super) fn missing_runtime() -> Option<Need> {
+pub(super) fn missing_runtime() -> Option<RequiredProgram> {
     let [best, ..] = &RUNTIMES;
     let program = best.program.to_owned();
-    runtime().is_none().then(|| Need { package: program.clone(), program })
+    runtime().is_none().then(|| RequiredProgram { package: program.clone(), program })
 }
 
 /// Writes what the runtime needs, and returns the command that runs `command` in a container called `name`.
 /// Errors: `NotImplemented` where there is no runtime.
-pub(super) fn contained(mounts: &Mounts, name: &str, command: &[String]) -> Result<Vec<String>> {
+pub(super) fn contained(mounts: &MountNamespace, name: &str, command: &[String]) -> Result<Vec<String>> {
     let runtime = runtime().ok_or_else(|| {
         Error::new(ErrorKind::NotImplemented, "there is neither `crun` nor `runc`; install crun")
     })?;
     let program = command.first().map(PathBuf::from).unwrap_or_default();
     let config = container_config(name, command, &files_of(&program)?).to_string();
-    let bundle = format!("{}/{name}", Mounts::SCRATCH);
+    let bundle = format!("{}/{name}", MountNamespace::SCRATCH);
     let write = || {
         std::fs::create_dir_all(format!("{bundle}/root"))?;
         std::fs::write(format!("{bundle}/config.json"), config)

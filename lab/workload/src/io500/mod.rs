@@ -10,17 +10,17 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use fordway_measure::{LaneScore, Scores};
-use fordway_store::{Entry, Error, ErrorKind, GetOptions, Key, ListQuery, Result};
+use fordway_measure::{Io500Scores, LaneScore};
+use fordway_store::{Error, ErrorKind, GetOptions, Key, ListEntry, ListQuery, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
 
 use crate::bench::LaneResults;
-use crate::ior::{self, Mapping, Shape};
-use crate::mdtest::{Files, HARD_BYTES, Removal};
-use crate::phase::{Crew, Recorder};
-use crate::site::Means;
-use crate::{PhaseResult, Site};
+use crate::ior::{self, IorMapping, IorShape};
+use crate::mdtest::{FileRemoval, HARD_BYTES, MdtestShape};
+use crate::phase::{PhaseRecorder, WorkloadRank};
+use crate::site::SiteMeans;
+use crate::{PhaseResult, WorkloadSite};
 
 /// What a run must last to count, by IO500's rules: the stonewall of every writing phase.
 pub const COMPLIANT_SECONDS: u64 = 300;
@@ -44,8 +44,8 @@ pub struct Io500Plan {
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub hard_files: u64,
     /// How a file is removed on S3
-    #[arg(long, value_enum, default_value_t = Removal::Direct)]
-    pub delete: Removal,
+    #[arg(long, value_enum, default_value_t = FileRemoval::Direct)]
+    pub delete: FileRemoval,
 }
 
 /// Bytes of one transfer of ior-easy.
@@ -85,7 +85,7 @@ impl Io500Plan {
         Ok(())
     }
 
-    pub(crate) fn run(&self, crew: &Crew, site: &Site) -> Result<Vec<PhaseResult>> {
+    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<Vec<PhaseResult>> {
         let (easy, hard) = (self.ior("ior-easy"), self.ior("ior-hard"));
         let (many, shared) = (self.mdtest("mdtest-easy"), self.mdtest("mdtest-hard"));
         let mut results = Vec::new();
@@ -109,9 +109,9 @@ impl Io500Plan {
         Ok(results)
     }
 
-    fn ior(&self, name: &str) -> Shape {
+    fn ior(&self, name: &str) -> IorShape {
         let is_easy = name == "ior-easy";
-        Shape {
+        IorShape {
             name: name.into(),
             transfer_bytes: if is_easy { EASY_TRANSFER_BYTES } else { HARD_TRANSFER_BYTES },
             block_bytes: match is_easy {
@@ -123,15 +123,15 @@ impl Io500Plan {
             is_random: false,
             shift: 1,
             wall: Some(Duration::from_secs(self.stonewall)),
-            mapping: Mapping::Fragment,
+            mapping: IorMapping::Fragment,
             fsync: false,
             seed: 1,
         }
     }
 
-    fn mdtest(&self, name: &str) -> Files {
+    fn mdtest(&self, name: &str) -> MdtestShape {
         let is_easy = name == "mdtest-easy";
-        Files {
+        MdtestShape {
             name: name.into(),
             bytes: if is_easy { 0 } else { HARD_BYTES },
             items: if is_easy { self.easy_files } else { self.hard_files },
@@ -148,37 +148,39 @@ const WANTED: &str = "01";
 
 /// What was looked at, and what of it was wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Found {
+struct FindCounts {
     seen: u64,
     wanted: u64,
 }
 
 /// Puts the object that later ones are newer than, and answers when it was written by the clock of
 /// the lane.
-fn timestamp(crew: &Crew, site: &Site) -> Result<SystemTime> {
+fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
     let key = Key::new(TIMESTAMP_KEY)?;
     crew.first_does(|| site.target().put(&key, b"timestamp"))?;
     match site.means() {
-        Means::Files(dir) => modified(&dir.join(TIMESTAMP_KEY)),
-        Means::Objects(store, bucket) => Ok(store.head(bucket, &key, &GetOptions::default())?.modified),
+        SiteMeans::Files(dir) => modified(&dir.join(TIMESTAMP_KEY)),
+        SiteMeans::Objects(store, bucket) => Ok(store.head(bucket, &key, &GetOptions::default())?.modified),
     }
 }
 
 /// Looks through the files of `sets`; of the last, each rank wrote `items`, which decides what must be
 /// found.
 fn find(
-    crew: &Crew,
-    site: &Site,
-    sets: &[&Files],
+    crew: &WorkloadRank,
+    site: &WorkloadSite,
+    sets: &[&MdtestShape],
     newer_than: SystemTime,
     items: u64,
 ) -> Result<PhaseResult> {
     let rank = (crew.team.rank() + 1) % crew.team.size();
-    let work = |recorder: &mut Recorder| {
-        let mut found = Found::default();
+    let work = |recorder: &mut PhaseRecorder| {
+        let mut found = FindCounts::default();
         for files in sets {
             match look(site, &files.prefix(rank), newer_than) {
-                Ok(one) => found = Found { seen: found.seen + one.seen, wanted: found.wanted + one.wanted },
+                Ok(one) => {
+                    found = FindCounts { seen: found.seen + one.seen, wanted: found.wanted + one.wanted }
+                }
                 Err(error) => recorder.expect(0, Err(error)),
             }
         }
@@ -204,19 +206,19 @@ fn is_wanted(key: &str) -> bool {
     key.rsplit('/').next().is_some_and(|name| name.contains(WANTED))
 }
 
-fn look(site: &Site, prefix: &str, newer_than: SystemTime) -> Result<Found> {
+fn look(site: &WorkloadSite, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
     match site.means() {
-        Means::Files(dir) => look_at_files(&dir, prefix, newer_than),
-        Means::Objects(..) => look_at_objects(site, prefix, newer_than),
+        SiteMeans::Files(dir) => look_at_files(&dir, prefix, newer_than),
+        SiteMeans::Objects(..) => look_at_objects(site, prefix, newer_than),
     }
 }
 
 /// As find(1) does: the names first, then the attributes of those that fit.
-fn look_at_files(dir: &Path, prefix: &str, newer_than: SystemTime) -> Result<Found> {
+fn look_at_files(dir: &Path, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
     let (parent, start) = prefix.rsplit_once('/').unwrap_or(("", prefix));
     let parent = dir.join(parent);
     let failed = |error| Error::new(ErrorKind::Io, format!("listing {}", parent.display())).caused_by(error);
-    let mut found = Found::default();
+    let mut found = FindCounts::default();
     for entry in std::fs::read_dir(&parent).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name();
@@ -231,12 +233,12 @@ fn look_at_files(dir: &Path, prefix: &str, newer_than: SystemTime) -> Result<Fou
     Ok(found)
 }
 
-fn look_at_objects(site: &Site, prefix: &str, newer_than: SystemTime) -> Result<Found> {
-    let Means::Objects(store, bucket) = site.means() else { return Err(ErrorKind::Internal.into()) };
-    let (mut query, mut found) = (ListQuery::prefix(prefix), Found::default());
+fn look_at_objects(site: &WorkloadSite, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
+    let SiteMeans::Objects(store, bucket) = site.means() else { return Err(ErrorKind::Internal.into()) };
+    let (mut query, mut found) = (ListQuery::prefix(prefix), FindCounts::default());
     loop {
         let page = store.list(bucket, &query)?;
-        for object in page.entries.iter().filter_map(Entry::object) {
+        for object in page.entries.iter().filter_map(ListEntry::object) {
             found.seen += 1;
             let is_newer = object.modified >= newer_than;
             found.wanted += u64::from(is_newer && object.size == HARD_BYTES && is_wanted(&object.key));
@@ -267,7 +269,7 @@ const METADATA: [&str; 8] = [
 ];
 
 /// The scores of `results`; `None` if a phase is missing, failed in part, or did nothing.
-fn scores_of(results: &[PhaseResult]) -> Option<Scores> {
+fn scores_of(results: &[PhaseResult]) -> Option<Io500Scores> {
     let mean = |phases: &[&str]| -> Option<f64> {
         let value = |phase: &&str| {
             let found = results.iter().find(|result| result.phase == *phase)?;
@@ -278,7 +280,7 @@ fn scores_of(results: &[PhaseResult]) -> Option<Scores> {
     };
     let (bandwidth_gib_per_s, metadata_kiops) = (mean(&BANDWIDTH)?, mean(&METADATA)?);
     let total = (bandwidth_gib_per_s * metadata_kiops).sqrt();
-    Some(Scores { bandwidth_gib_per_s, metadata_kiops, total })
+    Some(Io500Scores { bandwidth_gib_per_s, metadata_kiops, total })
 }
 
 /// A phase's figure in IO500's units: GiB/s of IOR, kIOPS of all else.
@@ -324,7 +326,7 @@ fn result_text(results: &[PhaseResult], stamp: Option<&str>) -> String {
     }
     let stamp = stamp.map_or(String::new(), |stamp| format!(" [{stamp}]"));
     let _ = match scores_of(results) {
-        Some(Scores { bandwidth_gib_per_s, metadata_kiops, total }) => writeln!(
+        Some(Io500Scores { bandwidth_gib_per_s, metadata_kiops, total }) => writeln!(
             text,
             "[SCORE ] Bandwidth {bandwidth_gib_per_s:.6} GiB/s : IOPS {metadata_kiops:.6} kiops : TOTAL {total:.6}{stamp}"
         ),

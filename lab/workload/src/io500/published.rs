@@ -5,7 +5,7 @@
 
 /// A table as it was published. Where Lustre is in it, it is the first system.
 #[derive(Clone, Copy, Debug)]
-pub struct Published {
+pub struct PublishedTable {
     /// Its number.
     pub table: u8,
     /// What it was measured on.
@@ -13,12 +13,12 @@ pub struct Published {
     /// The systems, in the order of the figures.
     pub systems: &'static [&'static str],
     /// The rows.
-    pub rows: &'static [Row],
+    pub rows: &'static [PublishedRow],
 }
 
 /// A row: a phase, its unit, and a figure for each system.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct PublishedRow {
     /// The phase's name.
     pub phase: &'static str,
     /// What the figures are in.
@@ -27,25 +27,25 @@ pub struct Row {
     pub figures: &'static [Option<f64>],
 }
 
-impl Published {
+impl PublishedTable {
     /// The table of that number, 1 to 6.
-    pub fn find(table: u8) -> Option<&'static Published> {
+    pub fn find(table: u8) -> Option<&'static PublishedTable> {
         TABLES.iter().find(|published| published.table == table)
     }
 
     /// The figures of a phase; `None` if the table does not have it.
-    pub fn row(&self, phase: &str) -> Option<&'static Row> {
+    pub fn row(&self, phase: &str) -> Option<&'static PublishedRow> {
         self.rows.iter().find(|row| row.phase == phase)
     }
 }
 
-const fn row(phase: &'static str, unit: &'static str, figures: &'static [Option<f64>]) -> Row {
-    Row { phase, unit, figures }
+const fn row(phase: &'static str, unit: &'static str, figures: &'static [Option<f64>]) -> PublishedRow {
+    PublishedRow { phase, unit, figures }
 }
 
 /// All tables.
-pub const TABLES: [Published; 6] = [
-    Published {
+pub const TABLES: [PublishedTable; 6] = [
+    PublishedTable {
         table: 1,
         setup: "4 nodes, 20 processes each",
         systems: &["Lustre", "MinIO disjoint gateway", "MinIO local gateway"],
@@ -65,7 +65,7 @@ pub const TABLES: [Published; 6] = [
             row("mdtest-hard-delete", "kIOPS", &[Some(4.863), Some(0.029), Some(0.025)]),
         ],
     },
-    Published {
+    PublishedTable {
         table: 2,
         setup: "2 nodes, 1 process each; as printed, units scaled by 1,000",
         systems: &["Wasabi", "IBM", "Google", "MinIO local gateway"],
@@ -84,7 +84,7 @@ pub const TABLES: [Published; 6] = [
             row("mdtest-hard-delete", "IOPS", &[Some(10.28), Some(35.25), Some(9.48), Some(94.32)]),
         ],
     },
-    Published {
+    PublishedTable {
         table: 3,
         setup: "2 nodes, 5 processes each",
         systems: &["Lustre", "MinIO local gateway", "S3Embedded", "S3Remote"],
@@ -97,7 +97,7 @@ pub const TABLES: [Published; 6] = [
             row("mdtest-hard-stat", "kIOPS", &[Some(5.1), Some(0.86), Some(7.25), Some(6.65)]),
         ],
     },
-    Published {
+    PublishedTable {
         table: 4,
         setup: "5 nodes, 20 processes each",
         systems: &["Lustre", "MinIO local gateway", "S3Embedded", "S3Remote"],
@@ -115,7 +115,7 @@ pub const TABLES: [Published; 6] = [
             row("mdtest-hard-delete", "kIOPS", &[Some(6.27), None, Some(5.04), Some(0.41)]),
         ],
     },
-    Published {
+    PublishedTable {
         table: 5,
         setup: "10 nodes, 1 process each",
         systems: &["Lustre", "S3Embedded", "S3Remote"],
@@ -133,7 +133,7 @@ pub const TABLES: [Published; 6] = [
             row("mdtest-hard-delete", "kIOPS", &[Some(8.108844), Some(6.711771), Some(0.249282)]),
         ],
     },
-    Published {
+    PublishedTable {
         table: 6,
         setup: "50 nodes, 1 process each",
         systems: &["Lustre", "S3Embedded", "S3Remote"],
@@ -165,7 +165,8 @@ mod tests {
                 assert_eq!(row.figures.len(), table.systems.len(), "table {} {}", table.table, row.phase);
             }
         }
-        let found = Published::find(4).and_then(|table| table.row("ior-hard-write")).map(|row| row.figures);
+        let found =
+            PublishedTable::find(4).and_then(|table| table.row("ior-hard-write")).map(|row| row.figures);
         assert_eq!(found, Some(&[Some(0.04), Some(0.01), Some(0.3), Some(0.05)][..]));
     }
 }

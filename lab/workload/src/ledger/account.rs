@@ -1,31 +1,33 @@
 //! What was measured, as costs: of each component, and of each path with what remains unexplained; and as tables in the terminal.
 //!
-//! A [`Fit`] is a cost per operation and a cost per byte, fitted to times at several sizes.
+//! A [`SizeFit`] is a cost per operation and a cost per byte, fitted to times at several sizes.
 //! Errors count relative to the time, so that every size counts alike, and neither cost is below 0.
 //! Where one line is bad, as at the end of a cache or where content begins to go another way, two or
 //! three are taken, if they predict sizes left out clearly better.
 
 use std::fmt::Write as _;
 
-use fordway_measure::{Interval, Records, Shuffle, bytes_text, median, median_interval, ns_text};
+use fordway_measure::{
+    ConfidenceInterval, RunRecords, SeededRandom, bytes_text, median, median_interval, ns_text,
+};
 use fordway_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::Path;
+use super::LedgerPath;
 
 /// Resamples of a fit: its ends then move by less than the noise does.
 const RESAMPLES: usize = 400;
 
 /// The result of a ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Account {
+pub struct LedgerAccount {
     /// What each component costs, in the order they were given.
     #[serde(alias = "rungs")]
     pub components: Vec<ComponentAccount>,
     /// The paths, as they were put together.
-    pub paths: Vec<Path>,
+    pub paths: Vec<LedgerPath>,
     /// One for each path and size, by path.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<PathEntry>,
 }
 
 /// What one component costs.
@@ -35,27 +37,27 @@ pub struct ComponentAccount {
     #[serde(alias = "rung")]
     pub component: String,
     /// Its time at each size, as measured.
-    pub costs: Vec<Cost>,
+    pub costs: Vec<SizeCost>,
     /// Lines through them; `None` of fewer than two sizes.
-    pub fit: Option<Fit>,
+    pub fit: Option<SizeFit>,
     /// Of each line, the interval of its cost per operation in nanoseconds.
-    pub per_operation_ns: Vec<Interval>,
+    pub per_operation_ns: Vec<ConfidenceInterval>,
     /// And of its cost per byte.
-    pub per_byte_ns: Vec<Interval>,
+    pub per_byte_ns: Vec<ConfidenceInterval>,
 }
 
 /// A time at a size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cost {
+pub struct SizeCost {
     /// The size in bytes.
     pub size_bytes: u64,
     /// The median over rounds of the medians of their operations, nanoseconds.
-    pub ns: Interval,
+    pub ns: ConfidenceInterval,
 }
 
 /// One path at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct PathEntry {
     /// The path's name.
     pub path: String,
     /// The size in bytes.
@@ -63,18 +65,18 @@ pub struct Entry {
     /// The components, with their times at this size, each as often as it is there.
     pub parts: Vec<PartCost>,
     /// What they add up to, nanoseconds.
-    pub sum_ns: Interval,
+    pub sum_ns: ConfidenceInterval,
     /// The same of the lines, not of the times at this size; `None` where a component has none.
     pub fitted_sum_ns: Option<f64>,
     /// What the whole path took, nanoseconds.
-    pub measured_ns: Interval,
+    pub measured_ns: ConfidenceInterval,
     /// What no component explains: round by round the whole less the sum, nanoseconds.
-    pub residual_ns: Interval,
+    pub residual_ns: ConfidenceInterval,
     /// The same as a share of the whole.
-    pub residual_share: Interval,
+    pub residual_share: ConfidenceInterval,
 }
 
-/// A component within an [`Entry`].
+/// A component within a [`PathEntry`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartCost {
     /// Its name.
@@ -83,40 +85,46 @@ pub struct PartCost {
     /// How often it is there.
     pub times: f64,
     /// Nanoseconds, all of them.
-    pub ns: Interval,
+    pub ns: ConfidenceInterval,
 }
 
-impl Account {
+impl LedgerAccount {
     /// The account of `records` of [`super::measure`], where `names` are the components' and `sizes` the sizes in
     /// bytes. Errors: `InvalidArgument` for a path of components that were not measured, and for fewer than five
     /// rounds.
-    pub fn of(names: &[String], sizes: &[u64], paths: &[Path], records: &Records, seed: u64) -> Result<Self> {
-        let book = Book::new(names, sizes, records, seed)?;
+    pub fn of(
+        names: &[String],
+        sizes: &[u64],
+        paths: &[LedgerPath],
+        records: &RunRecords,
+        seed: u64,
+    ) -> Result<Self> {
+        let book = MedianBook::new(names, sizes, records, seed)?;
         let components =
             (0..names.len()).map(|component| book.component(component)).collect::<Result<Vec<_>>>()?;
         let entries = paths
             .iter()
             .flat_map(|path| (0..sizes.len()).map(|size| book.entry(path, size, &components)))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Account { components, paths: paths.to_vec(), entries })
+        Ok(LedgerAccount { components, paths: paths.to_vec(), entries })
     }
 
     /// The entry of a path at a size.
-    pub fn entry(&self, path: &str, size_bytes: u64) -> Option<&Entry> {
+    pub fn entry(&self, path: &str, size_bytes: u64) -> Option<&PathEntry> {
         self.entries.iter().find(|entry| entry.path == path && entry.size_bytes == size_bytes)
     }
 }
 
 /// The medians of all blocks, by component, size and round.
-struct Book<'b> {
+struct MedianBook<'b> {
     names: &'b [String],
     sizes: &'b [u64],
     seed: u64,
     medians_ns: Vec<Vec<Vec<f64>>>,
 }
 
-impl<'b> Book<'b> {
-    fn new(names: &'b [String], sizes: &'b [u64], records: &Records, seed: u64) -> Result<Self> {
+impl<'b> MedianBook<'b> {
+    fn new(names: &'b [String], sizes: &'b [u64], records: &RunRecords, seed: u64) -> Result<Self> {
         let rounds =
             records.blocks.iter().map(|block| usize::from(block.round) + 1).max().unwrap_or_default();
         let mut times = vec![vec![vec![Vec::new(); rounds]; sizes.len()]; names.len()];
@@ -128,10 +136,10 @@ impl<'b> Book<'b> {
             rounds.iter().map(|times| median(times).unwrap_or(f64::NAN)).collect()
         };
         let medians_ns = times.into_iter().map(|sizes| sizes.into_iter().map(rounds).collect()).collect();
-        Ok(Book { names, sizes, seed, medians_ns })
+        Ok(MedianBook { names, sizes, seed, medians_ns })
     }
 
-    fn interval(&self, values: &[f64]) -> Result<Interval> {
+    fn interval(&self, values: &[f64]) -> Result<ConfidenceInterval> {
         median_interval(values, self.seed).ok_or_else(|| {
             let why = format!("a ledger needs five rounds for its intervals, and there are {}", values.len());
             Error::new(ErrorKind::InvalidArgument, why)
@@ -144,17 +152,17 @@ impl<'b> Book<'b> {
             .sizes
             .iter()
             .zip(by_size)
-            .map(|(&size_bytes, rounds)| Ok(Cost { size_bytes, ns: self.interval(rounds)? }));
+            .map(|(&size_bytes, rounds)| Ok(SizeCost { size_bytes, ns: self.interval(rounds)? }));
         let costs = costs.collect::<Result<Vec<_>>>()?;
         let points: Vec<(f64, f64)> =
             costs.iter().map(|cost| (cost.size_bytes as f64, cost.ns.value)).collect();
-        let fit = Fit::of(&points);
+        let fit = SizeFit::of(&points);
         let again = fit.as_ref().map(|fit| self.resampled(fit, by_size)).unwrap_or_default();
-        let intervals = |value: fn(&Piece) -> f64| -> Vec<Interval> {
+        let intervals = |value: fn(&FitSegment) -> f64| -> Vec<ConfidenceInterval> {
             let pieces = fit.iter().flat_map(|fit| &fit.pieces).enumerate();
-            let of_piece = |(at, piece): (usize, &Piece)| {
+            let of_piece = |(at, piece): (usize, &FitSegment)| {
                 let mut values: Vec<f64> = again.iter().map(|pieces| value(&pieces[at])).collect();
-                Interval::of_resamples(value(piece), &mut values, by_size[0].len())
+                ConfidenceInterval::of_resamples(value(piece), &mut values, by_size[0].len())
             };
             pieces.filter_map(of_piece).collect()
         };
@@ -168,8 +176,8 @@ impl<'b> Book<'b> {
     }
 
     /// The fit's lines through the medians of rounds drawn with replacement, the same for all sizes.
-    fn resampled(&self, fit: &Fit, by_size: &[Vec<f64>]) -> Vec<Vec<Piece>> {
-        let mut random = Shuffle::new(self.seed);
+    fn resampled(&self, fit: &SizeFit, by_size: &[Vec<f64>]) -> Vec<Vec<FitSegment>> {
+        let mut random = SeededRandom::new(self.seed);
         let rounds = by_size.first().map_or(0, Vec::len);
         let once = |_| {
             let drawn: Vec<usize> = (0..rounds).map(|_| random.below(rounds)).collect();
@@ -191,7 +199,7 @@ impl<'b> Book<'b> {
         })
     }
 
-    fn entry(&self, path: &Path, size: usize, components: &[ComponentAccount]) -> Result<Entry> {
+    fn entry(&self, path: &LedgerPath, size: usize, components: &[ComponentAccount]) -> Result<PathEntry> {
         let size_bytes = self.sizes[size];
         let whole = &self.medians_ns[self.index(&path.name)?][size];
         let mut sums = vec![0.0; whole.len()];
@@ -211,7 +219,7 @@ impl<'b> Book<'b> {
         let residuals: Vec<f64> = whole.iter().zip(&sums).map(|(whole, sum)| whole - sum).collect();
         let shares: Vec<f64> =
             residuals.iter().zip(whole).map(|(residual, whole)| residual / whole).collect();
-        Ok(Entry {
+        Ok(PathEntry {
             path: path.name.clone(),
             size_bytes,
             parts,
@@ -238,9 +246,9 @@ pub(super) type Points = [(f64, f64)];
 
 /// The cost of an operation by its size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Fit {
+pub struct SizeFit {
     /// The lines, by rising size: one, or up to three.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<FitSegment>,
     /// Median of the relative errors at sizes that the fit was not shown; `None` of fewer than four sizes.
     pub left_out_median: Option<f64>,
     /// The largest of them.
@@ -249,7 +257,7 @@ pub struct Fit {
 
 /// One line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Piece {
+pub struct FitSegment {
     /// The sizes that it was fitted to: the smallest in bytes.
     pub from_bytes: u64,
     /// The largest.
@@ -260,10 +268,10 @@ pub struct Piece {
     pub per_byte_ns: f64,
 }
 
-impl Fit {
+impl SizeFit {
     /// Fits `points`; `None` of fewer than two.
     pub(super) fn of(points: &Points) -> Option<Self> {
-        let mut best: Option<(Vec<Piece>, Option<f64>, Option<f64>)> = None;
+        let mut best: Option<(Vec<FitSegment>, Option<f64>, Option<f64>)> = None;
         for count in 1..=PIECES_MAX {
             let Some(pieces) = pieces(points, count) else { break };
             let errors = left_out(points, count);
@@ -279,7 +287,7 @@ impl Fit {
                 best = Some((pieces, middle, most));
             }
         }
-        best.map(|(pieces, left_out_median, left_out_max)| Fit { pieces, left_out_median, left_out_max })
+        best.map(|(pieces, left_out_median, left_out_max)| SizeFit { pieces, left_out_median, left_out_max })
     }
 
     /// Nanoseconds for an operation of `size_bytes`.
@@ -288,8 +296,8 @@ impl Fit {
     }
 
     /// The same pieces fitted to other times: what a resample gives.
-    pub(super) fn again(&self, points: &Points) -> Vec<Piece> {
-        let within = |piece: &Piece| {
+    pub(super) fn again(&self, points: &Points) -> Vec<FitSegment> {
+        let within = |piece: &FitSegment| {
             let of_piece: Vec<_> = points
                 .iter()
                 .copied()
@@ -302,14 +310,14 @@ impl Fit {
 }
 
 /// Between two pieces the nearer one counts, on a logarithmic scale.
-fn predict(pieces: &[Piece], size: f64) -> f64 {
-    let ends = |pair: &[Piece]| (pair[0].to_bytes.max(1) as f64 * pair[1].from_bytes as f64).sqrt();
+fn predict(pieces: &[FitSegment], size: f64) -> f64 {
+    let ends = |pair: &[FitSegment]| (pair[0].to_bytes.max(1) as f64 * pair[1].from_bytes as f64).sqrt();
     let at = pieces.windows(2).take_while(|pair| size > ends(pair)).count();
     pieces.get(at).map_or(f64::NAN, |piece| piece.per_operation_ns + piece.per_byte_ns * size)
 }
 
 /// The best `count` pieces; `None` if there are too few points.
-fn pieces(points: &Points, count: usize) -> Option<Vec<Piece>> {
+fn pieces(points: &Points, count: usize) -> Option<Vec<FitSegment>> {
     match count {
         1 => (points.len() >= 2).then(|| vec![line(points)]),
         _ => {
@@ -325,7 +333,7 @@ fn pieces(points: &Points, count: usize) -> Option<Vec<Piece>> {
 }
 
 /// Sum of the squares of the relative errors; each point belongs to the piece it was fitted in.
-fn squares(pieces: &[Piece], points: &Points) -> f64 {
+fn squares(pieces: &[FitSegment], points: &Points) -> f64 {
     points.iter().map(|(size, ns)| (predict(pieces, *size) / ns - 1.0).powi(2)).sum()
 }
 
@@ -341,7 +349,7 @@ fn left_out(points: &Points, count: usize) -> Vec<f64> {
 }
 
 /// Least squares of relative errors, neither cost below 0.
-fn line(points: &Points) -> Piece {
+fn line(points: &Points) -> FitSegment {
     let sum = |value: fn(f64, f64) -> f64| points.iter().map(|(size, ns)| value(*size, *ns)).sum::<f64>();
     // With weights 1/ns², divided by ns once already: ns/ns = 1.
     let (ww, ws) = (sum(|_, ns| 1.0 / (ns * ns)), sum(|size, ns| size / (ns * ns)));
@@ -356,14 +364,14 @@ fn line(points: &Points) -> Piece {
         (per_operation_ns, per_byte_ns) = (0.0, st / ss);
     }
     let at = |point: Option<&(f64, f64)>| point.map_or(0, |(size, _)| *size as u64);
-    Piece { from_bytes: at(points.first()), to_bytes: at(points.last()), per_operation_ns, per_byte_ns }
+    FitSegment { from_bytes: at(points.first()), to_bytes: at(points.last()), per_operation_ns, per_byte_ns }
 }
 
 /// A fit whose median error at sizes left out is larger is called poor.
 pub const FIT_MEDIAN_PERCENT_MAX: f64 = 10.0;
 
 /// One line for each line of each component's fit. `docs/explain/ledger.md` explains the columns.
-pub fn component_table(account: &Account) -> String {
+pub fn component_table(account: &LedgerAccount) -> String {
     let mut rows = vec![
         ["component", "sizes", "per operation", "per MiB", "left out, median", "largest"]
             .map(str::to_owned)
@@ -379,7 +387,7 @@ fn piece_rows(component: &ComponentAccount) -> Vec<Vec<String>> {
     let Some(fit) = &component.fit else { return Vec::new() };
     let intervals = component.per_operation_ns.iter().zip(&component.per_byte_ns);
     let line = |(at, (piece, (operation, byte)))| {
-        let piece: &super::Piece = piece;
+        let piece: &super::FitSegment = piece;
         let is_first = at == 0;
         let error = |share: Option<f64>| match share {
             Some(share) if is_first => percent(share),
@@ -403,9 +411,9 @@ fn piece_rows(component: &ComponentAccount) -> Vec<Vec<String>> {
 }
 
 /// One path at one size: its components, their sum, the whole, and what is left.
-pub fn entry_table(entry: &Entry) -> String {
+pub fn entry_table(entry: &PathEntry) -> String {
     let mut rows = Vec::new();
-    let mut row = |name: &str, ns: &Interval| {
+    let mut row = |name: &str, ns: &ConfidenceInterval| {
         let share = percent(ns.value / entry.measured_ns.value);
         rows.push(vec![name.to_owned(), time(ns, 1.0), share]);
     };
@@ -417,7 +425,7 @@ pub fn entry_table(entry: &Entry) -> String {
     }
     row("sum of components", &entry.sum_ns);
     row("measured", &entry.measured_ns);
-    let Interval { value, low, high, .. } = entry.residual_share;
+    let ConfidenceInterval { value, low, high, .. } = entry.residual_share;
     rows.push(vec![
         "residual".to_owned(),
         time(&entry.residual_ns, 1.0),
@@ -435,7 +443,7 @@ fn percent(share: f64) -> String {
 }
 
 /// A time with its interval, multiplied with `factor`.
-fn time(ns: &Interval, factor: f64) -> String {
+fn time(ns: &ConfidenceInterval, factor: f64) -> String {
     let text = |ns: f64| {
         let sign = if ns * factor <= -0.5 { "-" } else { "" };
         format!("{sign}{}", ns_text((ns * factor).abs().round() as u64))
@@ -467,8 +475,8 @@ mod tests {
 
     const SIZES: [f64; 12] = [1.0, 512.0, 4e3, 16e3, 64e3, 128e3, 256e3, 512e3, 1e6, 2e6, 4e6, 16e6];
 
-    fn fit(time: impl Fn(f64) -> f64) -> Fit {
-        Fit::of(&SIZES.map(|size| (size, time(size)))).unwrap()
+    fn fit(time: impl Fn(f64) -> f64) -> SizeFit {
+        SizeFit::of(&SIZES.map(|size| (size, time(size)))).unwrap()
     }
 
     fn is_near(one: f64, other: f64) -> bool {
@@ -506,8 +514,8 @@ mod tests {
 
     #[test]
     fn too_few_points_have_no_fit_or_no_error() {
-        assert_eq!(Fit::of(&[(1.0, 1.0)]), None);
-        let two = Fit::of(&[(1.0, 2.0), (2.0, 3.0)]).unwrap();
+        assert_eq!(SizeFit::of(&[(1.0, 1.0)]), None);
+        let two = SizeFit::of(&[(1.0, 2.0), (2.0, 3.0)]).unwrap();
         assert_eq!(two.left_out_median, None);
         assert!(is_near(two.predict_ns(3), 4.0));
     }

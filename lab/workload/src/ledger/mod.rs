@@ -1,8 +1,8 @@
 //! What a layer costs by itself, and whether the layers add up to the whole.
 //!
-//! A [`Component`] does the work of one layer and no other. [`measure`] does each at every size, in
-//! interleaved blocks; [`Account::of`] fits a cost per operation and per byte to each, adds up those
-//! that a [`Path`] is made of, and holds the sum against the whole, which was measured beside them.
+//! A [`LedgerComponent`] does the work of one layer and no other. [`measure`] does each at every size, in
+//! interleaved blocks; [`LedgerAccount::of`] fits a cost per operation and per byte to each, adds up those
+//! that a [`LedgerPath`] is made of, and holds the sum against the whole, which was measured beside them.
 //! What is left is the residual: nobody's yet.
 //!
 //! What a path is made of, and in which order components are measured and for how long, is here; `account` makes it a result and
@@ -11,20 +11,20 @@
 mod account;
 
 pub use account::{
-    Account, ComponentAccount, Cost, Entry, FIT_MEDIAN_PERCENT_MAX, Fit, PartCost, Piece, component_table,
-    entry_table,
+    ComponentAccount, FIT_MEDIAN_PERCENT_MAX, FitSegment, LedgerAccount, PartCost, PathEntry, SizeCost,
+    SizeFit, component_table, entry_table,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fordway_measure::{Block, Lane, Operation, Records, Shuffle};
+use fordway_measure::{BlockRecord, MeasuredLane, OperationRecord, RunRecords, SeededRandom};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
 use serde::{Deserialize, Serialize};
 
 /// The work of one layer, or of a whole path.
-pub trait Component {
+pub trait LedgerComponent {
     /// Makes ready for operations of `size_bytes` (at least 1); not timed.
     fn prepare(&mut self, size_bytes: u64) -> Result<()>;
 
@@ -50,16 +50,16 @@ pub trait Component {
 
 /// A path that was measured as a whole, and the components that it should be the sum of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Path {
+pub struct LedgerPath {
     /// The component that is the whole path; the path has its name.
     pub name: String,
     /// What it is made of.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PathPart>,
 }
 
 /// A component as part of a path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct PathPart {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
@@ -71,10 +71,10 @@ pub struct Part {
     pub to_bytes: Option<u64>,
 }
 
-impl Path {
+impl LedgerPath {
     /// A path without parts yet.
     pub fn new(name: &str) -> Self {
-        Path { name: name.to_owned(), parts: Vec::new() }
+        LedgerPath { name: name.to_owned(), parts: Vec::new() }
     }
 
     /// The same with `component` in it, once at all sizes.
@@ -84,7 +84,12 @@ impl Path {
 
     /// The same without `component`, which others of its components have in them and the path has not.
     pub fn less(mut self, component: &str) -> Self {
-        self.parts.push(Part { component: component.to_owned(), times: -1.0, from_bytes: 0, to_bytes: None });
+        self.parts.push(PathPart {
+            component: component.to_owned(),
+            times: -1.0,
+            from_bytes: 0,
+            to_bytes: None,
+        });
         self
     }
 
@@ -100,12 +105,12 @@ impl Path {
 
     /// The same with `component` in it, from one size to another, both included.
     pub fn part(mut self, component: &str, from_bytes: u64, to_bytes: Option<u64>) -> Self {
-        self.parts.push(Part { component: component.to_owned(), times: 1.0, from_bytes, to_bytes });
+        self.parts.push(PathPart { component: component.to_owned(), times: 1.0, from_bytes, to_bytes });
         self
     }
 
     /// The parts that are there at a size.
-    pub fn parts_at(&self, size_bytes: u64) -> impl Iterator<Item = &Part> {
+    pub fn parts_at(&self, size_bytes: u64) -> impl Iterator<Item = &PathPart> {
         self.parts.iter().filter(move |part| {
             part.from_bytes <= size_bytes && part.to_bytes.is_none_or(|most| size_bytes <= most)
         })
@@ -126,7 +131,7 @@ const ROUNDS_MIN: u16 = 5;
 
 /// What is measured.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LedgerPlan {
     /// The sizes, in bytes, rising; at most 255.
     pub sizes: Vec<u64>,
     /// How long rounds are begun; there are at least five.
@@ -138,14 +143,14 @@ pub struct Plan {
 /// A component with its name.
 pub struct MeasuredComponent {
     /// Its name and what it does.
-    pub lane: Lane,
+    pub lane: MeasuredLane,
     /// The work.
-    pub component: Box<dyn Component>,
+    pub component: Box<dyn LedgerComponent>,
 }
 
 /// How far a measurement is.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct LedgerProgress {
     /// The round, from 0, which is to warm up and does not count.
     pub round: u16,
     /// Nanoseconds since the start.
@@ -158,25 +163,25 @@ pub struct Progress {
 /// The first round does not count. Records have components as lanes and sizes as phases.
 /// Errors: from the components; `Interrupted` when `stop` is set.
 pub fn measure(
-    plan: &Plan,
+    plan: &LedgerPlan,
     components: &mut [MeasuredComponent],
     now_ns: &dyn Fn() -> u64,
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Records> {
-    let mut work = Work { now_ns, stop, records: Records::default(), blocks: 0 };
-    let mut random = Shuffle::new(plan.seed);
+    progress: &mut dyn FnMut(LedgerProgress),
+) -> Result<RunRecords> {
+    let mut work = LedgerWork { now_ns, stop, records: RunRecords::default(), blocks: 0 };
+    let mut random = SeededRandom::new(plan.seed);
     let mut round = 0;
     let mut began_ns = now_ns();
     while round <= ROUNDS_MIN || (now_ns() - began_ns) < plan.duration.as_nanos() as u64 && round < u16::MAX {
-        progress(Progress { round, elapsed_ns: now_ns() - began_ns });
+        progress(LedgerProgress { round, elapsed_ns: now_ns() - began_ns });
         let mut sizes: Vec<usize> = (0..plan.sizes.len()).collect();
         random.shuffle(&mut sizes);
         for size in sizes {
             work.all_at(plan, size, components, round, &mut random)?;
         }
         if round == 0 {
-            work.records = Records::default();
+            work.records = RunRecords::default();
             began_ns = now_ns();
         }
         round += 1;
@@ -184,22 +189,22 @@ pub fn measure(
     Ok(work.records)
 }
 
-struct Work<'w> {
+struct LedgerWork<'w> {
     now_ns: &'w dyn Fn() -> u64,
     stop: &'w AtomicBool,
-    records: Records,
+    records: RunRecords,
     blocks: u32,
 }
 
-impl Work<'_> {
+impl LedgerWork<'_> {
     /// A block of each component at one size.
     fn all_at(
         &mut self,
-        plan: &Plan,
+        plan: &LedgerPlan,
         size: usize,
         components: &mut [MeasuredComponent],
         round: u16,
-        random: &mut Shuffle,
+        random: &mut SeededRandom,
     ) -> Result<()> {
         let mut order: Vec<usize> = (0..components.len()).collect();
         random.shuffle(&mut order);
@@ -207,7 +212,8 @@ impl Work<'_> {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Error::new(ErrorKind::Interrupted, "stopped by request"));
             }
-            let place = Place { lane: lane as u8, phase: size as u8, round: round.saturating_sub(1) };
+            let place =
+                LedgerPosition { lane: lane as u8, phase: size as u8, round: round.saturating_sub(1) };
             let MeasuredComponent { lane, component } = &mut components[lane];
             self.block(place, &mut **component, plan.sizes[size]).map_err(|error| {
                 let doing = format!("measuring the component {} at {} bytes", lane.name, plan.sizes[size]);
@@ -218,7 +224,12 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn block(&mut self, place: Place, component: &mut dyn Component, size_bytes: u64) -> Result<()> {
+    fn block(
+        &mut self,
+        place: LedgerPosition,
+        component: &mut dyn LedgerComponent,
+        size_bytes: u64,
+    ) -> Result<()> {
         component.prepare(size_bytes)?;
         self.warm_up(component)?;
         let server = component.server_pid();
@@ -230,7 +241,7 @@ impl Work<'_> {
         component.check()?;
         let elapsed_ns = times.iter().map(|(_, duration_ns)| duration_ns).sum();
         let bytes = size_bytes * times.len() as u64;
-        self.records.blocks.push(Block {
+        self.records.blocks.push(BlockRecord {
             lane: place.lane,
             phase: place.phase,
             round: place.round,
@@ -250,7 +261,7 @@ impl Work<'_> {
     }
 
     /// A long operation leaves nothing in the caches that a second one could find.
-    fn warm_up(&self, component: &mut dyn Component) -> Result<()> {
+    fn warm_up(&self, component: &mut dyn LedgerComponent) -> Result<()> {
         let began_ns = (self.now_ns)();
         for _ in 0..WARM_UP {
             component.before()?;
@@ -263,7 +274,7 @@ impl Work<'_> {
     }
 
     /// Start and duration of each operation of a block.
-    fn operations(&self, component: &mut dyn Component) -> Result<Vec<(u64, u64)>> {
+    fn operations(&self, component: &mut dyn LedgerComponent) -> Result<Vec<(u64, u64)>> {
         let mut times = Vec::with_capacity(OPERATIONS_MAX);
         let mut spent_ns = 0;
         while times.len() < OPERATIONS_MIN || times.len() < OPERATIONS_MAX && spent_ns < BLOCK_NS {
@@ -280,16 +291,16 @@ impl Work<'_> {
 
 /// Which component, size and round.
 #[derive(Clone, Copy)]
-struct Place {
+struct LedgerPosition {
     lane: u8,
     phase: u8,
     round: u16,
 }
 
-impl Place {
-    fn operation(self, block: u32, start_ns: u64, duration_ns: u64, bytes: u64) -> Operation {
-        let Place { lane, phase, round } = self;
-        Operation {
+impl LedgerPosition {
+    fn operation(self, block: u32, start_ns: u64, duration_ns: u64, bytes: u64) -> OperationRecord {
+        let LedgerPosition { lane, phase, round } = self;
+        OperationRecord {
             lane,
             phase,
             round,

@@ -7,19 +7,22 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
-use fordway_measure::{Clock, Connections, Counters, NotCovered, ProcessCounters};
+use fordway_measure::{NotCovered, ProcessCounters, RunClock, RunningCounters, TcpConnections};
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::{Answer, Arrivals, Channel, Keep, Recorder, Schedule, Traffic};
+use super::{
+    ArrivalProcess, ArrivalSchedule, CompletedRequest, LoadRecorder, NetworkTraffic, RecordKeeping,
+    RequestChannel,
+};
 
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// What load to make.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LoadPlan {
     /// What decides when requests start.
-    pub arrivals: Arrivals,
+    pub arrivals: ArrivalProcess,
     /// How long, warm-up excluded.
     pub duration: Duration,
     /// Ends it earlier, after this many requests.
@@ -40,7 +43,7 @@ pub struct Plan {
 
 /// Where a block belongs in a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct BlockPosition {
     /// Index into the run's lanes.
     pub lane: u8,
     /// Index into the run's phases.
@@ -53,7 +56,7 @@ pub struct Place {
 
 /// How far a block is.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct BlockProgress {
     /// Requests that have ended.
     pub requests: u64,
     /// Since the block's start, warm-up included.
@@ -62,19 +65,19 @@ pub struct Progress {
 
 /// What a block brought.
 #[derive(Debug)]
-pub struct Block {
-    pub(super) place: Place,
-    pub(super) recorder: Recorder,
+pub struct LoadBlock {
+    pub(super) place: BlockPosition,
+    pub(super) recorder: LoadRecorder,
     /// The time that throughput counts over.
     pub(super) elapsed_ns: u64,
-    pub(super) traffic: Traffic,
-    pub(super) connections: Option<Connections>,
+    pub(super) traffic: NetworkTraffic,
+    pub(super) connections: Option<TcpConnections>,
     pub(super) client: Result<ProcessCounters, NotCovered>,
     /// `None` if there is no process to watch.
     pub(super) server: Option<Result<ProcessCounters, NotCovered>>,
 }
 
-impl Block {
+impl LoadBlock {
     /// Requests that succeeded, and those that failed.
     pub fn counts(&self) -> (u64, u64) {
         (self.recorder.latency.len(), self.recorder.failed())
@@ -82,23 +85,23 @@ impl Block {
 }
 
 /// What a thread hands over at its end.
-struct Part {
-    recorder: Recorder,
-    traffic: Traffic,
-    connections: Option<Connections>,
+struct ThreadResult {
+    recorder: LoadRecorder,
+    traffic: NetworkTraffic,
+    connections: Option<TcpConnections>,
     ended: Instant,
 }
 
-enum Message {
+enum ThreadMessage {
     Connected(Result<()>),
-    Done(Result<Part>),
+    Done(Result<ThreadResult>),
 }
 
 /// What the threads of a block share.
-struct Shared<'a> {
-    plan: &'a Plan,
-    place: Place,
-    clock: Clock,
+struct BlockState<'a> {
+    plan: &'a LoadPlan,
+    place: BlockPosition,
+    clock: RunClock,
     stop: &'a AtomicBool,
     /// All threads and the one that watches.
     barrier: Barrier,
@@ -113,14 +116,14 @@ struct Shared<'a> {
 /// with its number. Errors: from `connect`, of which the first is told; `InvalidArgument` for
 /// processors that are not there.
 pub fn run_block(
-    plan: &Plan,
-    place: Place,
-    clock: Clock,
-    connect: &(dyn Fn(usize) -> Result<Box<dyn Channel>> + Sync),
+    plan: &LoadPlan,
+    place: BlockPosition,
+    clock: RunClock,
+    connect: &(dyn Fn(usize) -> Result<Box<dyn RequestChannel>> + Sync),
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Block> {
-    let shared = Shared {
+    progress: &mut dyn FnMut(BlockProgress),
+) -> Result<LoadBlock> {
+    let shared = BlockState {
         plan,
         place,
         clock,
@@ -147,25 +150,25 @@ fn without_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
         .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread that makes load panicked")))
 }
 
-impl Shared<'_> {
+impl BlockState<'_> {
     fn run_thread(
         &self,
         thread: usize,
-        connect: &(dyn Fn(usize) -> Result<Box<dyn Channel>> + Sync),
-        sender: &Sender<Message>,
+        connect: &(dyn Fn(usize) -> Result<Box<dyn RequestChannel>> + Sync),
+        sender: &Sender<ThreadMessage>,
     ) {
         // The watching thread is there until it has heard from all.
         let tell = |message| drop(sender.send(message));
         match self.pin().and_then(|()| without_panic(|| connect(thread))) {
             Ok(mut channel) => {
-                tell(Message::Connected(Ok(())));
+                tell(ThreadMessage::Connected(Ok(())));
                 self.barrier.wait();
                 if self.go.load(Ordering::Relaxed) {
-                    tell(Message::Done(self.load(thread, &mut *channel)));
+                    tell(ThreadMessage::Done(self.load(thread, &mut *channel)));
                 }
             }
             Err(error) => {
-                tell(Message::Connected(Err(error)));
+                tell(ThreadMessage::Connected(Err(error)));
                 self.barrier.wait();
             }
         }
@@ -187,7 +190,7 @@ impl Shared<'_> {
         Ok(())
     }
 
-    fn load(&self, thread: usize, channel: &mut dyn Channel) -> Result<Part> {
+    fn load(&self, thread: usize, channel: &mut dyn RequestChannel) -> Result<ThreadResult> {
         let warmed = without_panic(|| self.warm_up(thread, channel));
         // Also where that failed: the others wait here too.
         self.barrier.wait();
@@ -195,7 +198,7 @@ impl Shared<'_> {
         warmed?;
         let start = *self.start.get_or_init(Instant::now);
         let place = self.place;
-        let keep = self.plan.keep_operations.then_some(Keep {
+        let keep = self.plan.keep_operations.then_some(RecordKeeping {
             clock: self.clock,
             lane: place.lane,
             phase: place.phase,
@@ -205,42 +208,46 @@ impl Shared<'_> {
         });
         let before = channel.traffic();
         let end = Some(start + self.plan.duration).filter(|_| self.plan.requests.is_none());
-        let mut recorder = Recorder::default();
+        let mut recorder = LoadRecorder::default();
         let bounds = (end, self.budget.as_ref(), keep);
         without_panic(|| self.drive(thread, channel, start, bounds, &mut recorder))?;
         let ended = Instant::now();
         let traffic = channel.traffic().since(before);
-        Ok(Part { recorder, traffic, connections: channel.connections(), ended })
+        Ok(ThreadResult { recorder, traffic, connections: channel.connections(), ended })
     }
 
-    fn warm_up(&self, thread: usize, channel: &mut dyn Channel) -> Result<()> {
+    fn warm_up(&self, thread: usize, channel: &mut dyn RequestChannel) -> Result<()> {
         if self.plan.warm_up.is_zero() {
             return Ok(());
         }
         let start = Instant::now();
         let end = Some(start + self.plan.warm_up);
-        self.drive(thread, channel, start, (end, None, None), &mut Recorder::default())
+        self.drive(thread, channel, start, (end, None, None), &mut LoadRecorder::default())
     }
 
     fn drive(
         &self,
         thread: usize,
-        channel: &mut dyn Channel,
+        channel: &mut dyn RequestChannel,
         start: Instant,
-        (end, budget, keep): (Option<Instant>, Option<&AtomicU64>, Option<Keep>),
-        recorder: &mut Recorder,
+        (end, budget, keep): (Option<Instant>, Option<&AtomicU64>, Option<RecordKeeping>),
+        recorder: &mut LoadRecorder,
     ) -> Result<()> {
-        let stretch = Stretch { start, end, budget, stop: self.stop, done: &self.done, keep };
-        match Schedule::new(self.plan.arrivals, thread, self.plan.threads, self.plan.seed) {
+        let stretch = LoadStretch { start, end, budget, stop: self.stop, done: &self.done, keep };
+        match ArrivalSchedule::new(self.plan.arrivals, thread, self.plan.threads, self.plan.seed) {
             None => closed(channel, &stretch, recorder),
             Some(schedule) => open(channel, schedule, &stretch, recorder),
         }
     }
 
     /// Reads the counters around the load, and tells of progress meanwhile.
-    fn watch(&self, messages: &Receiver<Message>, progress: &mut dyn FnMut(Progress)) -> Result<Block> {
+    fn watch(
+        &self,
+        messages: &Receiver<ThreadMessage>,
+        progress: &mut dyn FnMut(BlockProgress),
+    ) -> Result<LoadBlock> {
         let connected = (0..self.plan.threads).map(|_| match messages.recv() {
-            Ok(Message::Connected(connected)) => connected,
+            Ok(ThreadMessage::Connected(connected)) => connected,
             _ => Err(ErrorKind::Internal.into()),
         });
         // All of them, so that none is waited for twice.
@@ -249,8 +256,8 @@ impl Shared<'_> {
         self.barrier.wait();
         connected?;
         self.barrier.wait();
-        let server = self.plan.server_pid.map(Counters::start);
-        let client = Counters::start_own();
+        let server = self.plan.server_pid.map(RunningCounters::start);
+        let client = RunningCounters::start_own();
         let start = *self.start.get_or_init(Instant::now);
         self.barrier.wait();
         let parts = self.parts(messages, start, progress);
@@ -262,17 +269,17 @@ impl Shared<'_> {
 
     fn parts(
         &self,
-        messages: &Receiver<Message>,
+        messages: &Receiver<ThreadMessage>,
         start: Instant,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Vec<Part>> {
+        progress: &mut dyn FnMut(BlockProgress),
+    ) -> Result<Vec<ThreadResult>> {
         let mut parts = Vec::new();
         while parts.len() < self.plan.threads {
             match messages.recv_timeout(TELL_EVERY) {
-                Ok(Message::Done(part)) => parts.push(part),
-                Ok(Message::Connected(_)) => {}
+                Ok(ThreadMessage::Done(part)) => parts.push(part),
+                Ok(ThreadMessage::Connected(_)) => {}
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                    progress(Progress {
+                    progress(BlockProgress {
                         requests: self.done.load(Ordering::Relaxed),
                         elapsed: start.elapsed(),
                     });
@@ -287,19 +294,19 @@ impl Shared<'_> {
 
     fn joined(
         &self,
-        parts: Vec<Part>,
+        parts: Vec<ThreadResult>,
         start: Instant,
         client: Result<ProcessCounters, NotCovered>,
         server: Option<Result<ProcessCounters, NotCovered>>,
-    ) -> Block {
+    ) -> LoadBlock {
         let stopped = self.stop.load(Ordering::Relaxed) || self.plan.requests.is_some();
         let ended = parts.iter().map(|part| part.ended).max().unwrap_or(start);
         let elapsed = if stopped { ended.duration_since(start) } else { self.plan.duration };
-        let mut block = Block {
+        let mut block = LoadBlock {
             place: self.place,
-            recorder: Recorder::default(),
+            recorder: LoadRecorder::default(),
             elapsed_ns: elapsed.as_nanos() as u64,
-            traffic: Traffic::default(),
+            traffic: NetworkTraffic::default(),
             connections: None,
             client,
             server,
@@ -314,9 +321,9 @@ impl Shared<'_> {
 }
 
 /// Connections of two threads together; their medians are not exact any more, and the larger one counts.
-fn both(a: Option<Connections>, b: Option<Connections>) -> Option<Connections> {
+fn both(a: Option<TcpConnections>, b: Option<TcpConnections>) -> Option<TcpConnections> {
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
-    Some(Connections {
+    Some(TcpConnections {
         count: a.count + b.count,
         rtt_us: a.rtt_us.max(b.rtt_us),
         rtt_max_us: a.rtt_max_us.max(b.rtt_max_us),
@@ -329,7 +336,7 @@ fn both(a: Option<Connections>, b: Option<Connections>) -> Option<Connections> {
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// When a stretch of load starts and ends, and what is told to the outside meanwhile.
-pub(super) struct Stretch<'a> {
+pub(super) struct LoadStretch<'a> {
     pub(super) start: Instant,
     /// No request starts after it.
     pub(super) end: Option<Instant>,
@@ -338,10 +345,10 @@ pub(super) struct Stretch<'a> {
     pub(super) stop: &'a AtomicBool,
     /// Requests that have ended, on all threads.
     pub(super) done: &'a AtomicU64,
-    pub(super) keep: Option<Keep>,
+    pub(super) keep: Option<RecordKeeping>,
 }
 
-impl Stretch<'_> {
+impl LoadStretch<'_> {
     fn is_over(&self, now: Instant) -> bool {
         self.end.is_some_and(|end| now >= end) || self.stop.load(Ordering::Relaxed)
     }
@@ -358,8 +365,12 @@ impl Stretch<'_> {
 }
 
 /// Keeps a request on every slot until the stretch is over, and waits for the last answers.
-pub(super) fn closed(channel: &mut dyn Channel, stretch: &Stretch, recorder: &mut Recorder) -> Result<()> {
-    let mut answers: Vec<Answer> = Vec::with_capacity(channel.slots());
+pub(super) fn closed(
+    channel: &mut dyn RequestChannel,
+    stretch: &LoadStretch,
+    recorder: &mut LoadRecorder,
+) -> Result<()> {
+    let mut answers: Vec<CompletedRequest> = Vec::with_capacity(channel.slots());
     let mut in_flight = 0;
     for slot in 0..channel.slots() {
         if stretch.may_start() {
@@ -386,13 +397,13 @@ pub(super) fn closed(channel: &mut dyn Channel, stretch: &Stretch, recorder: &mu
 /// and did not start is counted as skipped. Arrivals are not kept while they wait: at a rate far beyond
 /// what the server can do they would fill the memory.
 pub(super) fn open(
-    channel: &mut dyn Channel,
-    mut schedule: Schedule,
-    stretch: &Stretch,
-    recorder: &mut Recorder,
+    channel: &mut dyn RequestChannel,
+    mut schedule: ArrivalSchedule,
+    stretch: &LoadStretch,
+    recorder: &mut LoadRecorder,
 ) -> Result<()> {
     let slots = channel.slots();
-    let mut answers: Vec<Answer> = Vec::with_capacity(slots);
+    let mut answers: Vec<CompletedRequest> = Vec::with_capacity(slots);
     let mut intended = vec![stretch.start; slots];
     let mut idle: VecDeque<usize> = (0..slots).collect();
     let mut has_more = true;
@@ -430,22 +441,22 @@ pub(super) fn open(
 }
 
 /// The open loop's view of a stretch.
-impl Stretch<'_> {
+impl LoadStretch<'_> {
     /// The next arrival, if it lies within.
-    fn next(&self, schedule: &Schedule) -> Option<Instant> {
+    fn next(&self, schedule: &ArrivalSchedule) -> Option<Instant> {
         let next = self.start + Duration::from_nanos(schedule.peek_ns());
         self.end.is_none_or(|end| next < end).then_some(next)
     }
 
     /// Until that.
-    fn until(&self, schedule: &Schedule) -> Duration {
+    fn until(&self, schedule: &ArrivalSchedule) -> Duration {
         let next = self.next(schedule).map(|next| next.saturating_duration_since(Instant::now()));
         next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)
     }
 
     /// Arrivals that were due within and are still in `schedule`; none where a number of requests was
     /// asked for, and not those after a stop.
-    fn skipped(&self, mut schedule: Schedule) -> u64 {
+    fn skipped(&self, mut schedule: ArrivalSchedule) -> u64 {
         let Some(end) = self.end else { return 0 };
         let end_ns = end.min(Instant::now()).duration_since(self.start).as_nanos() as u64;
         let mut skipped = 0;

@@ -1,5 +1,5 @@
 //! Load on a server: when requests are intended to start, and what each thread records of them. How they are sent is the
-//! business of a [`Channel`], one for each thread.
+//! business of a [`RequestChannel`], one for each thread.
 //!
 //! In the closed loop each slot sends its next request when the answer to the last one is there, so a
 //! server that stalls is asked less, and its stalls are hardly seen. In the open loop requests have
@@ -8,19 +8,19 @@
 mod block;
 mod summary;
 
-pub use block::{Block, Place, Plan, Progress, run_block};
-pub use fordway_measure::Traffic;
-pub use summary::{LaneBlocks, Settings, records, summarise, warnings};
+pub use block::{BlockPosition, BlockProgress, LoadBlock, LoadPlan, run_block};
+pub use fordway_measure::NetworkTraffic;
+pub use summary::{LaneBlocks, RowSettings, records, summarise, warnings};
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fordway_measure::{Clock, Connections, Latencies, Operation, Shuffle};
+use fordway_measure::{LatencyHistogram, OperationRecord, RunClock, SeededRandom, TcpConnections};
 use fordway_store::Result;
 
 /// One thread's way to the server: requests in flight, each on a slot.
-pub trait Channel {
+pub trait RequestChannel {
     /// Requests that can be in flight at once, at least 1.
     fn slots(&self) -> usize;
 
@@ -29,18 +29,18 @@ pub trait Channel {
 
     /// Waits until a request has ended, or for `limit`, and adds all that ended to `answers`. Every
     /// request that was started ends at some time. Errors: those that are no single request's.
-    fn wait(&mut self, limit: Duration, answers: &mut Vec<Answer>) -> Result<()>;
+    fn wait(&mut self, limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()>;
 
     /// What went over its connections so far.
-    fn traffic(&self) -> Traffic;
+    fn traffic(&self) -> NetworkTraffic;
 
     /// What the kernel knows of the connections; `None` where they are not TCP.
-    fn connections(&self) -> Option<Connections>;
+    fn connections(&self) -> Option<TcpConnections>;
 }
 
 /// The end of a request.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CompletedRequest {
     /// Where it was started.
     pub slot: usize,
     /// When it was sent.
@@ -54,12 +54,12 @@ pub struct Answer {
     /// How often it was sent again before it came to this end.
     pub retries: u32,
     /// What was wrong.
-    pub failure: Option<Failure>,
+    pub failure: Option<LoadFailure>,
 }
 
 /// Why a request failed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct LoadFailure {
     /// What it is counted under.
     pub kind: Cow<'static, str>,
     /// A sentence.
@@ -68,7 +68,7 @@ pub struct Failure {
 
 /// What decides when a request starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Arrivals {
+pub enum ArrivalProcess {
     /// The answer to the one before.
     Closed,
     /// A clock, at equal intervals; requests per second on all threads together.
@@ -77,41 +77,41 @@ pub enum Arrivals {
     Poisson(f64),
 }
 
-impl Arrivals {
+impl ArrivalProcess {
     /// The name in run files.
     pub const fn name(self) -> &'static str {
         match self {
-            Arrivals::Closed => "closed",
-            Arrivals::Fixed(_) => "fixed",
-            Arrivals::Poisson(_) => "poisson",
+            ArrivalProcess::Closed => "closed",
+            ArrivalProcess::Fixed(_) => "fixed",
+            ArrivalProcess::Poisson(_) => "poisson",
         }
     }
 
     /// Requests per second; `None` in the closed loop.
     pub const fn rate(self) -> Option<f64> {
         match self {
-            Arrivals::Closed => None,
-            Arrivals::Fixed(rate) | Arrivals::Poisson(rate) => Some(rate),
+            ArrivalProcess::Closed => None,
+            ArrivalProcess::Fixed(rate) | ArrivalProcess::Poisson(rate) => Some(rate),
         }
     }
 }
 
 /// The intended starts of one thread of several, ns from the start of the run, without end.
-struct Schedule {
-    arrivals: Arrivals,
+struct ArrivalSchedule {
+    arrivals: ArrivalProcess,
     interval_ns: f64,
     next_ns: f64,
-    random: Shuffle,
+    random: SeededRandom,
 }
 
-impl Schedule {
+impl ArrivalSchedule {
     /// `None` in the closed loop. Threads take turns at a fixed rate; by chance, each is a process of its own.
-    fn new(arrivals: Arrivals, thread: usize, threads: usize, seed: u64) -> Option<Self> {
+    fn new(arrivals: ArrivalProcess, thread: usize, threads: usize, seed: u64) -> Option<Self> {
         let interval_ns = 1e9 / arrivals.rate()? * threads as f64;
-        let random = Shuffle::new(seed.wrapping_mul(1 << 16).wrapping_add(thread as u64));
-        let mut schedule = Schedule { arrivals, interval_ns, next_ns: 0.0, random };
+        let random = SeededRandom::new(seed.wrapping_mul(1 << 16).wrapping_add(thread as u64));
+        let mut schedule = ArrivalSchedule { arrivals, interval_ns, next_ns: 0.0, random };
         schedule.next_ns = match arrivals {
-            Arrivals::Poisson(_) => schedule.gap_ns(),
+            ArrivalProcess::Poisson(_) => schedule.gap_ns(),
             _ => interval_ns * thread as f64 / threads as f64,
         };
         Some(schedule)
@@ -129,7 +129,7 @@ impl Schedule {
 
     fn gap_ns(&mut self) -> f64 {
         match self.arrivals {
-            Arrivals::Poisson(_) => {
+            ArrivalProcess::Poisson(_) => {
                 // In (0, 1]: the logarithm of 0 has no value.
                 let uniform = ((self.random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
                 -uniform.ln() * self.interval_ns
@@ -139,13 +139,13 @@ impl Schedule {
     }
 }
 
-/// Counts and distributions; [`Recorder::add`] joins threads and blocks.
+/// Counts and distributions; [`LoadRecorder::add`] joins threads and blocks.
 #[derive(Clone, Debug, Default)]
-struct Recorder {
-    latency: Latencies,
-    first_byte: Latencies,
+struct LoadRecorder {
+    latency: LatencyHistogram,
+    first_byte: LatencyHistogram,
     /// How much later than intended requests were sent; only in the open loop.
-    lateness: Latencies,
+    lateness: LatencyHistogram,
     /// Failures by kind, each with a count and one sentence.
     failures: BTreeMap<String, (u64, String)>,
     body_bytes: u64,
@@ -154,13 +154,13 @@ struct Recorder {
     in_time_bytes: u64,
     skipped: u64,
     retries: u64,
-    operations: Vec<Operation>,
+    operations: Vec<OperationRecord>,
 }
 
 /// How records of operations are made, where they are kept.
 #[derive(Clone, Copy)]
-struct Keep {
-    clock: Clock,
+struct RecordKeeping {
+    clock: RunClock,
     lane: u8,
     phase: u8,
     round: u16,
@@ -168,14 +168,14 @@ struct Keep {
     thread: u16,
 }
 
-impl Recorder {
+impl LoadRecorder {
     /// Counts an answer to a request that was intended for `intended`; `None` is for when it was sent.
     fn answer(
         &mut self,
-        answer: Answer,
+        answer: CompletedRequest,
         intended: Option<Instant>,
         end: Option<Instant>,
-        keep: Option<Keep>,
+        keep: Option<RecordKeeping>,
     ) {
         let due = intended.unwrap_or(answer.started);
         self.retries += u64::from(answer.retries);
@@ -205,7 +205,7 @@ impl Recorder {
         self.failures.values().map(|(count, _)| count).sum()
     }
 
-    fn add(&mut self, other: Recorder) {
+    fn add(&mut self, other: LoadRecorder) {
         self.latency.add(&other.latency);
         self.first_byte.add(&other.first_byte);
         self.lateness.add(&other.lateness);
@@ -221,9 +221,9 @@ impl Recorder {
     }
 }
 
-impl Keep {
-    fn operation(&self, answer: &Answer, intended: Option<Instant>) -> Operation {
-        Operation {
+impl RecordKeeping {
+    fn operation(&self, answer: &CompletedRequest, intended: Option<Instant>) -> OperationRecord {
+        OperationRecord {
             lane: self.lane,
             phase: self.phase,
             round: self.round,
@@ -248,8 +248,8 @@ fn ns(later: Instant, earlier: Instant) -> u64 {
 mod tests {
     use super::*;
 
-    fn starts(arrivals: Arrivals, thread: usize, threads: usize, seed: u64, count: usize) -> Vec<u64> {
-        let mut schedule = Schedule::new(arrivals, thread, threads, seed).unwrap();
+    fn starts(arrivals: ArrivalProcess, thread: usize, threads: usize, seed: u64, count: usize) -> Vec<u64> {
+        let mut schedule = ArrivalSchedule::new(arrivals, thread, threads, seed).unwrap();
         let mut next = || {
             let next = schedule.peek_ns();
             schedule.advance();
@@ -260,15 +260,15 @@ mod tests {
 
     #[test]
     fn threads_share_a_fixed_rate_evenly() {
-        assert_eq!(starts(Arrivals::Fixed(1e6), 0, 2, 1, 3), [0, 2_000, 4_000]);
-        assert_eq!(starts(Arrivals::Fixed(1e6), 1, 2, 1, 3), [1_000, 3_000, 5_000]);
-        assert!(Schedule::new(Arrivals::Closed, 0, 1, 1).is_none());
+        assert_eq!(starts(ArrivalProcess::Fixed(1e6), 0, 2, 1, 3), [0, 2_000, 4_000]);
+        assert_eq!(starts(ArrivalProcess::Fixed(1e6), 1, 2, 1, 3), [1_000, 3_000, 5_000]);
+        assert!(ArrivalSchedule::new(ArrivalProcess::Closed, 0, 1, 1).is_none());
     }
 
     /// Intervals of a Poisson process have a standard deviation equal to their mean.
     #[test]
     fn chance_has_the_rate_and_spread_it_should_and_repeats() {
-        let poisson = Arrivals::Poisson(1e6);
+        let poisson = ArrivalProcess::Poisson(1e6);
         let all = starts(poisson, 0, 1, 7, 100_000);
         assert_eq!(all[..100], starts(poisson, 0, 1, 7, 100));
         assert_ne!(all[..100], starts(poisson, 0, 1, 8, 100));

@@ -1,12 +1,12 @@
 //! From blocks of load to the rows of a run, and what keeps a server under load from answering more.
 
 use fordway_measure::{
-    Block as BlockRecord, Limit, Load, NotCovered, ProcessCounters, Ratio, Records, Summary, Verdict,
-    median_interval, rate_text,
+    BlockRecord, LoadSummary, NotCovered, PhaseSummary, ProcessCounters, ResultLimit, RunRecords, SpeedRatio,
+    SpeedVerdict, median_interval, rate_text,
 };
 
-use super::block::Block;
-use super::{Arrivals, Recorder, Traffic};
+use super::block::LoadBlock;
+use super::{ArrivalProcess, LoadRecorder, NetworkTraffic};
 
 /// A rate that is kept to less than this share was not kept.
 const KEPT: f64 = 0.98;
@@ -15,13 +15,13 @@ const SATURATED: f64 = 0.9;
 
 /// What the blocks of one row have in common.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct RowSettings {
     /// The lane's name.
     pub lane: String,
     /// The phase's name.
     pub phase: String,
     /// What decided when requests started.
-    pub arrivals: Arrivals,
+    pub arrivals: ArrivalProcess,
     /// Whether bodies go to the server.
     pub uploads: bool,
     /// Connections on all threads together.
@@ -38,14 +38,14 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct LaneBlocks {
     /// What was asked.
-    pub settings: Settings,
+    pub settings: RowSettings,
     /// What came of it.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<LoadBlock>,
 }
 
 /// The row of `of`, with its ratio to `reference`, which is `None` for the reference itself.
-pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> Summary {
-    let total = Total::of(&of.blocks);
+pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> PhaseSummary {
+    let total = RowTotal::of(&of.blocks);
     let (recorder, elapsed_s) = (&total.recorder, total.elapsed_ns as f64 / 1e9);
     let operations = recorder.latency.len();
     let per_second = |count: u64| (count > 0 && elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
@@ -53,14 +53,14 @@ pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> 
         counters.as_ref().filter(|_| operations > 0).map(|used| used.cpu_ns as f64 / operations as f64)
     };
     let ops_per_s = per_second(recorder.in_time);
-    let reached = Reached {
+    let reached = RowThroughput {
         ops_per_s: ops_per_s.unwrap_or_default(),
         fell_behind: fell_behind(of, ops_per_s, recorder),
         elapsed_ns: total.elapsed_ns,
         client: total.client.as_ref(),
         server: total.server.as_ref(),
     };
-    Summary {
+    PhaseSummary {
         lane: of.settings.lane.clone(),
         phase: of.settings.phase.clone(),
         operations,
@@ -81,27 +81,27 @@ pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> 
 }
 
 /// All blocks of a row together.
-struct Total {
-    recorder: Recorder,
+struct RowTotal {
+    recorder: LoadRecorder,
     elapsed_ns: u64,
-    traffic: Traffic,
-    connections: Option<fordway_measure::Connections>,
+    traffic: NetworkTraffic,
+    connections: Option<fordway_measure::TcpConnections>,
     client: Option<ProcessCounters>,
     server: Option<ProcessCounters>,
 }
 
-impl Total {
-    fn of(blocks: &[Block]) -> Self {
-        let mut total = Total {
-            recorder: Recorder::default(),
+impl RowTotal {
+    fn of(blocks: &[LoadBlock]) -> Self {
+        let mut total = RowTotal {
+            recorder: LoadRecorder::default(),
             elapsed_ns: 0,
-            traffic: Traffic::default(),
+            traffic: NetworkTraffic::default(),
             connections: None,
             client: joined(blocks.iter().map(|block| Some(&block.client))),
             server: joined(blocks.iter().map(|block| block.server.as_ref())),
         };
         for block in blocks {
-            total.recorder.add(Recorder { operations: Vec::new(), ..block.recorder.clone() });
+            total.recorder.add(LoadRecorder { operations: Vec::new(), ..block.recorder.clone() });
             total.elapsed_ns += block.elapsed_ns;
             total.traffic += block.traffic;
             total.connections = block.connections.or(total.connections);
@@ -121,8 +121,8 @@ fn joined<'b>(
     Some(sum)
 }
 
-fn load(settings: &Settings, total: &Total) -> Load {
-    let Total { recorder, traffic, .. } = total;
+fn load(settings: &RowSettings, total: &RowTotal) -> LoadSummary {
+    let RowTotal { recorder, traffic, .. } = total;
     let answered = recorder.latency.len();
     // What failed moved bytes too, which belong to no operation.
     let clean = answered > 0 && recorder.failures.is_empty();
@@ -130,7 +130,7 @@ fn load(settings: &Settings, total: &Total) -> Load {
     let (mut sent, mut received) = (traffic.sent_bytes, traffic.received_bytes);
     let with_bodies = if settings.uploads { &mut sent } else { &mut received };
     *with_bodies = with_bodies.saturating_sub(recorder.body_bytes);
-    Load {
+    LoadSummary {
         arrivals: settings.arrivals.name().to_owned(),
         rate_asked_per_s: settings.arrivals.rate(),
         connections: settings.connections,
@@ -152,8 +152,8 @@ fn load(settings: &Settings, total: &Total) -> Load {
 }
 
 /// What the run file keeps of all blocks.
-pub fn records(rows: Vec<LaneBlocks>) -> Records {
-    let mut records = Records::default();
+pub fn records(rows: Vec<LaneBlocks>) -> RunRecords {
+    let mut records = RunRecords::default();
     for block in rows.into_iter().flat_map(|row| row.blocks) {
         records.blocks.push(BlockRecord {
             lane: block.place.lane,
@@ -172,16 +172,16 @@ pub fn records(rows: Vec<LaneBlocks>) -> Records {
 }
 
 /// The median over rounds of (throughput of `of` / throughput of `reference`).
-fn ratio(of: &LaneBlocks, reference: &LaneBlocks, seed: u64) -> Ratio {
-    let rate = |block: &Block| block.recorder.in_time as f64 / block.elapsed_ns as f64;
+fn ratio(of: &LaneBlocks, reference: &LaneBlocks, seed: u64) -> SpeedRatio {
+    let rate = |block: &LoadBlock| block.recorder.in_time as f64 / block.elapsed_ns as f64;
     let pairs = of.blocks.iter().zip(&reference.blocks).map(|(a, b)| rate(a) / rate(b));
     let interval = median_interval(&pairs.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>(), seed);
-    Ratio { to: reference.settings.lane.clone(), interval, verdict: Verdict::of(interval.as_ref()) }
+    SpeedRatio { to: reference.settings.lane.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
 
 /// Why the row `summary` of `of` may be doubted, and what helps.
-pub fn warnings(of: &LaneBlocks, summary: &Summary) -> Vec<String> {
-    let total = Total::of(&of.blocks);
+pub fn warnings(of: &LaneBlocks, summary: &PhaseSummary) -> Vec<String> {
+    let total = RowTotal::of(&of.blocks);
     let row = format!("{} {}", of.settings.phase, of.settings.lane);
     let mut warnings = Vec::new();
     warnings.extend(rate_not_kept(of, summary, &total.recorder).map(|text| format!("{row}: {text}")));
@@ -202,7 +202,7 @@ pub fn warnings(of: &LaneBlocks, summary: &Summary) -> Vec<String> {
 }
 
 /// Whether a rate was asked that was not kept.
-fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &Recorder) -> bool {
+fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder) -> bool {
     let Some(asked) = of.settings.arrivals.rate() else { return false };
     let (skipped, ended) = (recorder.skipped as f64, recorder.latency.len() as f64);
     let too_few = skipped > (1.0 - KEPT) * (skipped + ended);
@@ -211,7 +211,7 @@ fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &Recorder) -> 
 }
 
 /// What is said of such a rate: latencies then measure how long the run was.
-fn rate_not_kept(of: &LaneBlocks, summary: &Summary, recorder: &Recorder) -> Option<String> {
+fn rate_not_kept(of: &LaneBlocks, summary: &PhaseSummary, recorder: &LoadRecorder) -> Option<String> {
     let asked = of.settings.arrivals.rate()?;
     fell_behind(of, summary.ops_per_s, recorder).then(|| {
         format!(
@@ -230,7 +230,7 @@ const BUSY: f64 = 0.9;
 const IDLE: f64 = 0.5;
 
 /// What a row came to, as far as its limit is concerned.
-pub(super) struct Reached<'c> {
+pub(super) struct RowThroughput<'c> {
     pub(super) ops_per_s: f64,
     /// Whether a rate that was asked was not kept.
     pub(super) fell_behind: bool,
@@ -241,7 +241,7 @@ pub(super) struct Reached<'c> {
 
 /// The limit, as far as the counters tell. A client has as many processors as threads, and so has a
 /// server; both together have the machine's, which they share.
-pub(super) fn limit(settings: &Settings, reached: &Reached) -> Limit {
+pub(super) fn limit(settings: &RowSettings, reached: &RowThroughput) -> ResultLimit {
     // An open loop that kept its rate was limited by that, however busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {
         let (asked, reached) = (rate_text(asked), rate_text(reached.ops_per_s));
@@ -273,14 +273,14 @@ pub(super) fn limit(settings: &Settings, reached: &Reached) -> Limit {
     named(name, evidence)
 }
 
-fn named(name: &str, evidence: String) -> Limit {
-    Limit { name: name.to_owned(), evidence }
+fn named(name: &str, evidence: String) -> ResultLimit {
+    ResultLimit { name: name.to_owned(), evidence }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rest::Arrivals;
+    use crate::rest::ArrivalProcess;
 
     fn counters(cpu_ns: u64, threads: u64) -> ProcessCounters {
         ProcessCounters {
@@ -302,8 +302,13 @@ mod tests {
     }
 
     /// Of a client of one thread on 4 processors, in 1,000 ns.
-    fn name(arrivals: Arrivals, fell_behind: bool, client_ns: u64, server: Option<(u64, u64)>) -> String {
-        let settings = Settings {
+    fn name(
+        arrivals: ArrivalProcess,
+        fell_behind: bool,
+        client_ns: u64,
+        server: Option<(u64, u64)>,
+    ) -> String {
+        let settings = RowSettings {
             lane: String::new(),
             phase: String::new(),
             arrivals,
@@ -316,12 +321,13 @@ mod tests {
         let client = counters(client_ns, 2);
         let server = server.map(|(ns, threads)| counters(ns, threads));
         let (client, server) = (Some(&client), server.as_ref());
-        limit(&settings, &Reached { ops_per_s: 1.0, fell_behind, elapsed_ns: 1_000, client, server }).name
+        limit(&settings, &RowThroughput { ops_per_s: 1.0, fell_behind, elapsed_ns: 1_000, client, server })
+            .name
     }
 
     #[test]
     fn each_limit_is_named() {
-        let closed = |client_ns, server| name(Arrivals::Closed, false, client_ns, server);
+        let closed = |client_ns, server| name(ArrivalProcess::Closed, false, client_ns, server);
         assert_eq!(closed(950, Some((500, 1))), "client cpu");
         assert_eq!(closed(700, Some((980, 1))), "server cpu");
         assert_eq!(closed(950, Some((980, 1))), "client and server cpu");
@@ -329,7 +335,7 @@ mod tests {
         assert_eq!(closed(100, Some((100, 8))), "waiting");
         assert_eq!(closed(700, Some((700, 8))), "cannot tell");
         assert_eq!((closed(950, None), closed(100, None)), ("client cpu".into(), "cannot tell".into()));
-        assert_eq!(name(Arrivals::Fixed(1.0), false, 990, Some((990, 1))), "rate");
-        assert_eq!(name(Arrivals::Fixed(9.0), true, 100, Some((990, 1))), "server cpu");
+        assert_eq!(name(ArrivalProcess::Fixed(1.0), false, 990, Some((990, 1))), "rate");
+        assert_eq!(name(ArrivalProcess::Fixed(9.0), true, 100, Some((990, 1))), "server cpu");
     }
 }

@@ -4,18 +4,18 @@
 mod published;
 mod summary;
 
-pub use published::{RICHTER, Row, check};
-pub use summary::{Fit, Fitted, describe, fits};
+pub use published::{RICHTER, SpeedupRow, check};
+pub use summary::{SetupFit, SpeedupFit, describe, fits};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fordway_measure::{Block, Clock, Operation, Records, Shuffle};
+use fordway_measure::{BlockRecord, OperationRecord, RunClock, RunRecords, SeededRandom};
 use fordway_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 /// What is run, and how often.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SpeedupPlan {
     /// Numbers of ranks, rising, from 1 on. One rank is run in the first lane only, which is the reference.
     pub ranks: Vec<u32>,
     /// Lanes that there are.
@@ -25,12 +25,12 @@ pub struct Plan {
     /// Decides about the order in each round.
     pub seed: u64,
     /// Which time speed-up is made of.
-    pub time: Time,
+    pub time: JobTime,
 }
 
 /// Which time of a job counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Time {
+pub enum JobTime {
     /// All of it, its launch included.
     Wall,
     /// From when the first rank could communicate until the last had nothing more to say.
@@ -52,14 +52,14 @@ pub struct RankReport {
 
 /// A job that ended well.
 #[derive(Clone, Debug, Default)]
-pub struct Job {
+pub struct FinishedJob {
     /// Its wall time.
     pub elapsed_ns: u64,
     /// What its ranks reported; none if they did not.
     pub ranks: Vec<RankReport>,
 }
 
-impl Job {
+impl FinishedJob {
     /// From the first rank's start to the last one's end.
     pub fn work_ns(&self) -> Option<u64> {
         let start = self.ranks.iter().map(|rank| rank.start_ns).min()?;
@@ -79,23 +79,23 @@ impl Job {
         (time > 0).then(|| mpi as f64 / time as f64)
     }
 
-    fn time_ns(&self, time: Time) -> Option<u64> {
+    fn time_ns(&self, time: JobTime) -> Option<u64> {
         match time {
-            Time::Wall => Some(self.elapsed_ns),
-            Time::Work => self.work_ns(),
+            JobTime::Wall => Some(self.elapsed_ns),
+            JobTime::Work => self.work_ns(),
         }
     }
 }
 
 /// What launches jobs.
-pub trait Launch {
+pub trait JobLauncher {
     /// Runs one job to its end. Errors: `Interrupted` ends all; any other is a job that failed.
-    fn launch(&mut self, lane: usize, ranks: u32) -> Result<Job>;
+    fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob>;
 }
 
 /// A job that counts, and where it belongs.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct JobSample {
     /// Index into the lanes.
     pub lane: usize,
     /// Index into the numbers of ranks.
@@ -103,16 +103,16 @@ pub struct Sample {
     /// The round, from 0.
     pub round: u16,
     /// The job.
-    pub job: Job,
+    pub job: FinishedJob,
 }
 
 /// All that was found.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct SpeedupOutcome {
     /// Every job that counts and ended well.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<JobSample>,
     /// Every job that counts or failed.
-    pub records: Records,
+    pub records: RunRecords,
     /// Combinations that failed, with the reason; they were not tried again.
     pub failures: Vec<(usize, usize, Error)>,
 }
@@ -123,14 +123,14 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
 /// Runs all combinations in each round in random order, the first round for warming up. A combination that
 /// fails is left out from then on. Errors: `Interrupted` alone.
 pub fn measure(
-    plan: &Plan,
-    launch: &mut dyn Launch,
+    plan: &SpeedupPlan,
+    launch: &mut dyn JobLauncher,
     stop: &AtomicBool,
     progress: Progress<'_>,
-) -> Result<Outcome> {
-    let clock = Clock::start();
-    let mut random = Shuffle::new(plan.seed);
-    let mut outcome = Outcome::default();
+) -> Result<SpeedupOutcome> {
+    let clock = RunClock::start();
+    let mut random = SeededRandom::new(plan.seed);
+    let mut outcome = SpeedupOutcome::default();
     let mut combinations = plan.combinations();
     let total = combinations.len() as u64 * (u64::from(plan.repeat) + 1);
     let mut done = 0;
@@ -142,10 +142,10 @@ pub fn measure(
             }
             progress(done, total, lane, plan.ranks[phase]);
             done += 1;
-            let turn = Turn { lane, phase, round, start_ns: clock.now_ns() };
+            let turn = JobTurn { lane, phase, round, start_ns: clock.now_ns() };
             let cpu_ns = own_cpu_ns();
             let launched = launch.launch(lane, plan.ranks[phase]);
-            let spent = Spent { elapsed_ns: clock.now_ns() - turn.start_ns, cpu_ns: own_cpu_ns() - cpu_ns };
+            let spent = JobCost { elapsed_ns: clock.now_ns() - turn.start_ns, cpu_ns: own_cpu_ns() - cpu_ns };
             outcome.add(plan, &turn, &spent, launched)?;
         }
         combinations.retain(|(lane, phase)| !outcome.has_failed(*lane, *phase));
@@ -153,7 +153,7 @@ pub fn measure(
     Ok(outcome)
 }
 
-impl Plan {
+impl SpeedupPlan {
     /// Pairs of lane and number of ranks.
     fn combinations(&self) -> Vec<(usize, usize)> {
         let all = (0..self.lanes).flat_map(|lane| (0..self.ranks.len()).map(move |phase| (lane, phase)));
@@ -161,32 +161,38 @@ impl Plan {
     }
 }
 
-impl Outcome {
+impl SpeedupOutcome {
     fn has_failed(&self, lane: usize, phase: usize) -> bool {
         self.failures.iter().any(|failure| (failure.0, failure.1) == (lane, phase))
     }
 
-    fn add(&mut self, plan: &Plan, turn: &Turn, spent: &Spent, launched: Result<Job>) -> Result<()> {
+    fn add(
+        &mut self,
+        plan: &SpeedupPlan,
+        turn: &JobTurn,
+        spent: &JobCost,
+        launched: Result<FinishedJob>,
+    ) -> Result<()> {
         let counted = turn.round.checked_sub(1);
         if counted.is_some() || launched.is_err() {
-            let place = Turn { round: counted.unwrap_or_default(), ..*turn };
+            let place = JobTurn { round: counted.unwrap_or_default(), ..*turn };
             let elapsed_ns = launched.as_ref().map_or(spent.elapsed_ns, |job| job.elapsed_ns);
-            self.record(plan, &place, &Spent { elapsed_ns, ..*spent }, launched.is_ok());
+            self.record(plan, &place, &JobCost { elapsed_ns, ..*spent }, launched.is_ok());
         }
-        let Turn { lane, phase, .. } = *turn;
+        let JobTurn { lane, phase, .. } = *turn;
         match (launched, counted) {
             (Err(error), _) if error.kind() == ErrorKind::Interrupted => return Err(error),
             (Err(error), _) => self.failures.push((lane, phase, error)),
-            (Ok(job), Some(round)) => self.samples.push(Sample { lane, phase, round, job }),
+            (Ok(job), Some(round)) => self.samples.push(JobSample { lane, phase, round, job }),
             (Ok(_), None) => {}
         }
         Ok(())
     }
 
-    fn record(&mut self, plan: &Plan, turn: &Turn, spent: &Spent, ok: bool) {
+    fn record(&mut self, plan: &SpeedupPlan, turn: &JobTurn, spent: &JobCost, ok: bool) {
         let (lane, phase, round) = (turn.lane as u8, turn.phase as u8, turn.round);
         let block = u32::from(round) * plan.ranks.len() as u32 + u32::from(phase);
-        self.records.operations.push(Operation {
+        self.records.operations.push(OperationRecord {
             lane,
             phase,
             round,
@@ -200,7 +206,7 @@ impl Outcome {
             first_byte_ns: None,
         });
         if ok {
-            self.records.blocks.push(Block {
+            self.records.blocks.push(BlockRecord {
                 lane,
                 phase,
                 round,
@@ -217,7 +223,7 @@ impl Outcome {
 
 /// Which job it is, and when it began.
 #[derive(Clone, Copy)]
-struct Turn {
+struct JobTurn {
     lane: usize,
     phase: usize,
     round: u16,
@@ -226,7 +232,7 @@ struct Turn {
 
 /// What it took, with the CPU time of this process, which only waits.
 #[derive(Clone, Copy)]
-struct Spent {
+struct JobCost {
     elapsed_ns: u64,
     cpu_ns: u64,
 }
@@ -246,8 +252,8 @@ mod tests {
         pub(super) launched: Vec<(usize, u32)>,
     }
 
-    impl Launch for Law {
-        fn launch(&mut self, lane: usize, ranks: u32) -> Result<Job> {
+    impl JobLauncher for Law {
+        fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob> {
             self.launched.push((lane, ranks));
             if self.failing == Some((lane, ranks)) {
                 return Err(Error::new(ErrorKind::Timeout, "it hangs"));
@@ -260,15 +266,15 @@ mod tests {
                 end_ns: elapsed_ns - 1_000 + u64::from(rank) * 10,
                 mpi_ns: elapsed_ns / 4,
             };
-            Ok(Job { elapsed_ns, ranks: (0..ranks).map(rank).collect() })
+            Ok(FinishedJob { elapsed_ns, ranks: (0..ranks).map(rank).collect() })
         }
     }
 
-    pub(super) fn plan(ranks: &[u32]) -> Plan {
-        Plan { ranks: ranks.to_vec(), lanes: 2, repeat: 5, seed: 1, time: Time::Wall }
+    pub(super) fn plan(ranks: &[u32]) -> SpeedupPlan {
+        SpeedupPlan { ranks: ranks.to_vec(), lanes: 2, repeat: 5, seed: 1, time: JobTime::Wall }
     }
 
-    pub(super) fn measured(plan: &Plan, law: &mut Law) -> Outcome {
+    pub(super) fn measured(plan: &SpeedupPlan, law: &mut Law) -> SpeedupOutcome {
         measure(plan, law, &AtomicBool::new(false), &mut |_, _, _, _| ()).unwrap()
     }
 
@@ -299,12 +305,13 @@ mod tests {
     #[test]
     fn a_job_is_made_of_its_ranks() {
         let rank = |rank, start_ns, end_ns, mpi_ns| RankReport { rank, start_ns, end_ns, mpi_ns };
-        let job = Job { elapsed_ns: 900, ranks: vec![rank(0, 100, 500, 100), rank(1, 150, 550, 300)] };
+        let job =
+            FinishedJob { elapsed_ns: 900, ranks: vec![rank(0, 100, 500, 100), rank(1, 150, 550, 300)] };
         assert_eq!(
             (job.work_ns(), job.late_ns(), job.communication_share()),
             (Some(450), Some(50), Some(0.5))
         );
-        let silent = Job { elapsed_ns: 900, ranks: Vec::new() };
+        let silent = FinishedJob { elapsed_ns: 900, ranks: Vec::new() };
         assert_eq!((silent.work_ns(), silent.late_ns(), silent.communication_share()), (None, None, None));
     }
 }

@@ -25,48 +25,48 @@ const COLUMNS: [&str; 5] = ["set-up", "ranks", "wall_s", "speedup", "efficiency_
 
 /// A number as it is printed, which is right within half of its last digit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Printed {
+struct PrintedNumber {
     value: f64,
     half_digit: f64,
 }
 
-impl Printed {
+impl PrintedNumber {
     fn parse(text: &str) -> Option<Self> {
         let value = text.parse().ok().filter(|value: &f64| value.is_finite())?;
         let decimals = text.split_once('.').map_or(0, |(_, behind)| behind.len());
-        Some(Printed { value, half_digit: 0.5 / 10f64.powi(i32::try_from(decimals).ok()?) })
+        Some(PrintedNumber { value, half_digit: 0.5 / 10f64.powi(i32::try_from(decimals).ok()?) })
     }
 
-    fn range(self) -> Range {
-        Range { low: self.value - self.half_digit, high: self.value + self.half_digit }
+    fn range(self) -> RoundingRange {
+        RoundingRange { low: self.value - self.half_digit, high: self.value + self.half_digit }
     }
 }
 
 /// What rounding leaves open.
 #[derive(Clone, Copy)]
-struct Range {
+struct RoundingRange {
     low: f64,
     high: f64,
 }
 
-impl Range {
-    fn divided_by(self, other: Range) -> Range {
+impl RoundingRange {
+    fn divided_by(self, other: RoundingRange) -> RoundingRange {
         // A time that was rounded to nothing bounds nothing.
-        Range { low: self.low / other.high, high: self.high / other.low.max(f64::MIN_POSITIVE) }
+        RoundingRange { low: self.low / other.high, high: self.high / other.low.max(f64::MIN_POSITIVE) }
     }
 
-    fn times(self, factor: f64) -> Range {
-        Range { low: self.low * factor, high: self.high * factor }
+    fn times(self, factor: f64) -> RoundingRange {
+        RoundingRange { low: self.low * factor, high: self.high * factor }
     }
 
-    fn meets(self, other: Range) -> bool {
+    fn meets(self, other: RoundingRange) -> bool {
         self.low <= other.high && other.low <= self.high
     }
 }
 
 /// One row, with what follows from its time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct SpeedupRow {
     /// The set-up, as the table calls it.
     pub set_up: String,
     /// Ranks (cores).
@@ -90,7 +90,7 @@ pub struct Row {
 /// Recomputes a table in CSV with the columns `set-up,ranks,wall_s` and, if it has them, `speedup` and
 /// `efficiency_percent` (empty where nothing is printed). The first row is the reference.
 /// Errors: `InvalidArgument` for what is no such table, with the line.
-pub fn check(csv: &str) -> Result<Vec<Row>> {
+pub fn check(csv: &str) -> Result<Vec<SpeedupRow>> {
     let mut lines = csv.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let headings = lines.next().map(|(_, line)| cells(line)).unwrap_or_default();
     let at = |name: &str| headings.iter().position(|heading| heading == name);
@@ -101,8 +101,8 @@ pub fn check(csv: &str) -> Result<Vec<Row>> {
             return Err(wrong(1, &format!("there is no column {name:?}; the first line names {COLUMNS:?}")));
         }
     }
-    let lines = lines.map(|(number, line)| Line::parse(number + 1, &cells(line), &places));
-    let lines = lines.collect::<Result<Vec<Line>>>()?;
+    let lines = lines.map(|(number, line)| PrintedLine::parse(number + 1, &cells(line), &places));
+    let lines = lines.collect::<Result<Vec<PrintedLine>>>()?;
     match lines.first() {
         Some(reference) if reference.ranks == 1 => {
             Ok(lines.iter().map(|line| line.against(reference)).collect())
@@ -131,15 +131,15 @@ fn cells(line: &str) -> Vec<String> {
     cells.into_iter().map(|cell| cell.trim().to_owned()).collect()
 }
 
-struct Line {
+struct PrintedLine {
     set_up: String,
     ranks: u32,
-    wall_s: Printed,
-    speedup: Option<Printed>,
-    efficiency_percent: Option<Printed>,
+    wall_s: PrintedNumber,
+    speedup: Option<PrintedNumber>,
+    efficiency_percent: Option<PrintedNumber>,
 }
 
-impl Line {
+impl PrintedLine {
     fn parse(number: usize, cells: &[String], places: &[Option<usize>; 5]) -> Result<Self> {
         let cell = |column: usize| {
             places[column].and_then(|at| cells.get(at)).map(String::as_str).filter(|text| !text.is_empty())
@@ -147,13 +147,13 @@ impl Line {
         let needed =
             |column: usize| cell(column).ok_or_else(|| wrong(number, &format!("no {}", COLUMNS[column])));
         let figure = |column: usize, text: &str| {
-            let parsed = Printed::parse(text).filter(|printed| printed.value > 0.0);
+            let parsed = PrintedNumber::parse(text).filter(|printed| printed.value > 0.0);
             parsed.ok_or_else(|| wrong(number, &format!("{} is {text:?}, not above 0", COLUMNS[column])))
         };
         let optional = |column: usize| cell(column).map(|text| figure(column, text)).transpose();
         let ranks = needed(1)?;
         let parsed = ranks.parse().ok().filter(|ranks| *ranks > 0);
-        Ok(Line {
+        Ok(PrintedLine {
             set_up: needed(0)?.to_owned(),
             ranks: parsed
                 .ok_or_else(|| wrong(number, &format!("ranks is {ranks:?}, not a number above 0")))?,
@@ -163,18 +163,18 @@ impl Line {
         })
     }
 
-    fn against(&self, reference: &Line) -> Row {
+    fn against(&self, reference: &PrintedLine) -> SpeedupRow {
         let speedup = reference.wall_s.value / self.wall_s.value;
         let possible = reference.wall_s.range().divided_by(self.wall_s.range());
         let percent = 100.0 / f64::from(self.ranks);
         let speedup_is_right = self.speedup.map(|printed| printed.range().meets(possible));
         // An efficiency may have been made from the rounded speed-up.
-        let right_speedup = self.speedup.filter(|_| speedup_is_right == Some(true)).map(Printed::range);
-        let follows = |printed: Printed| {
+        let right_speedup = self.speedup.filter(|_| speedup_is_right == Some(true)).map(PrintedNumber::range);
+        let follows = |printed: PrintedNumber| {
             let mut sources = [Some(possible), right_speedup].into_iter().flatten();
             sources.any(|source| printed.range().meets(source.times(percent)))
         };
-        Row {
+        SpeedupRow {
             set_up: self.set_up.clone(),
             ranks: self.ranks,
             wall_s: self.wall_s.value,
@@ -188,7 +188,7 @@ impl Line {
     }
 }
 
-impl Row {
+impl SpeedupRow {
     /// What is wrong with it, in a sentence.
     pub fn problem(&self) -> Option<String> {
         let wrong = |name: &str, printed: String, right: String| {
@@ -209,7 +209,7 @@ impl Row {
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for SpeedupRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let printed = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
         write!(

@@ -4,37 +4,43 @@
 //! alike, and none of them is below 0: of all subsets of the three, the best one without a negative cost.
 
 use fordway_measure::{
-    Interval, Lane, Limit, Machine, Parallel, Run, SCHEMA, SCHEMA_VERSION, Summary, median, median_interval,
+    ConfidenceInterval, Machine, MeasuredLane, ParallelSummary, PhaseSummary, ResultLimit, RunDocument,
+    SCHEMA, SCHEMA_VERSION, median, median_interval,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Job, Outcome, Plan, Sample, Time};
-use crate::summary::{Capacity, Header, summarise_phase};
+use super::{FinishedJob, JobSample, JobTime, SpeedupOutcome, SpeedupPlan};
+use crate::summary::{RunCapacity, RunHeader, summarise_phase};
 
 /// The share of one rank's time that its launch may take unmentioned.
 const LAUNCH_SHARE_MAX: f64 = 0.1;
 
 /// What the costs of a set-up are by the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Fitted {
+pub struct SetupFit {
     /// The set-up.
     pub lane: String,
     /// The fit; `None` of fewer than two numbers of ranks.
-    pub fit: Option<Fit>,
+    pub fit: Option<SpeedupFit>,
 }
 
 /// The run of `outcome`, found on `lanes` by `plan`.
-pub fn describe(plan: &Plan, lanes: Vec<Lane>, outcome: &Outcome, header: Header) -> Run {
+pub fn describe(
+    plan: &SpeedupPlan,
+    lanes: Vec<MeasuredLane>,
+    outcome: &SpeedupOutcome,
+    header: RunHeader,
+) -> RunDocument {
     let phases: Vec<String> = plan.ranks.iter().map(|ranks| phase(*ranks)).collect();
     let summaries = (0..plan.ranks.len()).flat_map(|at| of_phase(plan, &lanes, at, outcome, &header.machine));
-    let summaries: Vec<Summary> = summaries.collect();
+    let summaries: Vec<PhaseSummary> = summaries.collect();
     let mut warnings = header.warnings;
     let told = |(lane, phase, error): &(usize, usize, fordway_store::Error)| {
         format!("{} with {}: {error}", lanes[*lane].name, phases[*phase])
     };
     warnings.extend(outcome.failures.iter().map(told));
     warnings.extend(doubts(plan, &summaries, &header.machine));
-    Run {
+    RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
         fordway_version: env!("CARGO_PKG_VERSION").into(),
@@ -57,9 +63,15 @@ fn phase(ranks: u32) -> String {
 }
 
 /// One summary for each lane that took part.
-fn of_phase(plan: &Plan, lanes: &[Lane], at: usize, outcome: &Outcome, machine: &Machine) -> Vec<Summary> {
+fn of_phase(
+    plan: &SpeedupPlan,
+    lanes: &[MeasuredLane],
+    at: usize,
+    outcome: &SpeedupOutcome,
+    machine: &Machine,
+) -> Vec<PhaseSummary> {
     let ranks = plan.ranks[at];
-    let capacity = Capacity { threads: ranks as usize, cpus: machine.cpus };
+    let capacity = RunCapacity { threads: ranks as usize, cpus: machine.cpus };
     let mut summaries =
         summarise_phase(lanes, (at as u8, &phase(ranks)), &outcome.records, capacity, plan.seed);
     for (lane, summary) in summaries.iter_mut().enumerate() {
@@ -67,50 +79,50 @@ fn of_phase(plan: &Plan, lanes: &[Lane], at: usize, outcome: &Outcome, machine: 
         // Ranks that wait are as busy as ranks that work, so their CPU time says nothing; ours is not theirs.
         summary.client_cpu_ns_per_op = None;
         let evidence = "ranks poll while they wait, so that CPU time does not tell";
-        summary.limit = Limit { name: "cannot tell".into(), evidence: evidence.into() };
+        summary.limit = ResultLimit { name: "cannot tell".into(), evidence: evidence.into() };
     }
     summaries.retain(|summary| summary.operations + summary.errors > 0);
     summaries
 }
 
-fn parallel(plan: &Plan, outcome: &Outcome, place: (usize, usize)) -> Parallel {
-    let samples: Vec<&Sample> =
+fn parallel(plan: &SpeedupPlan, outcome: &SpeedupOutcome, place: (usize, usize)) -> ParallelSummary {
+    let samples: Vec<&JobSample> =
         outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == place).collect();
-    let of = |value: &dyn Fn(&Job) -> Option<f64>| {
+    let of = |value: &dyn Fn(&FinishedJob) -> Option<f64>| {
         let values: Vec<f64> = samples.iter().filter_map(|sample| value(&sample.job)).collect();
         median_interval(&values, plan.seed)
     };
     let ranks = plan.ranks[place.1];
     let speedup = median_interval(&speedups(plan, outcome, &samples), plan.seed);
-    Parallel {
+    ParallelSummary {
         ranks,
         wall_ns: of(&|job| Some(job.elapsed_ns as f64)),
         work_ns: of(&|job| job.work_ns().map(|ns| ns as f64)),
         speedup,
         efficiency: speedup.map(|speedup| divided(&speedup, f64::from(ranks))),
-        communication_share: of(&Job::communication_share),
+        communication_share: of(&FinishedJob::communication_share),
         late_ns: of(&|job| job.late_ns().map(|ns| ns as f64)),
     }
 }
 
 /// The reference's time, divided by the job's, in each round that has both.
-fn speedups(plan: &Plan, outcome: &Outcome, samples: &[&Sample]) -> Vec<f64> {
+fn speedups(plan: &SpeedupPlan, outcome: &SpeedupOutcome, samples: &[&JobSample]) -> Vec<f64> {
     let reference = |round: u16| {
         let mut all = outcome.samples.iter();
         all.find(|sample| (sample.lane, sample.phase, sample.round) == (0, 0, round))?.job.time_ns(plan.time)
     };
     let ratio =
-        |sample: &&Sample| Some(reference(sample.round)? as f64 / sample.job.time_ns(plan.time)? as f64);
+        |sample: &&JobSample| Some(reference(sample.round)? as f64 / sample.job.time_ns(plan.time)? as f64);
     samples.iter().filter_map(ratio).collect()
 }
 
-fn divided(interval: &Interval, by: f64) -> Interval {
-    let Interval { value, low, high, .. } = interval;
-    Interval { value: value / by, low: low / by, high: high / by, ..*interval }
+fn divided(interval: &ConfidenceInterval, by: f64) -> ConfidenceInterval {
+    let ConfidenceInterval { value, low, high, .. } = interval;
+    ConfidenceInterval { value: value / by, low: low / by, high: high / by, ..*interval }
 }
 
 /// The model's costs in each lane, from medians; the reference's time on one rank holds for all.
-pub fn fits(plan: &Plan, lanes: &[Lane], outcome: &Outcome) -> Vec<Fitted> {
+pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome) -> Vec<SetupFit> {
     let time = |lane: usize, phase: usize| {
         let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));
         let times = samples.filter_map(|sample| sample.job.time_ns(plan.time));
@@ -121,12 +133,15 @@ pub fn fits(plan: &Plan, lanes: &[Lane], outcome: &Outcome) -> Vec<Fitted> {
             |(phase, ranks): (usize, &u32)| Some((*ranks, time(if *ranks == 1 { 0 } else { lane }, phase)?));
         plan.ranks.iter().enumerate().filter_map(of).collect()
     };
-    let fitted = |(at, lane): (usize, &Lane)| Fitted { lane: lane.name.clone(), fit: Fit::of(&points(at)) };
+    let fitted = |(at, lane): (usize, &MeasuredLane)| SetupFit {
+        lane: lane.name.clone(),
+        fit: SpeedupFit::of(&points(at)),
+    };
     lanes.iter().enumerate().map(fitted).collect()
 }
 
 /// Why speed-ups may be doubted.
-fn doubts(plan: &Plan, summaries: &[Summary], machine: &Machine) -> Vec<String> {
+fn doubts(plan: &SpeedupPlan, summaries: &[PhaseSummary], machine: &Machine) -> Vec<String> {
     let mut doubts: Vec<String> = launch_doubt(plan, summaries).into_iter().collect();
     let most = plan.ranks.iter().copied().max().unwrap_or(1);
     if most as usize > machine.cpus {
@@ -147,10 +162,10 @@ fn doubts(plan: &Plan, summaries: &[Summary], machine: &Machine) -> Vec<String> 
 }
 
 /// A launch that takes long hides what ranks gain.
-fn launch_doubt(plan: &Plan, summaries: &[Summary]) -> Option<String> {
+fn launch_doubt(plan: &SpeedupPlan, summaries: &[PhaseSummary]) -> Option<String> {
     let reference = summaries.first()?.parallel.as_ref()?;
     let share = 1.0 - reference.work_ns?.value / reference.wall_ns?.value;
-    (plan.time == Time::Wall && share > LAUNCH_SHARE_MAX).then(|| {
+    (plan.time == JobTime::Wall && share > LAUNCH_SHARE_MAX).then(|| {
         format!(
             "{:.0} % of the time of one rank is the launch, which differs between set-ups; take a longer job, or \
              --time work",
@@ -164,7 +179,7 @@ const COSTS: usize = 3;
 
 /// What a job costs by its number of ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Fit {
+pub struct SpeedupFit {
     /// What more ranks do not shorten, ns.
     pub serial_ns: f64,
     /// What ranks share, on one rank, ns.
@@ -181,7 +196,7 @@ pub struct Fit {
     pub is_tested: bool,
 }
 
-impl Fit {
+impl SpeedupFit {
     /// Fits (ranks, ns), each number of ranks once. `None` of fewer than two points, or of times that are not
     /// above 0.
     pub fn of(points: &[(u32, f64)]) -> Option<Self> {
@@ -194,7 +209,7 @@ impl Fit {
             candidates.min_by(|a, b| badness(points, a).total_cmp(&badness(points, b)))?;
         let costs = [serial_ns, parallel_ns, further_rank_ns];
         let error = |(ranks, ns): &(u32, f64)| (predict(&costs, *ranks) / ns - 1.0).abs();
-        Some(Fit {
+        Some(SpeedupFit {
             serial_ns,
             parallel_ns,
             further_rank_ns,
@@ -275,13 +290,13 @@ mod tests {
     use super::super::tests::{Law, measured, plan};
     use super::*;
 
-    fn run(time: Time) -> (Run, Vec<Fitted>) {
-        let plan = Plan { time, ..plan(&[1, 2, 4, 8]) };
+    fn run(time: JobTime) -> (RunDocument, Vec<SetupFit>) {
+        let plan = SpeedupPlan { time, ..plan(&[1, 2, 4, 8]) };
         let outcome = measured(&plan, &mut Law { failing: Some((1, 8)), launched: Vec::new() });
-        let lane = |name: &str| Lane { name: name.into(), description: String::new() };
+        let lane = |name: &str| MeasuredLane { name: name.into(), description: String::new() };
         let lanes = vec![lane("a"), lane("b")];
         let fits = fits(&plan, &lanes, &outcome);
-        let header = Header {
+        let header = RunHeader {
             machine: Machine { cpus: 2, ..Machine::observe(&[]) },
             started: String::new(),
             elapsed: Duration::ZERO,
@@ -291,14 +306,14 @@ mod tests {
         (describe(&plan, lanes, &outcome, header), fits)
     }
 
-    fn of<'r>(run: &'r Run, lane: &str, ranks: u32) -> &'r Parallel {
+    fn of<'r>(run: &'r RunDocument, lane: &str, ranks: u32) -> &'r ParallelSummary {
         let all = run.summaries.iter().filter(|row| row.lane == lane);
         all.filter_map(|row| row.parallel.as_ref()).find(|of| of.ranks == ranks).unwrap()
     }
 
     #[test]
     fn speed_up_and_efficiency_are_the_laws() {
-        let (run, _) = run(Time::Wall);
+        let (run, _) = run(JobTime::Wall);
         let four = of(&run, "a", 4);
         let speedup = four.speedup.unwrap();
         // 9 s, divided by 1 + 2 + 1.5.
@@ -314,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_failed_has_no_figures_and_is_told() {
-        let (run, fits) = run(Time::Wall);
+        let (run, fits) = run(JobTime::Wall);
         let failed = of(&run, "b", 8);
         assert_eq!((&failed.speedup, &failed.efficiency, &failed.wall_ns), (&None, &None, &None));
         assert!(run.warnings.iter().any(|told| told.contains("b with 8 ranks: ") && told.contains("hangs")));
@@ -328,8 +343,8 @@ mod tests {
     fn a_long_launch_is_told() {
         let plan = plan(&[1, 2]);
         let mut outcome = measured(&plan, &mut Law { failing: None, launched: Vec::new() });
-        let told = |outcome: &Outcome| {
-            let lane = |name: &str| Lane { name: name.into(), description: String::new() };
+        let told = |outcome: &SpeedupOutcome| {
+            let lane = |name: &str| MeasuredLane { name: name.into(), description: String::new() };
             let machine = Machine::observe(&[]);
             let rows = of_phase(&plan, &[lane("a"), lane("b")], 0, outcome, &machine);
             launch_doubt(&plan, &rows)
@@ -341,16 +356,16 @@ mod tests {
 
     #[test]
     fn work_can_be_what_counts() {
-        let (run, _) = run(Time::Work);
+        let (run, _) = run(JobTime::Work);
         let two = of(&run, "a", 2);
         let expected = (9e9 - 1_100.0) / (5.5e9 - 1_000.0 + 10.0 - 100.0);
         assert!((two.speedup.unwrap().value - expected).abs() < 1e-9);
         assert!(two.work_ns.unwrap().value < two.wall_ns.unwrap().value);
     }
 
-    fn fit_of(costs: [f64; 3], ranks: &[u32]) -> Fit {
+    fn fit_of(costs: [f64; 3], ranks: &[u32]) -> SpeedupFit {
         let points: Vec<_> = ranks.iter().map(|ranks| (*ranks, predict(&costs, *ranks))).collect();
-        Fit::of(&points).unwrap()
+        SpeedupFit::of(&points).unwrap()
     }
 
     fn close(a: f64, b: f64) -> bool {
@@ -374,7 +389,7 @@ mod tests {
         let ranks = [1, 2, 4, 8, 16];
         let points: Vec<_> =
             ranks.iter().zip(noise).map(|(n, noise)| (*n, predict(&[1e9, 9e9, 0.0], *n) * noise)).collect();
-        let fit = Fit::of(&points).unwrap();
+        let fit = SpeedupFit::of(&points).unwrap();
         assert!((0.05..0.15).contains(&fit.serial_share), "{fit:?}");
         assert!(fit.further_rank_ns >= 0.0 && fit.error_max < 0.06, "{fit:?}");
     }
@@ -383,14 +398,14 @@ mod tests {
     fn few_points_are_said_to_test_nothing() {
         assert!(!fit_of([1e9, 4e9, 1e8], &[1, 2, 4]).is_tested);
         assert!(!fit_of([1e9, 4e9, 0.0], &[1, 2]).is_tested);
-        assert_eq!(Fit::of(&[(1, 1e9)]), None);
-        assert_eq!(Fit::of(&[(1, 1e9), (2, 0.0)]), None);
+        assert_eq!(SpeedupFit::of(&[(1, 1e9)]), None);
+        assert_eq!(SpeedupFit::of(&[(1, 1e9), (2, 0.0)]), None);
     }
 
     /// A job that only gets slower shares nothing, and that is not an error.
     #[test]
     fn a_job_that_gets_slower_is_communication() {
-        let fit = Fit::of(&[(1, 1e9), (2, 3e9), (4, 7e9), (8, 15e9)]).unwrap();
+        let fit = SpeedupFit::of(&[(1, 1e9), (2, 3e9), (4, 7e9), (8, 15e9)]).unwrap();
         assert!(close(fit.further_rank_ns, 2e9), "{fit:?}");
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fordway_measure::{
-    Block, Clock, Lane, Limit, Machine, Operation, Records, Run, SCHEMA, SCHEMA_VERSION, Shuffle, Summary,
-    Transfer, median, median_interval,
+    BlockRecord, Machine, MeasuredLane, OperationRecord, PhaseSummary, ResultLimit, RunClock, RunDocument,
+    RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, TransferSummary, median, median_interval,
 };
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::{Done, Exchange, Order, Transport, exact_text};
-use crate::summary::{Capacity, Header, summarise_phase};
+use super::{MessageExchange, MessageOrder, MessageTransport, OrderResult, exact_text};
+use crate::summary::{RunCapacity, RunHeader, summarise_phase};
 
 /// Windows of a block, at most.
 const WINDOWS: u64 = 10;
@@ -22,7 +22,7 @@ const MAX_PHASES: usize = 255;
 
 /// What is measured.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TransportPlan {
     /// The sizes in bytes, each at least 1.
     pub sizes: Vec<u64>,
     /// How often each size is measured on each transport.
@@ -39,16 +39,16 @@ pub struct Plan {
 
 /// What a run found.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct TransportOutcome {
     /// Every message (every block, for bandwidth) and every block.
-    pub records: Records,
+    pub records: RunRecords,
     /// What was asked for in each phase, in the phases' order.
-    pub orders: Vec<Order>,
+    pub orders: Vec<MessageOrder>,
 }
 
 /// How far a run is.
 #[derive(Clone, Debug)]
-pub struct Progress {
+pub struct TransportProgress {
     /// Blocks done, over all transports.
     pub done: u64,
     /// Blocks in all.
@@ -57,14 +57,15 @@ pub struct Progress {
     pub phase: String,
 }
 
-impl Plan {
+impl TransportPlan {
     /// What is asked for in each phase that any of `transports` can do.
     /// Errors: `InvalidArgument` where there are more phases than a run can have.
-    fn orders(&self, transports: &[Box<dyn Transport>]) -> Result<Vec<Order>> {
-        let is_possible = |exchange: &Exchange| transports.iter().any(|transport| transport.can(*exchange));
+    fn orders(&self, transports: &[Box<dyn MessageTransport>]) -> Result<Vec<MessageOrder>> {
+        let is_possible =
+            |exchange: &MessageExchange| transports.iter().any(|transport| transport.can(*exchange));
         let of_exchange = |exchange| self.sizes.iter().map(move |size| self.order(exchange, *size));
-        let orders: Vec<Order> =
-            Exchange::ALL.into_iter().filter(is_possible).flat_map(of_exchange).collect();
+        let orders: Vec<MessageOrder> =
+            MessageExchange::ALL.into_iter().filter(is_possible).flat_map(of_exchange).collect();
         match orders.len() {
             0..=MAX_PHASES => Ok(orders),
             phases => {
@@ -75,21 +76,21 @@ impl Plan {
     }
 
     /// A block of messages of that size: as many as are quickly sent.
-    fn order(&self, exchange: Exchange, size_bytes: u64) -> Order {
+    fn order(&self, exchange: MessageExchange, size_bytes: u64) -> MessageOrder {
         let at_most = |bytes: u64, most: u64| (bytes / size_bytes).clamp(1, most.max(1));
         let window = match exchange {
-            Exchange::Stream => at_most(WINDOW_BYTES, self.window),
-            Exchange::Fetch | Exchange::PingPong => 1,
+            MessageExchange::Stream => at_most(WINDOW_BYTES, self.window),
+            MessageExchange::Fetch | MessageExchange::PingPong => 1,
         };
         let count = match exchange {
-            Exchange::Stream => (self.block_bytes / (size_bytes * window)).clamp(1, WINDOWS),
-            Exchange::Fetch | Exchange::PingPong => at_most(self.block_bytes, self.messages),
+            MessageExchange::Stream => (self.block_bytes / (size_bytes * window)).clamp(1, WINDOWS),
+            MessageExchange::Fetch | MessageExchange::PingPong => at_most(self.block_bytes, self.messages),
         };
-        Order { exchange, size_bytes, window, count, warm_up: count.div_ceil(WARM_UP_SHARE) }
+        MessageOrder { exchange, size_bytes, window, count, warm_up: count.div_ceil(WARM_UP_SHARE) }
     }
 }
 
-impl Order {
+impl MessageOrder {
     /// The name of its phase.
     pub(super) fn phase(&self) -> String {
         format!("{} {}", self.exchange.name(), exact_text(self.size_bytes))
@@ -99,14 +100,14 @@ impl Order {
 /// Runs `plan`. Ends early with `Interrupted` when `stop` is set, and with the error of a transport
 /// that fails.
 pub fn run(
-    plan: &Plan,
-    transports: &mut [Box<dyn Transport>],
+    plan: &TransportPlan,
+    transports: &mut [Box<dyn MessageTransport>],
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome> {
-    let clock = Clock::start();
-    let mut random = Shuffle::new(plan.seed);
-    let mut outcome = Outcome { orders: plan.orders(transports)?, ..Outcome::default() };
+    progress: &mut dyn FnMut(TransportProgress),
+) -> Result<TransportOutcome> {
+    let clock = RunClock::start();
+    let mut random = SeededRandom::new(plan.seed);
+    let mut outcome = TransportOutcome { orders: plan.orders(transports)?, ..TransportOutcome::default() };
     let total = u64::from(plan.rounds) * outcome.orders.len() as u64 * transports.len() as u64;
     let (mut done, mut block) = (0, 0);
     for round in 0..plan.rounds {
@@ -119,11 +120,11 @@ pub fn run(
                 }
                 if transports[lane].can(order.exchange) {
                     let result = transports[lane].carry_out(order)?;
-                    let place = Place { lane: lane as u8, phase: phase as u8, round, block };
+                    let place = TransportPosition { lane: lane as u8, phase: phase as u8, round, block };
                     place.keep(order, &result, clock.now_ns(), &mut outcome.records);
                 }
                 done += 1;
-                progress(Progress { done, total, phase: order.phase() });
+                progress(TransportProgress { done, total, phase: order.phase() });
             }
             block += 1;
         }
@@ -132,27 +133,27 @@ pub fn run(
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct TransportPosition {
     lane: u8,
     phase: u8,
     round: u16,
     block: u32,
 }
 
-impl Place {
+impl TransportPosition {
     /// Records one block that ended at `end_ns`. The last message is wrong where its bytes are.
-    fn keep(self, order: &Order, done: &Done, end_ns: u64, records: &mut Records) {
-        let Place { lane, phase, round, block } = self;
+    fn keep(self, order: &MessageOrder, done: &OrderResult, end_ns: u64, records: &mut RunRecords) {
+        let TransportPosition { lane, phase, round, block } = self;
         let messages = order.count * order.window;
         let (durations_ns, bytes) = match order.exchange {
-            Exchange::Stream => (&[done.elapsed_ns][..], messages * order.size_bytes),
-            Exchange::Fetch | Exchange::PingPong => (&done.durations_ns[..], order.size_bytes),
+            MessageExchange::Stream => (&[done.elapsed_ns][..], messages * order.size_bytes),
+            MessageExchange::Fetch | MessageExchange::PingPong => (&done.durations_ns[..], order.size_bytes),
         };
         let mut start_ns = end_ns.saturating_sub(done.elapsed_ns);
         let first = records.operations.len();
         for &duration_ns in durations_ns {
             let (thread, ok, intended_ns, first_byte_ns) = (0, true, None, None);
-            records.operations.push(Operation {
+            records.operations.push(OperationRecord {
                 lane,
                 phase,
                 round,
@@ -171,7 +172,7 @@ impl Place {
         if let Some(last) = all.last_mut().filter(|_| !done.is_right) {
             (last.ok, last.bytes) = (false, 0);
         }
-        records.blocks.push(Block {
+        records.blocks.push(BlockRecord {
             lane,
             phase,
             round,
@@ -189,8 +190,13 @@ impl Place {
 const POLLS: f64 = 1.5;
 
 /// The run of `outcome`, found on `lanes` by `plan`.
-pub fn describe(plan: &Plan, lanes: Vec<Lane>, outcome: &Outcome, header: Header) -> Run {
-    let summaries: Vec<Summary> = outcome
+pub fn describe(
+    plan: &TransportPlan,
+    lanes: Vec<MeasuredLane>,
+    outcome: &TransportOutcome,
+    header: RunHeader,
+) -> RunDocument {
+    let summaries: Vec<PhaseSummary> = outcome
         .orders
         .iter()
         .enumerate()
@@ -201,7 +207,7 @@ pub fn describe(plan: &Plan, lanes: Vec<Lane>, outcome: &Outcome, header: Header
     let mut warnings = header.warnings;
     warnings.extend(doubts(plan, &header.machine));
     warnings.extend(polling(&lanes, &summaries));
-    Run {
+    RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
         fordway_version: env!("CARGO_PKG_VERSION").into(),
@@ -211,7 +217,7 @@ pub fn describe(plan: &Plan, lanes: Vec<Lane>, outcome: &Outcome, header: Header
         command: std::env::args().collect(),
         machine: header.machine,
         parameters: header.parameters,
-        phases: outcome.orders.iter().map(Order::phase).collect(),
+        phases: outcome.orders.iter().map(MessageOrder::phase).collect(),
         lanes,
         summaries,
         scores: Vec::new(),
@@ -221,20 +227,20 @@ pub fn describe(plan: &Plan, lanes: Vec<Lane>, outcome: &Outcome, header: Header
 
 /// One summary for each lane that took part.
 fn of_phase(
-    plan: &Plan,
-    lanes: &[Lane],
-    (phase, order): (u8, &Order),
-    records: &Records,
+    plan: &TransportPlan,
+    lanes: &[MeasuredLane],
+    (phase, order): (u8, &MessageOrder),
+    records: &RunRecords,
     machine: &Machine,
-) -> Vec<Summary> {
+) -> Vec<PhaseSummary> {
     // One message at a time keeps one side waiting for the other; several keep both at work.
-    let threads = if order.exchange == Exchange::Stream { machine.cpus } else { 1 };
-    let capacity = Capacity { threads, cpus: machine.cpus };
+    let threads = if order.exchange == MessageExchange::Stream { machine.cpus } else { 1 };
+    let capacity = RunCapacity { threads, cpus: machine.cpus };
     let name = order.phase();
     let mut summaries = summarise_phase(lanes, (phase, &name), records, capacity, plan.seed);
     for (lane, summary) in summaries.iter_mut().enumerate() {
         let is_here = |in_lane: u8, in_phase: u8| (usize::from(in_lane), in_phase) == (lane, phase);
-        let blocks: Vec<&Block> =
+        let blocks: Vec<&BlockRecord> =
             records.blocks.iter().filter(|block| is_here(block.lane, block.phase)).collect();
         let operations = records.operations.iter().filter(|op| is_here(op.lane, op.phase) && op.ok);
         summary.transfer = transfer(order, &blocks, &operations.collect::<Vec<_>>(), plan.seed);
@@ -247,28 +253,33 @@ fn of_phase(
 }
 
 /// `None` where the lane did not take part.
-fn transfer(order: &Order, blocks: &[&Block], operations: &[&Operation], seed: u64) -> Option<Transfer> {
+fn transfer(
+    order: &MessageOrder,
+    blocks: &[&BlockRecord],
+    operations: &[&OperationRecord],
+    seed: u64,
+) -> Option<TransferSummary> {
     if blocks.is_empty() {
         return None;
     }
     let of_block = order.count * order.window;
-    let each = |value: &dyn Fn(&Block) -> f64| {
+    let each = |value: &dyn Fn(&BlockRecord) -> f64| {
         median(&blocks.iter().map(|block| value(block)).collect::<Vec<_>>()).unwrap_or_default()
     };
     let client_ns = each(&|block| block.client_cpu_ns as f64 / of_block as f64);
     let has_server = blocks.iter().all(|block| block.server_cpu_ns.is_some());
     let server_ns = each(&|block| block.server_cpu_ns.unwrap_or_default() as f64 / of_block as f64);
-    let busy = |block: &Block| {
+    let busy = |block: &BlockRecord| {
         (block.client_cpu_ns + block.server_cpu_ns.unwrap_or_default()) as f64
             / block.elapsed_ns.max(1) as f64
     };
     let rates: Vec<f64> =
         blocks.iter().map(|block| block.bytes as f64 * 1e9 / block.elapsed_ns.max(1) as f64).collect();
     let time_ns = match order.exchange {
-        Exchange::Stream => None,
-        Exchange::Fetch | Exchange::PingPong => median_interval(&medians(operations), seed),
+        MessageExchange::Stream => None,
+        MessageExchange::Fetch | MessageExchange::PingPong => median_interval(&medians(operations), seed),
     };
-    Some(Transfer {
+    Some(TransferSummary {
         exchange: order.exchange.name().to_owned(),
         size_bytes: order.size_bytes,
         window: order.window,
@@ -282,17 +293,17 @@ fn transfer(order: &Order, blocks: &[&Block], operations: &[&Operation], seed: u
 }
 
 /// The median time of a message in each block.
-fn medians(operations: &[&Operation]) -> Vec<f64> {
+fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
     let blocks = operations.chunk_by(|a, b| a.block == b.block);
-    let of_block = |block: &[&Operation]| {
+    let of_block = |block: &[&OperationRecord]| {
         median(&block.iter().map(|operation| operation.duration_ns as f64).collect::<Vec<_>>())
     };
     blocks.filter_map(of_block).collect()
 }
 
 /// The limit of a transport that polls: that it is busy says nothing.
-fn polls(transfer: &Transfer) -> Option<Limit> {
-    if transfer.exchange == Exchange::Stream.name() || transfer.processors_busy < POLLS {
+fn polls(transfer: &TransferSummary) -> Option<ResultLimit> {
+    if transfer.exchange == MessageExchange::Stream.name() || transfer.processors_busy < POLLS {
         return None;
     }
     let evidence = format!(
@@ -300,18 +311,18 @@ fn polls(transfer: &Transfer) -> Option<Limit> {
          not tell",
         transfer.processors_busy
     );
-    Some(Limit { name: "cannot tell".into(), evidence })
+    Some(ResultLimit { name: "cannot tell".into(), evidence })
 }
 
 /// Says which lanes polled, with what it cost.
-fn polling(lanes: &[Lane], summaries: &[Summary]) -> Vec<String> {
-    let latency = Exchange::Fetch.name();
-    let busy = |lane: &Lane| {
+fn polling(lanes: &[MeasuredLane], summaries: &[PhaseSummary]) -> Vec<String> {
+    let latency = MessageExchange::Fetch.name();
+    let busy = |lane: &MeasuredLane| {
         let rows = summaries.iter().filter(|row| row.lane == lane.name);
         let transfers = rows.filter_map(|row| row.transfer.as_ref()).filter(|of| of.exchange == latency);
         median(&transfers.map(|of| of.processors_busy).collect::<Vec<_>>())
     };
-    let said = |lane: &Lane| {
+    let said = |lane: &MeasuredLane| {
         let busy = busy(lane).filter(|busy| *busy >= POLLS)?;
         Some(format!(
             "{} polls while it waits: {busy:.2} processors were busy with one message at a time. Its latency is \
@@ -322,7 +333,7 @@ fn polling(lanes: &[Lane], summaries: &[Summary]) -> Vec<String> {
     lanes.iter().filter_map(said).collect()
 }
 
-fn doubts(plan: &Plan, machine: &Machine) -> Vec<String> {
+fn doubts(plan: &TransportPlan, machine: &Machine) -> Vec<String> {
     let mut doubts = Vec::new();
     if let Some(load) = machine.load_1min.filter(|load| *load > 0.5 * machine.cpus as f64) {
         doubts.push(format!(

@@ -1,25 +1,28 @@
 //! Bytes from one process to another, by every transport there is: MPI, bare TCP, HTTP, our lanes.
 //!
-//! All are asked the same: [`Exchange::Fetch`] is a small request, and the time until all bytes of the
-//! answer are here, as a GET has it; [`Exchange::Stream`] has several of these under way;
-//! [`Exchange::PingPong`] is the half round trip that MPI's benchmarks print, for those that can.
+//! All are asked the same: [`MessageExchange::Fetch`] is a small request, and the time until all bytes of the
+//! answer are here, as a GET has it; [`MessageExchange::Stream`] has several of these under way;
+//! [`MessageExchange::PingPong`] is the half round trip that MPI's benchmarks print, for those that can.
 //!
-//! A [`Transport`] does an [`Order`] at a time. Two processes with a [`Link`] between them are one
-//! ([`Linked`]), and so are objects behind a [`fordway_store::Store`] ([`Objects`]). Which sizes are measured, and the options
+//! A [`MessageTransport`] does a [`MessageOrder`] at a time. Two processes with a [`MessageLink`] between them are one
+//! ([`LinkTransport`]), and so are objects behind a [`fordway_store::Store`] ([`ObjectTransport`]). Which sizes are measured, and the options
 //! of every program that runs transports, are here too.
 
 mod drive;
 mod transports;
 
-pub use drive::{Outcome, Plan, Progress, describe, run};
-pub use transports::{Hello, Link, Linked, Objects, Remote, Side, TcpLink, answer, follow};
+pub use drive::{TransportOutcome, TransportPlan, TransportProgress, describe, run};
+pub use transports::{
+    JobHello, JobProcess, LinkTransport, MessageLink, ObjectTransport, RemoteTransport, TcpLink, answer,
+    follow,
+};
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use fordway_measure::{Lane, bytes_text};
+use fordway_measure::{MeasuredLane, bytes_text};
 use fordway_store::{Error, ErrorKind, Key, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::{Deserialize, Serialize};
@@ -28,21 +31,21 @@ use serde_json::{Map, Value, json};
 use crate::options::OutArgs;
 
 /// A way to get bytes from another process, or from a store.
-pub trait Transport {
+pub trait MessageTransport {
     /// Its name and what it does.
-    fn lane(&self) -> &Lane;
+    fn lane(&self) -> &MeasuredLane;
 
     /// Whether it can do this at all.
-    fn can(&self, exchange: Exchange) -> bool;
+    fn can(&self, exchange: MessageExchange) -> bool;
 
     /// Does one block of messages. Errors: those that end the run.
-    fn carry_out(&mut self, order: &Order) -> Result<Done>;
+    fn carry_out(&mut self, order: &MessageOrder) -> Result<OrderResult>;
 }
 
 /// What is done with messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Exchange {
+pub enum MessageExchange {
     /// Ask for a message, and wait until all of it is here.
     Fetch,
     /// Ask for several at once, and wait until all of all is here.
@@ -51,40 +54,41 @@ pub enum Exchange {
     PingPong,
 }
 
-impl Exchange {
+impl MessageExchange {
     /// All, in the order they run.
-    pub const ALL: [Exchange; 3] = [Exchange::Fetch, Exchange::Stream, Exchange::PingPong];
+    pub const ALL: [MessageExchange; 3] =
+        [MessageExchange::Fetch, MessageExchange::Stream, MessageExchange::PingPong];
 
     /// The first word of its phases.
     pub const fn name(self) -> &'static str {
         match self {
-            Exchange::Fetch => "latency",
-            Exchange::Stream => "bandwidth",
-            Exchange::PingPong => "half-round-trip",
+            MessageExchange::Fetch => "latency",
+            MessageExchange::Stream => "bandwidth",
+            MessageExchange::PingPong => "half-round-trip",
         }
     }
 
     /// How many of its durations follow one another in the time that one takes.
     const fn trips(self) -> u64 {
         match self {
-            Exchange::PingPong => 2,
-            Exchange::Fetch | Exchange::Stream => 1,
+            MessageExchange::PingPong => 2,
+            MessageExchange::Fetch | MessageExchange::Stream => 1,
         }
     }
 
     fn code(self) -> u64 {
-        Exchange::ALL.iter().position(|other| *other == self).unwrap_or_default() as u64
+        MessageExchange::ALL.iter().position(|other| *other == self).unwrap_or_default() as u64
     }
 }
 
 /// One block of messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct MessageOrder {
     /// What is done.
-    pub exchange: Exchange,
+    pub exchange: MessageExchange,
     /// Bytes of each message, at least 1.
     pub size_bytes: u64,
-    /// Messages under way at once; 1 but for [`Exchange::Stream`].
+    /// Messages under way at once; 1 but for [`MessageExchange::Stream`].
     pub window: u64,
     /// How often it is done and timed.
     pub count: u64,
@@ -95,7 +99,7 @@ pub struct Order {
 /// Bytes of an order between two ends of a link.
 const ORDER_BYTES: usize = 40;
 
-impl Order {
+impl MessageOrder {
     /// Bytes that are under way at once.
     pub fn window_bytes(&self) -> u64 {
         self.size_bytes * self.window
@@ -111,19 +115,19 @@ impl Order {
         bytes
     }
 
-    /// What [`Order::to_bytes`] wrote; `None` says that there is nothing more to do.
+    /// What [`MessageOrder::to_bytes`] wrote; `None` says that there is nothing more to do.
     fn from_bytes(bytes: &[u8; ORDER_BYTES]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * at + byte]));
-        let exchange = *Exchange::ALL.get(usize::try_from(word(0)).ok()?)?;
+        let exchange = *MessageExchange::ALL.get(usize::try_from(word(0)).ok()?)?;
         let order =
-            Order { exchange, size_bytes: word(1), window: word(2), count: word(3), warm_up: word(4) };
+            MessageOrder { exchange, size_bytes: word(1), window: word(2), count: word(3), warm_up: word(4) };
         (order.size_bytes > 0).then_some(order)
     }
 }
 
 /// What became of an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Done {
+pub struct OrderResult {
     /// How long each took: a message, a window of them, or half a round trip.
     pub durations_ns: Vec<u64>,
     /// From the first start to the last end.
@@ -143,20 +147,20 @@ const MAX_SIZES: usize = 80;
 
 /// From where to where sizes go, or each by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sizes {
+pub enum SizeSeries {
     /// From the first to the last, each as many times as large as the one before as is asked for.
     Grid(u64, u64),
     /// These.
     List(Vec<u64>),
 }
 
-impl Sizes {
+impl SizeSeries {
     /// The sizes in bytes, ascending. A grid ends with its last size, whether the factor leads there
     /// or not. Errors: `InvalidArgument` where there are too many.
     pub fn all(&self, factor: u64) -> Result<Vec<u64>> {
         let mut sizes = match self {
-            Sizes::List(sizes) => sizes.clone(),
-            Sizes::Grid(first, last) => grid(*first, *last, factor.max(2)),
+            SizeSeries::List(sizes) => sizes.clone(),
+            SizeSeries::Grid(first, last) => grid(*first, *last, factor.max(2)),
         };
         sizes.sort_unstable();
         sizes.dedup();
@@ -174,7 +178,7 @@ fn grid(first: u64, last: u64, factor: u64) -> Vec<u64> {
     below.chain([last]).collect()
 }
 
-impl FromStr for Sizes {
+impl FromStr for SizeSeries {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
@@ -185,20 +189,20 @@ impl FromStr for Sizes {
             }
         };
         let Some((first, last)) = text.split_once("..") else {
-            return text.split(',').map(size).collect::<std::result::Result<_, _>>().map(Sizes::List);
+            return text.split(',').map(size).collect::<std::result::Result<_, _>>().map(SizeSeries::List);
         };
         match (size(first)?, size(last)?) {
-            (first, last) if first <= last => Ok(Sizes::Grid(first, last)),
+            (first, last) if first <= last => Ok(SizeSeries::Grid(first, last)),
             _ => Err(format!("{text:?} goes down; name the smaller size first")),
         }
     }
 }
 
-impl fmt::Display for Sizes {
+impl fmt::Display for SizeSeries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Sizes::Grid(first, last) => write!(f, "{first}..{last}"),
-            Sizes::List(sizes) => {
+            SizeSeries::Grid(first, last) => write!(f, "{first}..{last}"),
+            SizeSeries::List(sizes) => {
                 f.write_str(&sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(","))
             }
         }
@@ -220,10 +224,10 @@ pub fn message_of(size_bytes: u64) -> Result<Key> {
 
 /// What is measured, and how often.
 #[derive(Clone, Debug, Args)]
-pub struct Setting {
+pub struct TransportSetting {
     /// Sizes of the messages: FIRST..LAST, or a list; 1 B to 1 GiB
     #[arg(long = "size", value_name = "SIZES", default_value = "1..128MiB")]
-    pub sizes: Sizes,
+    pub sizes: SizeSeries,
     /// How many times as large as the one before each of FIRST..LAST is
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
@@ -247,10 +251,10 @@ pub struct Setting {
     pub output: OutArgs,
 }
 
-impl Setting {
+impl TransportSetting {
     /// What that asks for. Errors: `InvalidArgument` for too many sizes.
-    pub fn plan(&self) -> Result<Plan> {
-        Ok(Plan {
+    pub fn plan(&self) -> Result<TransportPlan> {
+        Ok(TransportPlan {
             sizes: self.sizes.all(self.factor)?,
             rounds: self.rounds,
             messages: self.messages,
@@ -286,16 +290,16 @@ mod tests {
 
     #[test]
     fn orders_cross_a_link() {
-        for exchange in Exchange::ALL {
-            let order = Order { exchange, size_bytes: 1 << 40, window: 64, count: 7, warm_up: 0 };
-            assert_eq!(Order::from_bytes(&order.to_bytes()), Some(order));
+        for exchange in MessageExchange::ALL {
+            let order = MessageOrder { exchange, size_bytes: 1 << 40, window: 64, count: 7, warm_up: 0 };
+            assert_eq!(MessageOrder::from_bytes(&order.to_bytes()), Some(order));
         }
-        assert_eq!(Order::from_bytes(&[0; ORDER_BYTES]), None);
-        assert_eq!(Order::from_bytes(&[0xff; ORDER_BYTES]), None);
+        assert_eq!(MessageOrder::from_bytes(&[0; ORDER_BYTES]), None);
+        assert_eq!(MessageOrder::from_bytes(&[0xff; ORDER_BYTES]), None);
     }
 
     fn sizes(text: &str, factor: u64) -> Vec<u64> {
-        text.parse::<Sizes>().unwrap().all(factor).unwrap()
+        text.parse::<SizeSeries>().unwrap().all(factor).unwrap()
     }
 
     #[test]
@@ -304,7 +308,7 @@ mod tests {
         assert_eq!(sizes("1..128", 4), [1, 4, 16, 64, 128]);
         assert_eq!(sizes("4KiB..4KiB", 4), [4096]);
         assert_eq!(sizes("1MiB,1,4KiB,1", 2), [1, 4096, 1 << 20]);
-        assert_eq!("1..16".parse::<Sizes>().unwrap().to_string(), "1..16");
+        assert_eq!("1..16".parse::<SizeSeries>().unwrap().to_string(), "1..16");
     }
 
     #[test]
@@ -322,10 +326,10 @@ mod tests {
             ("", "not a size"),
             ("1..", "not a size"),
         ] {
-            let error = text.parse::<Sizes>().expect_err(text);
+            let error = text.parse::<SizeSeries>().expect_err(text);
             assert!(error.contains(why), "{text}: {error}");
         }
-        let many = Sizes::List((1..=100).collect()).all(2).expect_err("a hundred sizes");
+        let many = SizeSeries::List((1..=100).collect()).all(2).expect_err("a hundred sizes");
         assert!(many.to_string().contains("name fewer"), "{many}");
     }
 }

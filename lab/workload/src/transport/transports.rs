@@ -1,8 +1,8 @@
-//! The transports. [`Linked`] is two processes with a link between them: what either of them does is the same on any link, so
+//! The transports. [`LinkTransport`] is two processes with a link between them: what either of them does is the same on any link, so
 //! that what differs between transports is the link alone. A bare TCP connection is such a link: each message one write,
-//! without Nagle's delay. For [`Objects`], a message is an object behind a store, and asking for it is reading it.
+//! without Nagle's delay. For [`ObjectTransport`], a message is an object behind a store, and asking for it is reading it.
 //!
-//! [`Remote`] is a transport in another process: one that must be started by a launcher of its own, as the ranks of
+//! [`RemoteTransport`] is a transport in another process: one that must be started by a launcher of its own, as the ranks of
 //! an MPI job must. Orders go to it and answers come back as lines of JSON on a connection, which
 //! ends the job when it ends.
 
@@ -11,13 +11,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
 
-use fordway_measure::Lane;
+use fordway_measure::MeasuredLane;
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result, Store};
 use fordway_sys::process_cpu_ns;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Done, Exchange, ORDER_BYTES, Order, Transport, message_of};
+use super::{MessageExchange, MessageOrder, MessageTransport, ORDER_BYTES, OrderResult, message_of};
 use crate::site::noise;
 
 /// What asks for a message, or for a window of them.
@@ -26,7 +26,7 @@ const REQUEST: [u8; 8] = *b"message?";
 const POISON: u8 = 0xa5;
 
 /// A connection to one other process, on which messages keep their order. Lengths are known to both.
-pub trait Link {
+pub trait MessageLink {
     /// Sends one message.
     fn send(&mut self, bytes: &[u8]) -> Result<()>;
 
@@ -39,37 +39,37 @@ pub trait Link {
     /// Waits for as many messages of `size` bytes as `buffer` holds, all expected at once.
     fn receive_window(&mut self, buffer: &mut [u8], size: usize) -> Result<()>;
 
-    /// Waits for a message as [`Link::receive`] does, but leaves the processor to others however long
+    /// Waits for a message as [`MessageLink::receive`] does, but leaves the processor to others however long
     /// it takes: between two blocks somebody else is measured.
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
 }
 
 /// The side that asks. When it is dropped, the other side is told that there is nothing more to do.
-pub struct Linked<L: Link> {
-    lane: Lane,
+pub struct LinkTransport<L: MessageLink> {
+    lane: MeasuredLane,
     link: L,
     content: Vec<u8>,
     buffer: Vec<u8>,
 }
 
-impl<L: Link> Linked<L> {
+impl<L: MessageLink> LinkTransport<L> {
     /// On a link at whose other end is [`follow`].
-    pub fn new(lane: Lane, link: L) -> Self {
-        Linked { lane, link, content: Vec::new(), buffer: Vec::new() }
+    pub fn new(lane: MeasuredLane, link: L) -> Self {
+        LinkTransport { lane, link, content: Vec::new(), buffer: Vec::new() }
     }
 
-    fn step(&mut self, order: &Order) -> Result<()> {
+    fn step(&mut self, order: &MessageOrder) -> Result<()> {
         let (size, window_bytes) = (order.size_bytes as usize, order.window_bytes() as usize);
         match order.exchange {
-            Exchange::PingPong => {
+            MessageExchange::PingPong => {
                 self.link.send(&self.content[..size])?;
                 self.link.receive(&mut self.buffer[..size])
             }
-            Exchange::Fetch => {
+            MessageExchange::Fetch => {
                 self.link.send(&REQUEST)?;
                 self.link.receive(&mut self.buffer[..size])
             }
-            Exchange::Stream => {
+            MessageExchange::Stream => {
                 self.link.send(&REQUEST)?;
                 self.link.receive_window(&mut self.buffer[..window_bytes], size)
             }
@@ -77,8 +77,9 @@ impl<L: Link> Linked<L> {
     }
 
     /// The steps that count, one after the other, and the CPU time of this process meanwhile.
-    fn timed_steps(&mut self, order: &Order) -> Result<Done> {
-        let mut done = Done { durations_ns: Vec::with_capacity(order.count as usize), ..Done::default() };
+    fn timed_steps(&mut self, order: &MessageOrder) -> Result<OrderResult> {
+        let mut done =
+            OrderResult { durations_ns: Vec::with_capacity(order.count as usize), ..OrderResult::default() };
         let before_ns = own_cpu_ns();
         let started = Instant::now();
         let mut last = started;
@@ -93,29 +94,29 @@ impl<L: Link> Linked<L> {
         Ok(done)
     }
 
-    fn is_right(&self, order: &Order) -> bool {
+    fn is_right(&self, order: &MessageOrder) -> bool {
         let (size, window_bytes) = (order.size_bytes as usize, order.window_bytes() as usize);
         self.buffer[..window_bytes].chunks_exact(size).all(|message| *message == self.content[..size])
     }
 }
 
-impl<L: Link> Drop for Linked<L> {
+impl<L: MessageLink> Drop for LinkTransport<L> {
     fn drop(&mut self) {
         // A side that is gone need not be told.
         let _ = self.link.send(&[0; ORDER_BYTES]);
     }
 }
 
-impl<L: Link> Transport for Linked<L> {
-    fn lane(&self) -> &Lane {
+impl<L: MessageLink> MessageTransport for LinkTransport<L> {
+    fn lane(&self) -> &MeasuredLane {
         &self.lane
     }
 
-    fn can(&self, _: Exchange) -> bool {
+    fn can(&self, _: MessageExchange) -> bool {
         true
     }
 
-    fn carry_out(&mut self, order: &Order) -> Result<Done> {
+    fn carry_out(&mut self, order: &MessageOrder) -> Result<OrderResult> {
         let window_bytes = order.window_bytes() as usize;
         make_content(&mut self.content, order.size_bytes as usize);
         self.buffer.resize(self.buffer.len().max(window_bytes), 0);
@@ -132,33 +133,33 @@ impl<L: Link> Transport for Linked<L> {
         self.link.receive(&mut word)?;
         done.server_cpu_ns = Some(u64::from_le_bytes(word));
         done.is_right = self.is_right(order);
-        if order.exchange == Exchange::PingPong {
+        if order.exchange == MessageExchange::PingPong {
             done.durations_ns.iter_mut().for_each(|ns| *ns /= 2);
         }
         Ok(done)
     }
 }
 
-/// The side that answers: does what the other end's [`Linked`] asks for until that has ended.
-pub fn follow(link: &mut dyn Link) -> Result<()> {
+/// The side that answers: does what the other end's [`LinkTransport`] asks for until that has ended.
+pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
     let (mut content, mut buffer) = (Vec::new(), Vec::new());
     loop {
         let mut order = [0; ORDER_BYTES];
         link.receive_idly(&mut order)?;
-        let Some(order) = Order::from_bytes(&order) else { return Ok(()) };
+        let Some(order) = MessageOrder::from_bytes(&order) else { return Ok(()) };
         let size = order.size_bytes as usize;
         make_content(&mut content, size);
         buffer.resize(buffer.len().max(size), 0);
-        let answer = |link: &mut dyn Link, buffer: &mut [u8]| match order.exchange {
-            Exchange::PingPong => {
+        let answer = |link: &mut dyn MessageLink, buffer: &mut [u8]| match order.exchange {
+            MessageExchange::PingPong => {
                 link.receive(&mut buffer[..size])?;
                 link.send(&content[..size])
             }
-            Exchange::Fetch => {
+            MessageExchange::Fetch => {
                 link.receive(&mut [0; REQUEST.len()])?;
                 link.send(&content[..size])
             }
-            Exchange::Stream => {
+            MessageExchange::Stream => {
                 link.receive(&mut [0; REQUEST.len()])?;
                 link.send_window(&content[..size], order.window as usize)
             }
@@ -210,7 +211,7 @@ fn failed(doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
     move |error| Error::new(ErrorKind::Unavailable, format!("{doing} the other process")).caused_by(error)
 }
 
-impl Link for TcpLink {
+impl MessageLink for TcpLink {
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.0.write_all(bytes).map_err(failed("sending to"))
     }
@@ -232,9 +233,9 @@ impl Link for TcpLink {
     }
 }
 
-/// Messages are the objects of `bucket` that [`message_of`] names; [`Objects::content`] is what is in them.
-pub struct Objects {
-    lane: Lane,
+/// Messages are the objects of `bucket` that [`message_of`] names; [`ObjectTransport::content`] is what is in them.
+pub struct ObjectTransport {
+    lane: MeasuredLane,
     store: Arc<dyn Store>,
     bucket: Bucket,
     server_pid: Option<u32>,
@@ -244,11 +245,11 @@ pub struct Objects {
     content: Vec<u8>,
 }
 
-impl Objects {
+impl ObjectTransport {
     /// Reads from `bucket` of `store`, a window of messages by at most this many threads, whose
     /// connections the store keeps.
     pub fn new(
-        lane: Lane,
+        lane: MeasuredLane,
         store: Arc<dyn Store>,
         bucket: Bucket,
         server_pid: Option<u32>,
@@ -256,7 +257,7 @@ impl Objects {
     ) -> Self {
         let connections = connections.max(1);
         let buffers = vec![Vec::new(); connections];
-        Objects { lane, store, bucket, server_pid, connections, buffers, content: Vec::new() }
+        ObjectTransport { lane, store, bucket, server_pid, connections, buffers, content: Vec::new() }
     }
 
     /// What the message of `size_bytes` holds.
@@ -290,9 +291,9 @@ impl Objects {
         self.server_pid.and_then(|pid| process_cpu_ns(pid).ok())
     }
 
-    fn is_right(&self, order: &Order) -> bool {
+    fn is_right(&self, order: &MessageOrder) -> bool {
         let threads = match order.exchange {
-            Exchange::Stream => self.connections.min(order.window as usize),
+            MessageExchange::Stream => self.connections.min(order.window as usize),
             _ => 1,
         };
         self.buffers[..threads].iter().all(|buffer| *buffer == self.content[..order.size_bytes as usize])
@@ -318,19 +319,19 @@ fn read_some(
     Ok(durations_ns)
 }
 
-impl Transport for Objects {
-    fn lane(&self) -> &Lane {
+impl MessageTransport for ObjectTransport {
+    fn lane(&self) -> &MeasuredLane {
         &self.lane
     }
 
-    fn can(&self, exchange: Exchange) -> bool {
-        exchange != Exchange::PingPong
+    fn can(&self, exchange: MessageExchange) -> bool {
+        exchange != MessageExchange::PingPong
     }
 
-    fn carry_out(&mut self, order: &Order) -> Result<Done> {
+    fn carry_out(&mut self, order: &MessageOrder) -> Result<OrderResult> {
         let key = message_of(order.size_bytes)?;
         if self.content.len() < order.size_bytes as usize {
-            self.content = Objects::content(order.size_bytes);
+            self.content = ObjectTransport::content(order.size_bytes);
         }
         let window = order.window as usize;
         self.read(&key, (order.warm_up * order.window) as usize, window)?;
@@ -340,8 +341,8 @@ impl Transport for Objects {
         let durations_ns = self.read(&key, (order.count * order.window) as usize, window)?;
         let elapsed_ns = started.elapsed().as_nanos() as u64;
         let (own_after, server_after) = (own_cpu_ns(), self.server_cpu_ns());
-        Ok(Done {
-            durations_ns: if order.exchange == Exchange::Stream { Vec::new() } else { durations_ns },
+        Ok(OrderResult {
+            durations_ns: if order.exchange == MessageExchange::Stream { Vec::new() } else { durations_ns },
             elapsed_ns,
             client_cpu_ns: own_after.saturating_sub(own_before),
             server_cpu_ns: server_before
@@ -354,27 +355,27 @@ impl Transport for Objects {
 
 /// What a job says of itself when it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
+pub struct JobHello {
     /// The implementation of MPI that carries the messages, with its version.
     pub implementation: String,
     /// The two sides: the one that asks, and the one that answers.
-    pub sides: [Side; 2],
+    pub sides: [JobProcess; 2],
 }
 
 /// One process of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Side {
+pub struct JobProcess {
     /// Its number, on its machine.
     pub pid: u32,
     /// Processors that it may use.
     pub processors: u32,
 }
 
-impl Side {
+impl JobProcess {
     /// This process.
     pub fn own() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        Side { pid: std::process::id(), processors }
+        JobProcess { pid: std::process::id(), processors }
     }
 
     /// For a link.
@@ -382,26 +383,26 @@ impl Side {
         (u64::from(self.pid) << 32 | u64::from(self.processors)).to_le_bytes()
     }
 
-    /// What [`Side::to_bytes`] wrote.
+    /// What [`JobProcess::to_bytes`] wrote.
     pub fn from_bytes(bytes: [u8; 8]) -> Self {
         let word = u64::from_le_bytes(bytes);
-        Side { pid: (word >> 32) as u32, processors: word as u32 }
+        JobProcess { pid: (word >> 32) as u32, processors: word as u32 }
     }
 }
 
 /// An answer, or why there is none.
-type Answer = std::result::Result<Done, String>;
+type Answer = std::result::Result<OrderResult, String>;
 
 /// The lines of a connection.
-struct Lines {
+struct LineConnection {
     reader: BufReader<TcpStream>,
     writer: TcpStream,
 }
 
-impl Lines {
+impl LineConnection {
     fn new(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Lines { writer: stream.try_clone()?, reader: BufReader::new(stream) })
+        Ok(LineConnection { writer: stream.try_clone()?, reader: BufReader::new(stream) })
     }
 
     fn write(&mut self, value: &impl Serialize) -> std::io::Result<()> {
@@ -433,22 +434,28 @@ fn another_version(what: &str) -> Error {
 }
 
 /// The side that has orders to give.
-pub struct Remote {
-    lane: Lane,
-    lines: Lines,
+pub struct RemoteTransport {
+    lane: MeasuredLane,
+    lines: LineConnection,
 }
 
-impl Remote {
+impl RemoteTransport {
     /// Takes the connection of a job that has just connected, and what it says of itself.
     /// Errors: `Unavailable`; `InvalidArgument` where it says something else than this program expects.
-    pub fn greet(stream: TcpStream, name: &str) -> Result<(Self, Hello)> {
+    pub fn greet(stream: TcpStream, name: &str) -> Result<(Self, JobHello)> {
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::InvalidData => another_version(name).caused_by(error),
             _ => gone(name).caused_by(error),
         };
-        let mut lines = Lines::new(stream).map_err(failed)?;
-        let hello: Hello = lines.read().map_err(failed)?.ok_or_else(|| gone(name))?;
-        Ok((Remote { lane: Lane { name: name.to_owned(), description: String::new() }, lines }, hello))
+        let mut lines = LineConnection::new(stream).map_err(failed)?;
+        let hello: JobHello = lines.read().map_err(failed)?.ok_or_else(|| gone(name))?;
+        Ok((
+            RemoteTransport {
+                lane: MeasuredLane { name: name.to_owned(), description: String::new() },
+                lines,
+            },
+            hello,
+        ))
     }
 
     /// Says what it is.
@@ -458,16 +465,16 @@ impl Remote {
     }
 }
 
-impl Transport for Remote {
-    fn lane(&self) -> &Lane {
+impl MessageTransport for RemoteTransport {
+    fn lane(&self) -> &MeasuredLane {
         &self.lane
     }
 
-    fn can(&self, _: Exchange) -> bool {
+    fn can(&self, _: MessageExchange) -> bool {
         true
     }
 
-    fn carry_out(&mut self, order: &Order) -> Result<Done> {
+    fn carry_out(&mut self, order: &MessageOrder) -> Result<OrderResult> {
         let name = &self.lane.name;
         let asked = self.lines.write(order).and_then(|()| self.lines.read::<Answer>());
         match asked.map_err(|error| gone(name).caused_by(error))? {
@@ -480,14 +487,14 @@ impl Transport for Remote {
 
 /// The side that carries them out: connects to `control`, says `hello`, and does with `transport` what
 /// comes until the connection ends. Errors: `Unavailable`.
-pub fn answer(control: SocketAddr, hello: &Hello, transport: &mut dyn Transport) -> Result<()> {
+pub fn answer(control: SocketAddr, hello: &JobHello, transport: &mut dyn MessageTransport) -> Result<()> {
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Unavailable, format!("the connection to {control}, which gives the orders"))
             .caused_by(error)
     };
-    let mut lines = TcpStream::connect(control).and_then(Lines::new).map_err(failed)?;
+    let mut lines = TcpStream::connect(control).and_then(LineConnection::new).map_err(failed)?;
     lines.write(hello).map_err(failed)?;
-    while let Some(order) = lines.read::<Order>().map_err(failed)? {
+    while let Some(order) = lines.read::<MessageOrder>().map_err(failed)? {
         let answer: Answer = transport.carry_out(&order).map_err(|error| error.to_string());
         lines.write(&answer).map_err(failed)?;
     }

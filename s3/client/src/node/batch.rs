@@ -6,13 +6,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Deleted, Error, ErrorKind, GetOptions, Key, ObjectInfo, PutOptions, PutResult, Result,
+    Bucket, DeleteResult, Error, ErrorKind, GetOptions, Key, ObjectInfo, PutOptions, PutResult, Result,
 };
-use fordway_wire::node::{Flags, Request, Take};
+use fordway_wire::node::{ReadField, Request, ResponseFlags};
 
-use crate::node::connection::{Connection, Failure};
+use crate::node::connection::{NodeConnection, NodeFailure};
 use crate::node::read::read;
-use crate::node::session::{Call, Session};
+use crate::node::session::{NodeCall, NodeSession};
 use crate::node::write::{WHOLE_BYTES_MAX, put};
 
 /// Objects asked for by one message.
@@ -24,24 +24,24 @@ const BODY_BYTES_MAX: usize = 128 << 10;
 const ON_THEIR_WAY_MAX: usize = 2;
 
 /// One kind of batch.
-struct Batch<'b, T> {
-    session: &'b Arc<Session>,
-    call: Call<'b>,
+struct NodeBatch<'b, T> {
+    session: &'b Arc<NodeSession>,
+    call: NodeCall<'b>,
     /// What has been answered so far, by the place in the batch.
     results: Vec<Option<Result<T>>>,
 }
 
-impl<'b, T> Batch<'b, T> {
-    fn new(session: &'b Arc<Session>, call: Call<'b>, len: usize) -> Self {
-        Batch { session, call, results: (0..len).map(|_| None).collect() }
+impl<'b, T> NodeBatch<'b, T> {
+    fn new(session: &'b Arc<NodeSession>, call: NodeCall<'b>, len: usize) -> Self {
+        NodeBatch { session, call, results: (0..len).map(|_| None).collect() }
     }
 
     /// Asks for all of `chunks`: `ask` gathers the message for one, `answer` reads the results for the
     /// first objects of it, perhaps for all. What a broken connection leaves open is asked for again.
-    fn run<A: Take>(
+    fn run<A: ReadField>(
         mut self,
         chunks: Vec<Range<usize>>,
-        mut ask: impl FnMut(&mut Connection, &Range<usize>) -> u32,
+        mut ask: impl FnMut(&mut NodeConnection, &Range<usize>) -> u32,
         mut answer: impl FnMut(A, &[u8]) -> Result<Vec<Result<T>>>,
     ) -> Vec<Result<T>> {
         let (session, call, results) = (self.session, self.call, &mut self.results);
@@ -63,12 +63,12 @@ impl<'b, T> Batch<'b, T> {
                 let Some((id, mut chunk)) = asked.pop_front() else { break };
                 loop {
                     let (found, header) = connection.reply::<A>(id)?;
-                    let found = answer(found, connection.body(&header)).map_err(Failure::Unusable)?;
+                    let found = answer(found, connection.body(&header)).map_err(NodeFailure::Unusable)?;
                     connection.finish(&header);
-                    let (answered, has_more) = (found.len(), header.flags.has(Flags::MORE));
+                    let (answered, has_more) = (found.len(), header.flags.has(ResponseFlags::MORE));
                     if answered == 0 || answered > chunk.len() || has_more == (answered == chunk.len()) {
                         let why = format!("{answered} objects were answered of {} asked for", chunk.len());
-                        return Err(Failure::Unusable(Error::new(ErrorKind::BadResponse, why)));
+                        return Err(NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why)));
                     }
                     for (result, at) in found.into_iter().zip(&mut chunk) {
                         results[at] = Some(result);
@@ -89,9 +89,9 @@ impl<'b, T> Batch<'b, T> {
 }
 
 /// Of several messages some may have been sent whole before the connection broke.
-fn maybe_done(failure: Failure) -> Failure {
+fn maybe_done(failure: NodeFailure) -> NodeFailure {
     match failure {
-        Failure::NotSent(errno) => Failure::Unknown(errno),
+        NodeFailure::NotSent(errno) => NodeFailure::Unknown(errno),
         other => other,
     }
 }
@@ -121,16 +121,16 @@ fn chunks(len: usize, body_bytes: impl Fn(usize) -> usize) -> Vec<Range<usize>> 
     all
 }
 
-fn named<T>(results: Vec<Result<T>>, call: &Call<'_>, key: impl Fn(usize) -> String) -> Vec<Result<T>> {
+fn named<T>(results: Vec<Result<T>>, call: &NodeCall<'_>, key: impl Fn(usize) -> String) -> Vec<Result<T>> {
     let name = |(at, result): (usize, Result<T>)| {
-        result.map_err(|error| Call { key: &key(at), ..*call }.named(error))
+        result.map_err(|error| NodeCall { key: &key(at), ..*call }.named(error))
     };
     results.into_iter().enumerate().map(name).collect()
 }
 
-pub(super) fn get_many(session: &Arc<Session>, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
-    let call = Call { operation: "get", bucket: bucket.as_str(), key: "", is_idempotent: true };
-    let ask = |connection: &mut Connection, chunk: &Range<usize>| {
+pub(super) fn get_many(session: &Arc<NodeSession>, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
+    let call = NodeCall { operation: "get", bucket: bucket.as_str(), key: "", is_idempotent: true };
+    let ask = |connection: &mut NodeConnection, chunk: &Range<usize>| {
         let (bucket, keys) = (Cow::Borrowed(bucket), Cow::Borrowed(&keys[chunk.clone()]));
         connection.gather(&Request::GetMany { bucket, keys }, 0)
     };
@@ -145,7 +145,7 @@ pub(super) fn get_many(session: &Arc<Session>, bucket: &Bucket, keys: &[Key]) ->
         };
         Ok(found.into_iter().map(|len| len.and_then(&mut object)).collect())
     };
-    let found = Batch::new(session, call, keys.len()).run(chunks(keys.len(), |_| 0), ask, cut);
+    let found = NodeBatch::new(session, call, keys.len()).run(chunks(keys.len(), |_| 0), ask, cut);
     let alone = |(result, key): (Result<Option<Vec<u8>>>, &Key)| match result {
         Ok(Some(object)) => Ok(object),
         Ok(None) => {
@@ -158,30 +158,38 @@ pub(super) fn get_many(session: &Arc<Session>, bucket: &Bucket, keys: &[Key]) ->
     named(found, &call, |at| keys[at].to_string())
 }
 
-pub(super) fn head_many(session: &Arc<Session>, bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>> {
-    let call = Call { operation: "head", bucket: bucket.as_str(), key: "", is_idempotent: true };
-    let ask = |connection: &mut Connection, chunk: &Range<usize>| {
+pub(super) fn head_many(
+    session: &Arc<NodeSession>,
+    bucket: &Bucket,
+    keys: &[Key],
+) -> Vec<Result<ObjectInfo>> {
+    let call = NodeCall { operation: "head", bucket: bucket.as_str(), key: "", is_idempotent: true };
+    let ask = |connection: &mut NodeConnection, chunk: &Range<usize>| {
         let (bucket, keys) = (Cow::Borrowed(bucket), Cow::Borrowed(&keys[chunk.clone()]));
         connection.gather(&Request::HeadMany { bucket, keys }, 0)
     };
     let found =
-        Batch::new(session, call, keys.len()).run(chunks(keys.len(), |_| 0), ask, |found, _| Ok(found));
+        NodeBatch::new(session, call, keys.len()).run(chunks(keys.len(), |_| 0), ask, |found, _| Ok(found));
     named(found, &call, |at| keys[at].to_string())
 }
 
-pub(super) fn delete_many(session: &Arc<Session>, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
-    let call = Call { operation: "delete", bucket: bucket.as_str(), key: "", is_idempotent: true };
-    let ask = |connection: &mut Connection, chunk: &Range<usize>| {
+pub(super) fn delete_many(
+    session: &Arc<NodeSession>,
+    bucket: &Bucket,
+    keys: &[Key],
+) -> Vec<Result<DeleteResult>> {
+    let call = NodeCall { operation: "delete", bucket: bucket.as_str(), key: "", is_idempotent: true };
+    let ask = |connection: &mut NodeConnection, chunk: &Range<usize>| {
         let (bucket, keys) = (Cow::Borrowed(bucket), Cow::Borrowed(&keys[chunk.clone()]));
         connection.gather(&Request::DeleteMany { bucket, keys }, 0)
     };
     let found =
-        Batch::new(session, call, keys.len()).run(chunks(keys.len(), |_| 0), ask, |found, _| Ok(found));
+        NodeBatch::new(session, call, keys.len()).run(chunks(keys.len(), |_| 0), ask, |found, _| Ok(found));
     named(found, &call, |at| keys[at].to_string())
 }
 
 pub(super) fn put_many(
-    session: &Arc<Session>,
+    session: &Arc<NodeSession>,
     bucket: &Bucket,
     objects: &[(Key, &[u8])],
     options: &PutOptions,
@@ -190,8 +198,8 @@ pub(super) fn put_many(
         return objects.iter().map(|(key, body)| put(session, (bucket, key), body, options)).collect();
     }
     let is_idempotent = options.conditions.is_empty();
-    let call = Call { operation: "put", bucket: bucket.as_str(), key: "", is_idempotent };
-    let ask = |connection: &mut Connection, chunk: &Range<usize>| {
+    let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: "", is_idempotent };
+    let ask = |connection: &mut NodeConnection, chunk: &Range<usize>| {
         let chunk = &objects[chunk.clone()];
         let sizes: Vec<(Key, u32)> =
             chunk.iter().map(|(key, body)| (key.clone(), body.len() as u32)).collect();
@@ -202,6 +210,6 @@ pub(super) fn put_many(
         id
     };
     let chunks = chunks(objects.len(), |at| objects[at].1.len());
-    let found = Batch::new(session, call, objects.len()).run(chunks, ask, |found, _| Ok(found));
+    let found = NodeBatch::new(session, call, objects.len()).run(chunks, ask, |found, _| Ok(found));
     named(found, &call, |at| objects[at].0.to_string())
 }

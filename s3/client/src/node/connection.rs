@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, Wait, keep_alive, receive_with_descriptor, send_all};
+use fordway_sys::{Errno, WaitMode, keep_alive, receive_with_descriptor, send_all};
 use fordway_wire::node::{
-    Flags, Header, Hello, Inbox, NONCE_BYTES, Proof, Request, Side, Take, VERSION, WELCOME_BYTES, Welcome,
-    take_reply,
+    ClientHello, FrameBuffer, FrameHeader, GatewayWelcome, HandshakeProof, NONCE_BYTES, ProofSide, ReadField,
+    Request, ResponseFlags, VERSION, WELCOME_BYTES, take_reply,
 };
 
-use crate::node::read::Spare;
+use crate::node::read::SpareFile;
 
 /// How long an answer is looked out for before the thread sleeps, while the gateway does the same.
 const LOOKOUT: Duration = Duration::from_micros(20);
@@ -27,7 +27,7 @@ const RARELY: u32 = 64;
 
 /// Why a request has no answer that can be used.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum NodeFailure {
     /// The gateway cannot have done it: it never had the whole request.
     NotSent(Errno),
     /// The connection broke before the answer came.
@@ -38,39 +38,39 @@ pub(super) enum Failure {
     Unusable(Error),
 }
 
-impl Failure {
+impl NodeFailure {
     /// The failure that an answer which could not be read is.
     fn of_answer(error: Error) -> Self {
         match error.kind() {
-            ErrorKind::BadResponse => Failure::Unusable(error),
-            _ => Failure::Answered(error),
+            ErrorKind::BadResponse => NodeFailure::Unusable(error),
+            _ => NodeFailure::Answered(error),
         }
     }
 }
 
 /// A connection to a gateway that has welcomed us.
-pub(super) struct Connection {
+pub(super) struct NodeConnection {
     socket: OwnedFd,
-    inbox: Inbox,
+    inbox: FrameBuffer,
     /// The one that came with the frame being read.
     descriptor: Option<OwnedFd>,
     out: Vec<u8>,
     next_id: u32,
     /// Lent by the gateway ahead of the next large object.
-    pub(super) spare: Option<Spare>,
+    pub(super) spare: Option<SpareFile>,
     /// Whether the gateway looks out for our next request.
     is_awake: bool,
     misses: u32,
 }
 
-impl Connection {
+impl NodeConnection {
     /// Connects, and proves what the gateway wants proved. Errors: `Unavailable` if there is nobody
     /// (and nothing else is), `AccessDenied`, `BadResponse`, errors of the gateway.
     pub(super) fn open(address: &NodeAddress) -> Result<Self> {
         let socket = address.connect().map_err(|error| cannot_connect(address, error))?;
-        let mut connection = Connection {
+        let mut connection = NodeConnection {
             socket,
-            inbox: Inbox::default(),
+            inbox: FrameBuffer::default(),
             descriptor: None,
             out: Vec::new(),
             next_id: 1,
@@ -79,23 +79,29 @@ impl Connection {
             misses: 0,
         };
         connection.greet(address).map_err(|failure| match failure {
-            Failure::Answered(error) | Failure::Unusable(error) => error,
-            Failure::NotSent(errno) | Failure::Unknown(errno) => cannot_connect(address, errno.into()),
+            NodeFailure::Answered(error) | NodeFailure::Unusable(error) => error,
+            NodeFailure::NotSent(errno) | NodeFailure::Unknown(errno) => {
+                cannot_connect(address, errno.into())
+            }
         })?;
         Ok(connection)
     }
 
-    fn greet(&mut self, address: &NodeAddress) -> Result<(), Failure> {
-        let hello = Hello { version: VERSION, takes_descriptors: address.is_local() };
+    fn greet(&mut self, address: &NodeAddress) -> Result<(), NodeFailure> {
+        let hello = ClientHello { version: VERSION, takes_descriptors: address.is_local() };
         // A gateway that refuses us may be done with us already: what it said is still there.
         let sent = send_all(&self.socket, &hello.to_bytes(), &[], None);
         while self.inbox.waiting().len() < WELCOME_BYTES {
-            self.receive(Wait::Yes).map_err(|errno| Failure::NotSent(sent.err().unwrap_or(errno)))?;
+            self.receive(WaitMode::Yes).map_err(|errno| NodeFailure::NotSent(sent.err().unwrap_or(errno)))?;
         }
         let bytes = self.inbox.waiting().first_chunk();
-        let welcome = bytes.map(Welcome::from_bytes).unwrap_or_else(|| Err(ErrorKind::Internal.into()));
+        let welcome =
+            bytes.map(GatewayWelcome::from_bytes).unwrap_or_else(|| Err(ErrorKind::Internal.into()));
         let welcome = welcome.map_err(|error| {
-            Failure::Unusable(Error::new(ErrorKind::BadResponse, format!("{address}: {}", error.detail())))
+            NodeFailure::Unusable(Error::new(
+                ErrorKind::BadResponse,
+                format!("{address}: {}", error.detail()),
+            ))
         })?;
         self.inbox.consume(WELCOME_BYTES);
         if welcome.is_refusal {
@@ -106,47 +112,47 @@ impl Connection {
             (false, NodeAddress::Unix(_)) => Ok(()),
             _ => {
                 let why = format!("{address} asks for another kind of proof than its endpoint goes by");
-                Err(Failure::Unusable(Error::new(ErrorKind::BadResponse, why)))
+                Err(NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why)))
             }
         }
     }
 
     /// Shows that we know the secret, and has the gateway show the same.
-    fn prove(&mut self, secret: &Secret, theirs: &[u8; NONCE_BYTES]) -> Result<(), Failure> {
+    fn prove(&mut self, secret: &NodeSecret, theirs: &[u8; NONCE_BYTES]) -> Result<(), NodeFailure> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(|error| {
-            Failure::Unusable(Error::new(ErrorKind::Io, "no random number").caused_by(error))
+            NodeFailure::Unusable(Error::new(ErrorKind::Io, "no random number").caused_by(error))
         })?;
-        let Secret { access_key, secret_key } = secret;
-        let proof = |side| Proof::new(secret_key, side, theirs, &nonce, access_key);
+        let NodeSecret { access_key, secret_key } = secret;
+        let proof = |side| HandshakeProof::new(secret_key, side, theirs, &nonce, access_key);
         let request = Request::Authenticate {
             access_key: Cow::Borrowed(access_key),
             nonce,
-            proof: proof(Side::Client).to_bytes(),
+            proof: proof(ProofSide::Client).to_bytes(),
         };
         let (answer, header) = self.call::<[u8; 32]>(&request, &[])?;
         self.finish(&header);
-        match proof(Side::Gateway).is(&answer) {
+        match proof(ProofSide::Gateway).is(&answer) {
             true => Ok(()),
             false => {
                 let why = "the gateway does not know the secret key itself; check that the endpoint is right";
-                Err(Failure::Unusable(Error::new(ErrorKind::SignatureDoesNotMatch, why)))
+                Err(NodeFailure::Unusable(Error::new(ErrorKind::SignatureDoesNotMatch, why)))
             }
         }
     }
 
-    /// Asks, and waits for the answer. The header tells where its body is: [`Connection::body`].
-    pub(super) fn call<T: Take>(
+    /// Asks, and waits for the answer. The header tells where its body is: [`NodeConnection::body`].
+    pub(super) fn call<T: ReadField>(
         &mut self,
         request: &Request<'_>,
         body: &[u8],
-    ) -> Result<(T, Header), Failure> {
+    ) -> Result<(T, FrameHeader), NodeFailure> {
         let id = self.send(request, body)?;
         self.reply(id)
     }
 
     /// Sends a request, together with those that were gathered before it; answers its id.
-    pub(super) fn send(&mut self, request: &Request<'_>, body: &[u8]) -> Result<u32, Failure> {
+    pub(super) fn send(&mut self, request: &Request<'_>, body: &[u8]) -> Result<u32, NodeFailure> {
         let id = self.gather(request, body.len());
         self.send_gathered(body).map(|()| id)
     }
@@ -165,48 +171,48 @@ impl Connection {
     }
 
     /// Sends what was gathered, and `body` behind it.
-    pub(super) fn send_gathered(&mut self, body: &[u8]) -> Result<(), Failure> {
+    pub(super) fn send_gathered(&mut self, body: &[u8]) -> Result<(), NodeFailure> {
         let sent = send_all(&self.socket, &self.out, body, None);
         self.out.clear();
-        sent.map_err(Failure::NotSent)
+        sent.map_err(NodeFailure::NotSent)
     }
 
     /// Waits for the answer to the request `id`, which is the next that comes. What is left of the
     /// answer before is dropped.
-    pub(super) fn reply<T: Take>(&mut self, id: u32) -> Result<(T, Header), Failure> {
+    pub(super) fn reply<T: ReadField>(&mut self, id: u32) -> Result<(T, FrameHeader), NodeFailure> {
         let header = self.wait_for_frame()?;
-        let bad = |why: &str| Failure::Unusable(Error::new(ErrorKind::BadResponse, why));
+        let bad = |why: &str| NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why));
         // A gateway that could not make out a request at all answers to none.
         if header.id != id && header.id != 0 {
             return Err(bad("the gateway answered to something else"));
         }
-        self.is_awake = header.flags.has(Flags::AWAKE);
+        self.is_awake = header.flags.has(ResponseFlags::AWAKE);
         let frame = self.inbox.frame(&header).ok_or_else(|| bad("the answer is not whole"))?;
         match take_reply(&frame) {
             Ok(answer) => Ok((answer, header)),
             Err(error) => {
                 self.finish(&header);
-                Err(Failure::of_answer(error))
+                Err(NodeFailure::of_answer(error))
             }
         }
     }
 
-    /// The body of the answer with this header, until [`Connection::finish`].
-    pub(super) fn body(&self, header: &Header) -> &[u8] {
+    /// The body of the answer with this header, until [`NodeConnection::finish`].
+    pub(super) fn body(&self, header: &FrameHeader) -> &[u8] {
         self.inbox.frame(header).map_or(&[], |frame| frame.body)
     }
 
     /// Drops the answer with this header, which was made use of.
-    pub(super) fn finish(&mut self, header: &Header) {
+    pub(super) fn finish(&mut self, header: &FrameHeader) {
         self.inbox.consume(header.frame_bytes());
     }
 
     /// The file whose descriptor came with the answer. Errors: `BadResponse` if there is none.
-    pub(super) fn file(&mut self, header: &Header) -> Result<File, Failure> {
-        let passed = self.descriptor.take().filter(|_| header.flags.has(Flags::DESCRIPTOR));
+    pub(super) fn file(&mut self, header: &FrameHeader) -> Result<File, NodeFailure> {
+        let passed = self.descriptor.take().filter(|_| header.flags.has(ResponseFlags::DESCRIPTOR));
         passed.map(File::from).ok_or_else(|| {
             let why = "the gateway passed no descriptor; if this process has none left, raise `ulimit -n`";
-            Failure::Unusable(Error::new(ErrorKind::BadResponse, why))
+            NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why))
         })
     }
 
@@ -214,7 +220,7 @@ impl Connection {
     pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let waiting = self.inbox.waiting();
         if waiting.is_empty() {
-            return receive_with_descriptor(&self.socket, buffer, Wait::Yes).map(|(count, _)| count);
+            return receive_with_descriptor(&self.socket, buffer, WaitMode::Yes).map(|(count, _)| count);
         }
         let count = waiting.len().min(buffer.len());
         buffer[..count].copy_from_slice(&waiting[..count]);
@@ -227,44 +233,44 @@ impl Connection {
         self.inbox.waiting().is_empty() && self.out.is_empty()
     }
 
-    fn wait_for_frame(&mut self) -> Result<Header, Failure> {
+    fn wait_for_frame(&mut self) -> Result<FrameHeader, NodeFailure> {
         let mut since = None;
         loop {
             let next = self
                 .inbox
                 .next_header()
-                .map_err(|error| Failure::Unusable(Error::new(ErrorKind::BadResponse, error.detail())))?;
+                .map_err(|error| NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, error.detail())))?;
             if let Some(header) = next {
                 return Ok(header);
             }
             let wait = self.how_to_wait(&mut since);
             match self.receive(wait) {
-                Ok(()) => self.misses = if since.is_some() && wait == Wait::No { 0 } else { self.misses },
-                Err(Errno::WOULDBLOCK) if wait == Wait::No => std::hint::spin_loop(),
-                Err(errno) => return Err(Failure::Unknown(errno)),
+                Ok(()) => self.misses = if since.is_some() && wait == WaitMode::No { 0 } else { self.misses },
+                Err(Errno::WOULDBLOCK) if wait == WaitMode::No => std::hint::spin_loop(),
+                Err(errno) => return Err(NodeFailure::Unknown(errno)),
             }
         }
     }
 
     /// Awake for a moment where the gateway is too and that was of use before, then asleep.
-    fn how_to_wait(&mut self, since: &mut Option<Instant>) -> Wait {
+    fn how_to_wait(&mut self, since: &mut Option<Instant>) -> WaitMode {
         match since {
             None if self.is_awake && (self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)) => {
                 *since = Some(Instant::now());
-                Wait::No
+                WaitMode::No
             }
-            Some(since) if self.is_awake && since.elapsed() < LOOKOUT => Wait::No,
+            Some(since) if self.is_awake && since.elapsed() < LOOKOUT => WaitMode::No,
             _ => {
                 if self.is_awake {
                     self.misses = self.misses.wrapping_add(1);
                     self.is_awake = false;
                 }
-                Wait::Yes
+                WaitMode::Yes
             }
         }
     }
 
-    fn receive(&mut self, wait: Wait) -> Result<(), Errno> {
+    fn receive(&mut self, wait: WaitMode) -> Result<(), Errno> {
         let (count, descriptor) = receive_with_descriptor(self.socket.as_fd(), self.inbox.room(), wait)?;
         if descriptor.is_some() {
             self.descriptor = descriptor;
@@ -311,12 +317,12 @@ pub enum NodeAddress {
     /// A socket on this node; the kernel tells the gateway who calls.
     Unix(PathBuf),
     /// A host and port, for clients that know the secret.
-    Tcp(String, Secret),
+    Tcp(String, NodeSecret),
 }
 
 /// The keys that a gateway wants by TCP.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret {
+pub struct NodeSecret {
     /// Names the key; not secret.
     pub access_key: String,
     /// Is never sent.
@@ -324,7 +330,7 @@ pub struct Secret {
 }
 
 /// The secret is left out, so that no log ever shows it.
-impl fmt::Debug for Secret {
+impl fmt::Debug for NodeSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secret").field("access_key", &self.access_key).finish_non_exhaustive()
     }

@@ -14,7 +14,7 @@ mod session;
 mod store;
 mod write;
 
-pub use connection::{NodeAddress, Secret};
+pub use connection::{NodeAddress, NodeSecret};
 pub use store::NodeStore;
 
 /// The lane's name.

@@ -10,51 +10,58 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fordway_store::{
-    Bucket, ByteRange, Conditions, Content, Error, ErrorKind, FileRegion, GetOptions, Key, Object,
+    Bucket, ByteRange, Conditions, Error, ErrorKind, FileRegion, GetOptions, Key, ObjectContent, OpenObject,
     PutOptions, PutResult, Result, receive_exact,
 };
 use fordway_sys::{current_core, read_into_spare, write_all_at};
-use fordway_wire::node::{Committed, Got, Header, INLINE_BYTES_MAX, ReadDone, Request, Sent};
+use fordway_wire::node::{
+    CommitResponse, ContentDelivery, FrameHeader, GetResponse, INLINE_BYTES_MAX, ReadResponse, Request,
+};
 
-use crate::node::connection::{Connection, Failure};
-use crate::node::session::{Call, Lease, Session};
+use crate::node::connection::{NodeConnection, NodeFailure};
+use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
 use crate::node::write::failed_write;
 
 /// An object, its content in the form it was sent in.
-pub(super) fn get(session: &Arc<Session>, call: &Call<'_>, request: &Request<'_>) -> Result<Object> {
+pub(super) fn get(
+    session: &Arc<NodeSession>,
+    call: &NodeCall<'_>,
+    request: &Request<'_>,
+) -> Result<OpenObject> {
     let mut stream = None;
     let (object, lease) = session.run(call, |connection| {
-        let (Got { info, range, sent }, header) = connection.call(request, &[])?;
+        let (GetResponse { info, range, sent }, header) = connection.call(request, &[])?;
         let content = match sent {
-            Sent::Inline => Content::Bytes(Bytes::copy_from_slice(connection.body(&header))),
-            Sent::Descriptor(offset, len) => {
+            ContentDelivery::Inline => ObjectContent::Bytes(Bytes::copy_from_slice(connection.body(&header))),
+            ContentDelivery::Descriptor(offset, len) => {
                 let file = connection.file(&header)?;
-                Content::File(FileRegion { file, offset, len })
+                ObjectContent::File(FileRegion { file, offset, len })
             }
-            Sent::Stream(len) => {
+            ContentDelivery::Stream(len) => {
                 stream = Some(len);
-                Content::Bytes(Bytes::new())
+                ObjectContent::Bytes(Bytes::new())
             }
         };
         connection.finish(&header);
-        Ok(Object { info, range, content })
+        Ok(OpenObject { info, range, content })
     })?;
     Ok(match stream {
-        Some(len) => {
-            Object { content: Content::Stream(Box::new(StreamReader { lease, left: len }), len), ..object }
-        }
+        Some(len) => OpenObject {
+            content: ObjectContent::Stream(Box::new(StreamReader { lease, left: len }), len),
+            ..object
+        },
         None => object,
     })
 }
 
 /// Bytes alone, into `buffer`.
 pub(super) fn read(
-    session: &Arc<Session>,
+    session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
     options: &GetOptions,
     buffer: &mut Vec<u8>,
 ) -> Result<u64> {
-    let call = Call { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
+    let call = NodeCall { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
     let request = Request::Read {
         bucket: Cow::Borrowed(bucket),
         key: Cow::Borrowed(key),
@@ -64,7 +71,7 @@ pub(super) fn read(
     };
     let done = session.run(&call, |connection| {
         buffer.clear();
-        let (ReadDone { size, sent }, header) = connection.call(&request, &[])?;
+        let (ReadResponse { size, sent }, header) = connection.call(&request, &[])?;
         fill(connection, &header, sent, buffer)?;
         Ok(size)
     });
@@ -73,20 +80,20 @@ pub(super) fn read(
 
 /// Reads what was sent into `buffer`, to its end.
 fn fill(
-    connection: &mut Connection,
-    header: &Header,
-    sent: Sent,
+    connection: &mut NodeConnection,
+    header: &FrameHeader,
+    sent: ContentDelivery,
     buffer: &mut Vec<u8>,
-) -> Result<(), Failure> {
-    let too_large = |_| Failure::Unusable(ErrorKind::EntityTooLarge.into());
+) -> Result<(), NodeFailure> {
+    let too_large = |_| NodeFailure::Unusable(ErrorKind::EntityTooLarge.into());
     match sent {
-        Sent::Inline => buffer.extend_from_slice(connection.body(header)),
-        Sent::Descriptor(offset, len) => {
+        ContentDelivery::Inline => buffer.extend_from_slice(connection.body(header)),
+        ContentDelivery::Descriptor(offset, len) => {
             let (file, wanted) = (connection.file(header)?, usize::try_from(len).map_err(too_large)?);
             connection.finish(header);
-            return read_file(&file, offset, wanted, buffer).map_err(Failure::Answered);
+            return read_file(&file, offset, wanted, buffer).map_err(NodeFailure::Answered);
         }
-        Sent::Stream(len) => {
+        ContentDelivery::Stream(len) => {
             connection.finish(header);
             return read_stream(connection, usize::try_from(len).map_err(too_large)?, buffer);
         }
@@ -96,7 +103,7 @@ fn fill(
 }
 
 /// Reads `len` bytes that follow into `buffer`.
-fn read_stream(connection: &mut Connection, len: usize, buffer: &mut Vec<u8>) -> Result<(), Failure> {
+fn read_stream(connection: &mut NodeConnection, len: usize, buffer: &mut Vec<u8>) -> Result<(), NodeFailure> {
     let mut failed = None;
     let received = receive_exact(buffer, len, |mut piece| {
         while !piece.is_empty() {
@@ -104,14 +111,14 @@ fn read_stream(connection: &mut Connection, len: usize, buffer: &mut Vec<u8>) ->
                 Ok(0) => return Err(cut_short(piece.len())),
                 Ok(count) => piece = &mut piece[count..],
                 Err(error) => {
-                    failed = Some(Failure::Unknown(error));
+                    failed = Some(NodeFailure::Unknown(error));
                     return Err(ErrorKind::Io.into());
                 }
             }
         }
         Ok(())
     });
-    received.map_err(|error| failed.unwrap_or(Failure::Unusable(error)))
+    received.map_err(|error| failed.unwrap_or(NodeFailure::Unusable(error)))
 }
 
 /// Reads `wanted` bytes of a file that was passed, behind what is in `buffer`.
@@ -127,19 +134,19 @@ fn cut_short(left: usize) -> Error {
 
 /// Many ranges of one version, too much for one message: the object is opened once, and read here.
 pub(super) fn read_large_ranges(
-    session: &Arc<Session>,
+    session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
     ranges: &[ByteRange],
     options: &GetOptions,
 ) -> Result<Vec<Vec<u8>>> {
-    let call = Call { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
+    let call = NodeCall { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
     let whole = GetOptions { range: None, part: None, ..options.clone() };
     let request =
         Request::Get { bucket: Cow::Borrowed(bucket), key: Cow::Borrowed(key), options: Cow::Owned(whole) };
     let object = get(session, &call, &request)?;
     let wanted = ranges.iter().map(|range| range.resolve(object.info.size)).collect::<Result<Vec<_>>>();
     let wanted = wanted.map_err(|error| call.named(error))?;
-    let Content::File(file) = object.content else {
+    let ObjectContent::File(file) = object.content else {
         // By TCP the ranges come one by one, all of the version that was seen first.
         let same = GetOptions { conditions: Conditions::only_if(object.info.etag), ..options.clone() };
         drop(object.content);
@@ -159,12 +166,12 @@ pub(super) fn read_large_ranges(
 
 /// Many ranges of one version, all in one message.
 pub(super) fn read_ranges(
-    session: &Arc<Session>,
+    session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
     ranges: &[ByteRange],
     options: &GetOptions,
 ) -> Result<Vec<Vec<u8>>> {
-    let call = Call { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
+    let call = NodeCall { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
     let request = Request::ReadRanges {
         bucket: Cow::Borrowed(bucket),
         key: Cow::Borrowed(key),
@@ -177,7 +184,7 @@ pub(super) fn read_ranges(
         let mut all = Vec::with_capacity(lengths.len());
         for len in lengths {
             let Some((range, rest)) = body.split_at_checked(len as usize) else {
-                return Err(Failure::Unusable(Error::new(
+                return Err(NodeFailure::Unusable(Error::new(
                     ErrorKind::BadResponse,
                     "the ranges are not whole",
                 )));
@@ -193,7 +200,7 @@ pub(super) fn read_ranges(
 
 /// Content that arrives behind an answer; the connection is its own until the last byte.
 struct StreamReader {
-    lease: Lease,
+    lease: ConnectionLease,
     left: u64,
 }
 
@@ -205,7 +212,7 @@ impl Read for StreamReader {
         }
         let got = self
             .lease
-            .act(|connection| connection.read_stream(&mut buffer[..wanted]).map_err(Failure::Unknown));
+            .act(|connection| connection.read_stream(&mut buffer[..wanted]).map_err(NodeFailure::Unknown));
         match got {
             Ok(0) => {
                 self.lease.give_up();
@@ -215,8 +222,8 @@ impl Read for StreamReader {
                 self.left -= count as u64;
                 Ok(count)
             }
-            Err(Failure::Unknown(errno) | Failure::NotSent(errno)) => Err(errno.into()),
-            Err(Failure::Answered(error) | Failure::Unusable(error)) => Err(io::Error::other(error)),
+            Err(NodeFailure::Unknown(errno) | NodeFailure::NotSent(errno)) => Err(errno.into()),
+            Err(NodeFailure::Answered(error) | NodeFailure::Unusable(error)) => Err(io::Error::other(error)),
         }
     }
 }
@@ -231,7 +238,7 @@ impl Drop for StreamReader {
 }
 
 /// An empty file of the gateway's, for an object like the one that was stored last.
-pub(super) struct Spare {
+pub(super) struct SpareFile {
     file: File,
     bucket: Bucket,
     /// The last key up to its last slash: in another directory the file is of no use.
@@ -239,10 +246,10 @@ pub(super) struct Spare {
     options: PutOptions,
 }
 
-impl Spare {
+impl SpareFile {
     pub(super) fn new(file: File, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> Self {
         let (directory, options) = (directory(key).to_owned(), options.clone());
-        Spare { file, bucket: bucket.clone(), directory, options }
+        SpareFile { file, bucket: bucket.clone(), directory, options }
     }
 
     fn suits(&self, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> bool {
@@ -257,7 +264,7 @@ fn directory(key: &Key) -> &str {
 /// Stores `body` through a spare file; `None` if there is none, or none that suits, and nothing was done.
 /// Cost: one write of the content, and one round trip.
 pub(super) fn put_spare(
-    session: &Arc<Session>,
+    session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
     body: &[u8],
     options: &PutOptions,
@@ -265,22 +272,22 @@ pub(super) fn put_spare(
     let options = PutOptions { size_hint: None, ..options.clone() };
     // Done twice, "create only" would find what it made itself.
     let is_idempotent = options.conditions.is_empty();
-    let call = Call { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
+    let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
     let done = session.run(&call, |connection| put_on(connection, (bucket, key), body, &options));
     done.map(|(made, _)| made)
 }
 
 fn put_on(
-    connection: &mut Connection,
+    connection: &mut NodeConnection,
     (bucket, key): (&Bucket, &Key),
     body: &[u8],
     options: &PutOptions,
-) -> Result<Option<PutResult>, Failure> {
+) -> Result<Option<PutResult>, NodeFailure> {
     let Some(spare) = connection.spare.take_if(|spare| spare.suits((bucket, key), options)) else {
         return Ok(None);
     };
     write_all_at(&spare.file, body, 0)
-        .map_err(|errno| Failure::Unusable(failed_write(errno, &spare.file, 0, body.len())))?;
+        .map_err(|errno| NodeFailure::Unusable(failed_write(errno, &spare.file, 0, body.len())))?;
     let request = Request::PutSpare {
         bucket: Cow::Borrowed(bucket),
         key: Cow::Borrowed(key),
@@ -288,9 +295,9 @@ fn put_on(
         filled: body.len() as u64,
         core: current_core(),
     };
-    let (done, header) = connection.call::<Option<Committed>>(&request, &[])?;
+    let (done, header) = connection.call::<Option<CommitResponse>>(&request, &[])?;
     if done.as_ref().is_some_and(|done| done.has_spare) {
-        connection.spare = Some(Spare::new(connection.file(&header)?, (bucket, key), options));
+        connection.spare = Some(SpareFile::new(connection.file(&header)?, (bucket, key), options));
     }
     connection.finish(&header);
     Ok(done.map(|done| done.made))

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, Process};
-use fordway_wire::node::{Request, Take};
+use fordway_sys::{Errno, ProcessIdentity};
+use fordway_wire::node::{ReadField, Request};
 
 use crate::node::LANE;
 use crate::node::connection::NodeAddress;
-use crate::node::connection::{Connection, Failure};
+use crate::node::connection::{NodeConnection, NodeFailure};
 use fordway_http::retry::backoff;
 
 /// The most connections kept at rest.
@@ -21,7 +21,7 @@ const TRIES_MAX: u32 = 6;
 
 /// What is asked for, and whether it may be asked for twice.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'c> {
+pub(super) struct NodeCall<'c> {
     pub(super) operation: &'static str,
     pub(super) bucket: &'c str,
     pub(super) key: &'c str,
@@ -29,41 +29,45 @@ pub(super) struct Call<'c> {
     pub(super) is_idempotent: bool,
 }
 
-impl Call<'_> {
+impl NodeCall<'_> {
     pub(super) fn named(&self, error: Error) -> Error {
         error.during(self.operation, LANE, self.bucket, self.key)
     }
 }
 
 /// Connections at rest, and whose they are.
-struct Idle {
-    opened_by: Process,
-    connections: Vec<Connection>,
+struct IdleSockets {
+    opened_by: ProcessIdentity,
+    connections: Vec<NodeConnection>,
 }
 
 /// A gateway, and the connections to it.
-pub(super) struct Session {
+pub(super) struct NodeSession {
     pub(super) address: NodeAddress,
-    idle: Mutex<Idle>,
+    idle: Mutex<IdleSockets>,
     /// Whether it was ever there.
     was_reached: AtomicBool,
 }
 
 /// A connection that is in use; it goes back when dropped, if nothing is under way on it.
-pub(super) struct Lease {
-    session: Arc<Session>,
+pub(super) struct ConnectionLease {
+    session: Arc<NodeSession>,
     /// `None` once it is broken.
-    connection: Option<Connection>,
+    connection: Option<NodeConnection>,
 }
 
-impl Session {
+impl NodeSession {
     pub(super) fn new(address: NodeAddress) -> Self {
-        let idle = Idle { opened_by: Process::current(), connections: Vec::new() };
-        Session { address, idle: Mutex::new(idle), was_reached: AtomicBool::new(false) }
+        let idle = IdleSockets { opened_by: ProcessIdentity::current(), connections: Vec::new() };
+        NodeSession { address, idle: Mutex::new(idle), was_reached: AtomicBool::new(false) }
     }
 
     /// Asks for what one message answers, without content.
-    pub(super) fn ask<T: Take>(self: &Arc<Self>, call: &Call<'_>, request: &Request<'_>) -> Result<T> {
+    pub(super) fn ask<T: ReadField>(
+        self: &Arc<Self>,
+        call: &NodeCall<'_>,
+        request: &Request<'_>,
+    ) -> Result<T> {
         let asked = self.run(call, |connection| {
             let (answer, header) = connection.call(request, &[])?;
             connection.finish(&header);
@@ -77,9 +81,9 @@ impl Session {
     /// which says whether it was done if that is known.
     pub(super) fn run<T>(
         self: &Arc<Self>,
-        call: &Call<'_>,
-        mut act: impl FnMut(&mut Connection) -> Result<T, Failure>,
-    ) -> Result<(T, Lease)> {
+        call: &NodeCall<'_>,
+        mut act: impl FnMut(&mut NodeConnection) -> Result<T, NodeFailure>,
+    ) -> Result<(T, ConnectionLease)> {
         let mut tries = 1;
         loop {
             let (error, may_retry) = match self.lease() {
@@ -103,18 +107,18 @@ impl Session {
     }
 
     /// What a failure means, and whether the request may be sent again.
-    fn judge(&self, failure: Failure, call: &Call<'_>) -> (Error, bool) {
+    fn judge(&self, failure: NodeFailure, call: &NodeCall<'_>) -> (Error, bool) {
         let broke = |why: &str, errno: Errno| {
             let why = format!("the connection to {} broke {why}", self.address);
             Error::new(ErrorKind::Unavailable, why).caused_by(errno)
         };
         match failure {
-            Failure::Answered(error) | Failure::Unusable(error) => (error, false),
-            Failure::NotSent(errno) => {
+            NodeFailure::Answered(error) | NodeFailure::Unusable(error) => (error, false),
+            NodeFailure::NotSent(errno) => {
                 self.locked().connections.clear();
                 (broke("before the request was sent: it was not done", errno), true)
             }
-            Failure::Unknown(errno) => {
+            NodeFailure::Unknown(errno) => {
                 // The others lead to the same gateway.
                 self.locked().connections.clear();
                 let why = match call.is_idempotent {
@@ -129,50 +133,50 @@ impl Session {
     }
 
     /// A connection at rest, or a new one.
-    fn lease(self: &Arc<Self>) -> Result<Lease> {
+    fn lease(self: &Arc<Self>) -> Result<ConnectionLease> {
         let idle = self.locked().connections.pop();
         let connection = match idle {
             Some(connection) => connection,
             None => {
-                let opened = Connection::open(&self.address)?;
+                let opened = NodeConnection::open(&self.address)?;
                 self.was_reached.store(true, Ordering::Relaxed);
                 opened
             }
         };
-        Ok(Lease { session: self.clone(), connection: Some(connection) })
+        Ok(ConnectionLease { session: self.clone(), connection: Some(connection) })
     }
 
-    fn locked(&self) -> MutexGuard<'_, Idle> {
+    fn locked(&self) -> MutexGuard<'_, IdleSockets> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if !idle.opened_by.is_current() {
             // After a fork the parent uses them too: two requests on one would be mixed up.
-            *idle = Idle { opened_by: Process::current(), connections: Vec::new() };
+            *idle = IdleSockets { opened_by: ProcessIdentity::current(), connections: Vec::new() };
         }
         idle
     }
 }
 
-impl Lease {
+impl ConnectionLease {
     /// Does `act` on the connection, which is given up unless that ends with an answer.
     pub(super) fn act<T>(
         &mut self,
-        act: impl FnOnce(&mut Connection) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        act: impl FnOnce(&mut NodeConnection) -> Result<T, NodeFailure>,
+    ) -> Result<T, NodeFailure> {
         let done = match &mut self.connection {
             Some(connection) => act(connection),
-            None => Err(Failure::NotSent(Errno::NOTCONN)),
+            None => Err(NodeFailure::NotSent(Errno::NOTCONN)),
         };
-        if !matches!(done, Ok(_) | Err(Failure::Answered(_))) {
+        if !matches!(done, Ok(_) | Err(NodeFailure::Answered(_))) {
             self.give_up();
         }
         done
     }
 
-    /// As [`Lease::act`], of something that only this connection can do. Errors: as [`Session::run`].
+    /// As [`ConnectionLease::act`], of something that only this connection can do. Errors: as [`NodeSession::run`].
     pub(super) fn act_here<T>(
         &mut self,
-        call: &Call<'_>,
-        act: impl FnOnce(&mut Connection) -> Result<T, Failure>,
+        call: &NodeCall<'_>,
+        act: impl FnOnce(&mut NodeConnection) -> Result<T, NodeFailure>,
     ) -> Result<T> {
         self.act(act).map_err(|failure| call.named(self.session.judge(failure, call).0))
     }
@@ -183,9 +187,9 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for ConnectionLease {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection.take().filter(Connection::is_at_rest) {
+        if let Some(connection) = self.connection.take().filter(NodeConnection::is_at_rest) {
             let idle = &mut self.session.locked().connections;
             if idle.len() < IDLE_MAX {
                 idle.push(connection);

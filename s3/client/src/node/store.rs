@@ -5,28 +5,29 @@ use std::sync::Arc;
 
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, Deleted, DocumentKind, GetOptions, Key, ListQuery, Listing, MultipartUploads, Object,
-    ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
-    VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
+    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches,
+    ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags,
+    checked_part_number,
 };
 use fordway_wire::node::{RANGES_BYTES_MAX, Request, longest_bytes};
 
 use crate::node::connection::NodeAddress;
-use crate::node::session::{Call, Session};
-use crate::node::write::{NodeWriter, Target, What};
+use crate::node::session::{NodeCall, NodeSession};
+use crate::node::write::{NodeWriter, WriteKind, WriteTarget};
 use crate::node::{LANE, batch, read, write};
 
 /// A directory behind a gateway. Clones share connections; threads use one each at a time.
 #[derive(Clone)]
 pub struct NodeStore {
-    session: Arc<Session>,
+    session: Arc<NodeSession>,
 }
 
 impl NodeStore {
     /// A store at `address`; nothing is connected yet.
     pub fn new(address: NodeAddress) -> Self {
-        NodeStore { session: Arc::new(Session::new(address)) }
+        NodeStore { session: Arc::new(NodeSession::new(address)) }
     }
 
     /// The gateway's counters by name; a name says its unit (`_bytes`, `_s`), or it is a number of
@@ -36,22 +37,22 @@ impl NodeStore {
     }
 }
 
-fn on_service(operation: &'static str) -> Call<'static> {
-    Call { operation, bucket: "", key: "", is_idempotent: true }
+fn on_service(operation: &'static str) -> NodeCall<'static> {
+    NodeCall { operation, bucket: "", key: "", is_idempotent: true }
 }
 
-fn on_bucket<'c>(operation: &'static str, bucket: &'c Bucket) -> Call<'c> {
-    Call { operation, bucket: bucket.as_str(), key: "", is_idempotent: true }
+fn on_bucket<'c>(operation: &'static str, bucket: &'c Bucket) -> NodeCall<'c> {
+    NodeCall { operation, bucket: bucket.as_str(), key: "", is_idempotent: true }
 }
 
-fn on_object<'c>(operation: &'static str, bucket: &'c Bucket, key: &'c Key) -> Call<'c> {
-    Call { operation, bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true }
+fn on_object<'c>(operation: &'static str, bucket: &'c Bucket, key: &'c Key) -> NodeCall<'c> {
+    NodeCall { operation, bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true }
 }
 
-impl Call<'_> {
+impl NodeCall<'_> {
     /// What finds its own work done if it is asked for twice.
     fn once(self) -> Self {
-        Call { is_idempotent: false, ..self }
+        NodeCall { is_idempotent: false, ..self }
     }
 
     fn once_if(self, only_once: bool) -> Self {
@@ -90,8 +91,8 @@ impl Objects for NodeStore {
     /// Holds up to 128 KiB in memory. A missing bucket is found when the first bytes are sent.
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         check_tags(&options.tags).map_err(|error| on_object("put", bucket, key).named(error))?;
-        let what = What::Object(options.clone());
-        let target = Target { bucket: bucket.clone(), key: key.clone(), what };
+        let what = WriteKind::Object(options.clone());
+        let target = WriteTarget { bucket: bucket.clone(), key: key.clone(), what };
         Ok(Box::new(NodeWriter::new(&self.session, target)?))
     }
 
@@ -100,7 +101,7 @@ impl Objects for NodeStore {
         write::put(&self.session, (bucket, key), body, options)
     }
 
-    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         let request = Request::Get { bucket: of(bucket), key: of(key), options: of(options) };
         read::get(&self.session, &on_object("get", bucket, key), &request)
     }
@@ -128,7 +129,7 @@ impl Objects for NodeStore {
         self.session.ask(&on_object("head", bucket, key), &request)
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         let call = on_object("delete", bucket, key).once_if(!options.conditions.is_empty());
         let request = Request::Delete { bucket: of(bucket), key: of(key), options: of(options) };
         self.session.ask(&call, &request)
@@ -148,11 +149,11 @@ impl Objects for NodeStore {
     }
 
     /// Cost: a message per 4,096 entries.
-    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
-        let (mut page, mut found) = (query.clone(), Listing::default());
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
+        let (mut page, mut found) = (query.clone(), ObjectListing::default());
         loop {
             let request = Request::List { bucket: of(bucket), query: of(&page) };
-            let mut more: Listing = self.session.ask(&on_bucket("list", bucket), &request)?;
+            let mut more: ObjectListing = self.session.ask(&on_bucket("list", bucket), &request)?;
             let is_empty = more.entries.is_empty();
             found.entries.append(&mut more.entries);
             found.next = more.next;
@@ -166,7 +167,7 @@ impl Objects for NodeStore {
 }
 
 impl ObjectBatches for NodeStore {
-    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
         batch::delete_many(&self.session, bucket, keys)
     }
 
@@ -202,11 +203,11 @@ impl ObjectTags for NodeStore {
 }
 
 impl ObjectVersions for NodeStore {
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+    fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.session.ask(&on_bucket("get versioning", bucket), &Request::Versioning { bucket: of(bucket) })
     }
 
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+    fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
         let request = Request::SetVersioning { bucket: of(bucket), versioning };
         self.session.ask(&on_bucket("set versioning", bucket), &request)
     }
@@ -271,8 +272,8 @@ impl MultipartUploads for NodeStore {
         options: &PartOptions,
     ) -> Result<Box<dyn Writer>> {
         checked_part_number(number).map_err(|error| on_object("put part", bucket, key).named(error))?;
-        let what = What::Part(upload.clone(), number, options.clone());
-        let target = Target { bucket: bucket.clone(), key: key.clone(), what };
+        let what = WriteKind::Part(upload.clone(), number, options.clone());
+        let target = WriteTarget { bucket: bucket.clone(), key: key.clone(), what };
         Ok(Box::new(NodeWriter::new(&self.session, target)?))
     }
 

@@ -5,13 +5,14 @@ use std::fs::File;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Error, ErrorKind, Expected, Key, PartOptions, PutOptions, PutResult, Result, UploadId, Writer,
+    Bucket, Error, ErrorKind, ExpectedContent, Key, PartOptions, PutOptions, PutResult, Result, UploadId,
+    Writer,
 };
 use fordway_sys::{Errno, free_bytes, write_all_at};
-use fordway_wire::node::{Committed, Request, Started};
+use fordway_wire::node::{CommitResponse, Request, StartResponse};
 
-use crate::node::read::{Spare, put_spare};
-use crate::node::session::{Call, Lease, Session};
+use crate::node::read::{SpareFile, put_spare};
+use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
 
 /// Content up to this size goes in one message: as much as the buffer of a socket takes at once. More
 /// would have both sides wait for one another, and is faster through a file.
@@ -20,38 +21,38 @@ pub(super) const WHOLE_BYTES_MAX: usize = 128 << 10;
 const PIECE_BYTES: usize = 128 << 10;
 
 /// What is written, and to where.
-pub(super) struct Target {
+pub(super) struct WriteTarget {
     pub(super) bucket: Bucket,
     pub(super) key: Key,
-    pub(super) what: What,
+    pub(super) what: WriteKind,
 }
 
-pub(super) enum What {
+pub(super) enum WriteKind {
     Object(PutOptions),
     Part(UploadId, u16, PartOptions),
 }
 
-impl Target {
-    fn call(&self, is_idempotent: bool) -> Call<'_> {
+impl WriteTarget {
+    fn call(&self, is_idempotent: bool) -> NodeCall<'_> {
         let operation = match self.what {
-            What::Object(_) => "put",
-            What::Part(..) => "put part",
+            WriteKind::Object(_) => "put",
+            WriteKind::Part(..) => "put part",
         };
-        Call { operation, bucket: self.bucket.as_str(), key: self.key.as_str(), is_idempotent }
+        NodeCall { operation, bucket: self.bucket.as_str(), key: self.key.as_str(), is_idempotent }
     }
 
     fn size_hint(&self) -> Option<u64> {
         match &self.what {
-            What::Object(options) => options.size_hint,
-            What::Part(_, _, options) => options.size_hint,
+            WriteKind::Object(options) => options.size_hint,
+            WriteKind::Part(_, _, options) => options.size_hint,
         }
     }
 
     fn start_request(&self) -> Request<'_> {
         let (bucket, key) = (Cow::Borrowed(&self.bucket), Cow::Borrowed(&self.key));
         match &self.what {
-            What::Object(options) => Request::Start { bucket, key, options: Cow::Borrowed(options) },
-            What::Part(upload, number, options) => {
+            WriteKind::Object(options) => Request::Start { bucket, key, options: Cow::Borrowed(options) },
+            WriteKind::Part(upload, number, options) => {
                 let (upload, options) = (Cow::Borrowed(upload), Cow::Borrowed(options));
                 Request::StartPart { bucket, key, upload, number: *number, options }
             }
@@ -61,30 +62,30 @@ impl Target {
 
 /// Stores `body` in one call.
 pub(super) fn put(
-    session: &Arc<Session>,
+    session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
     body: &[u8],
     options: &PutOptions,
 ) -> Result<PutResult> {
     if body.len() <= WHOLE_BYTES_MAX {
-        return put_whole(session, (bucket, key), body, options, &Expected::default());
+        return put_whole(session, (bucket, key), body, options, &ExpectedContent::default());
     }
     if let Some(made) = put_spare(session, (bucket, key), body, options)? {
         return Ok(made);
     }
-    let what = What::Object(PutOptions { size_hint: None, ..options.clone() });
-    let target = Target { bucket: bucket.clone(), key: key.clone(), what };
+    let what = WriteKind::Object(PutOptions { size_hint: None, ..options.clone() });
+    let target = WriteTarget { bucket: bucket.clone(), key: key.clone(), what };
     let mut started = start(session, &target)?;
     started.append(&target, body)?;
-    started.commit(&target, &Expected::default(), true)
+    started.commit(&target, &ExpectedContent::default(), true)
 }
 
 fn put_whole(
-    session: &Arc<Session>,
+    session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
     body: &[u8],
     options: &PutOptions,
-    expected: &Expected,
+    expected: &ExpectedContent,
 ) -> Result<PutResult> {
     let request = Request::Put {
         bucket: Cow::Borrowed(bucket),
@@ -94,7 +95,7 @@ fn put_whole(
     };
     // Done twice, "create only" would find what it made itself.
     let is_idempotent = options.conditions.is_empty();
-    let call = Call { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
+    let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
     let done = session.run(&call, |connection| {
         let (made, header) = connection.call(&request, body)?;
         connection.finish(&header);
@@ -103,29 +104,29 @@ fn put_whole(
     done.map(|(made, _)| made)
 }
 
-fn start(session: &Arc<Session>, target: &Target) -> Result<Writing> {
+fn start(session: &Arc<NodeSession>, target: &WriteTarget) -> Result<StreamedWrite> {
     // Started and never committed, it leaves nothing.
     let call = target.call(true);
     let (file, lease) = session.run(&call, |connection| {
-        let (Started { has_file }, header) = connection.call(&target.start_request(), &[])?;
+        let (StartResponse { has_file }, header) = connection.call(&target.start_request(), &[])?;
         let file = if has_file { Some(connection.file(&header)?) } else { None };
         connection.finish(&header);
         Ok(file)
     })?;
-    Ok(Writing { lease, file, written_bytes: 0, is_open: true })
+    Ok(StreamedWrite { lease, file, written_bytes: 0, is_open: true })
 }
 
 /// Content that the gateway waits for on one connection.
-struct Writing {
-    lease: Lease,
+struct StreamedWrite {
+    lease: ConnectionLease,
     /// The file that it goes to, if the gateway lent it.
     file: Option<File>,
     written_bytes: u64,
     is_open: bool,
 }
 
-impl Writing {
-    fn append(&mut self, target: &Target, data: &[u8]) -> Result<()> {
+impl StreamedWrite {
+    fn append(&mut self, target: &WriteTarget, data: &[u8]) -> Result<()> {
         let call = target.call(false);
         match &self.file {
             Some(file) => write_all_at(file, data, self.written_bytes)
@@ -140,16 +141,21 @@ impl Writing {
     }
 
     /// `wants_more` says that another object like this one is likely.
-    fn commit(mut self, target: &Target, expected: &Expected, wants_more: bool) -> Result<PutResult> {
+    fn commit(
+        mut self,
+        target: &WriteTarget,
+        expected: &ExpectedContent,
+        wants_more: bool,
+    ) -> Result<PutResult> {
         let filled = self.file.is_some().then_some(self.written_bytes);
         self.is_open = false;
         self.lease.act_here(&target.call(false), |connection| {
             let wants_spare = wants_more && filled.is_some();
             let request = Request::Commit { expected: Cow::Borrowed(expected), filled, wants_spare };
-            let (done, header) = connection.call::<Committed>(&request, &[])?;
-            if let (true, What::Object(options)) = (done.has_spare, &target.what) {
+            let (done, header) = connection.call::<CommitResponse>(&request, &[])?;
+            if let (true, WriteKind::Object(options)) = (done.has_spare, &target.what) {
                 connection.spare =
-                    Some(Spare::new(connection.file(&header)?, (&target.bucket, &target.key), options));
+                    Some(SpareFile::new(connection.file(&header)?, (&target.bucket, &target.key), options));
             }
             connection.finish(&header);
             Ok(done.made)
@@ -157,7 +163,7 @@ impl Writing {
     }
 }
 
-impl Drop for Writing {
+impl Drop for StreamedWrite {
     fn drop(&mut self) {
         if !self.is_open {
             return;
@@ -188,17 +194,17 @@ pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted
 
 /// An object or part being written: held here while it is small, then handed on as it comes.
 pub(super) struct NodeWriter {
-    session: Arc<Session>,
-    target: Target,
+    session: Arc<NodeSession>,
+    target: WriteTarget,
     buffer: Vec<u8>,
-    writing: Option<Writing>,
+    writing: Option<StreamedWrite>,
 }
 
 impl NodeWriter {
     /// Asks nothing yet, except for what is known to be large.
-    pub(super) fn new(session: &Arc<Session>, target: Target) -> Result<Self> {
+    pub(super) fn new(session: &Arc<NodeSession>, target: WriteTarget) -> Result<Self> {
         let is_large = target.size_hint().is_some_and(|size| size > WHOLE_BYTES_MAX as u64);
-        let is_part = matches!(target.what, What::Part(..));
+        let is_part = matches!(target.what, WriteKind::Part(..));
         let writing = if is_large || is_part { Some(start(session, &target)?) } else { None };
         Ok(NodeWriter { session: session.clone(), target, buffer: Vec::new(), writing })
     }
@@ -220,15 +226,15 @@ impl Writer for NodeWriter {
         appended
     }
 
-    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+    fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
         let NodeWriter { session, target, buffer, writing } = *self;
         match (writing, &target.what) {
             (Some(writing), _) => writing.commit(&target, expected, false),
-            (None, What::Object(options)) => {
+            (None, WriteKind::Object(options)) => {
                 put_whole(&session, (&target.bucket, &target.key), &buffer, options, expected)
             }
             // Parts are started at once.
-            (None, What::Part(..)) => Err(target.call(false).named(ErrorKind::Internal.into())),
+            (None, WriteKind::Part(..)) => Err(target.call(false).named(ErrorKind::Internal.into())),
         }
     }
 }

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use fordway_store::{ChecksumAlgorithm, Error, ErrorKind, Result};
 
-use crate::s3::Credentials;
-use crate::s3::credentials::Profile;
-use fordway_http::{Proxies, Timeouts, TlsRoots, Version};
+use crate::s3::S3Credentials;
+use crate::s3::credentials::CredentialProfile;
+use fordway_http::{HttpVersion, ProxySettings, Timeouts, TlsRoots};
 
 const DEFAULT_REGION: &str = "us-east-1";
 const DEFAULT_PART_BYTES: usize = 8 * 1024 * 1024;
 
 /// Where a bucket's name goes in a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Addressing {
+pub enum BucketAddressing {
     /// Into the host name at AWS, into the path everywhere else.
     #[default]
     Auto,
@@ -25,7 +25,7 @@ pub enum Addressing {
 
 /// How requests are signed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Signature {
+pub enum SignatureVersion {
     /// [`fordway_wire::sigv4`].
     #[default]
     V4,
@@ -33,12 +33,12 @@ pub enum Signature {
     V2,
 }
 
-impl Signature {
+impl SignatureVersion {
     /// By the names that the AWS configuration file has for them. Errors: `InvalidArgument`.
     fn named(name: &str) -> Result<Self> {
         match name {
-            "s3v4" => Ok(Signature::V4),
-            "s3" => Ok(Signature::V2),
+            "s3v4" => Ok(SignatureVersion::V4),
+            "s3" => Ok(SignatureVersion::V2),
             other => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!("the signature version {other:?} is none; say s3v4, or s3 for version 2"),
@@ -57,13 +57,13 @@ pub struct S3Config {
     /// The region that requests are signed for.
     pub region: String,
     /// Who signs.
-    pub credentials: Credentials,
+    pub credentials: S3Credentials,
     /// How; `FORDWAY_SIGNATURE_VERSION` or the profile's `s3.signature_version`.
-    pub signature: Signature,
+    pub signature: SignatureVersion,
     /// Where the bucket's name goes.
-    pub addressing: Addressing,
+    pub addressing: BucketAddressing,
     /// Which HTTP is spoken; `FORDWAY_HTTP_VERSION`, `1.1` or `2`.
-    pub http: Version,
+    pub http: HttpVersion,
     /// How long to wait.
     pub timeouts: Timeouts,
     /// How long a call may wait in all, retries included; it also bounds each of `timeouts`. A body
@@ -84,20 +84,20 @@ pub struct S3Config {
     /// Connections at once for many ranges of objects.
     pub connections: usize,
     /// By whom the service is reached.
-    pub proxies: Proxies,
+    pub proxies: ProxySettings,
 }
 
 impl S3Config {
     /// The defaults for a service.
-    pub fn new(endpoint: impl Into<String>, region: impl Into<String>, credentials: Credentials) -> Self {
+    pub fn new(endpoint: impl Into<String>, region: impl Into<String>, credentials: S3Credentials) -> Self {
         S3Config {
             endpoint: endpoint.into(),
             is_endpoint_unset: false,
             region: region.into(),
             credentials,
-            signature: Signature::V4,
-            addressing: Addressing::Auto,
-            http: Version::default(),
+            signature: SignatureVersion::V4,
+            addressing: BucketAddressing::Auto,
+            http: HttpVersion::default(),
             timeouts: Timeouts::default(),
             timeout: None,
             max_retries: 4,
@@ -107,7 +107,7 @@ impl S3Config {
             part_bytes: DEFAULT_PART_BYTES,
             tls_roots: TlsRoots::System,
             connections: 8,
-            proxies: Proxies::none(),
+            proxies: ProxySettings::none(),
         }
     }
 
@@ -134,7 +134,7 @@ impl S3Config {
         if let Some(found) = get("AWS_ENDPOINT_URL_S3").or_else(|| get("AWS_ENDPOINT_URL")) {
             return Ok(Some(found));
         }
-        let profile = Profile::load(variable)?;
+        let profile = CredentialProfile::load(variable)?;
         let setting = |name: &str| profile.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
         Ok(setting("s3.endpoint_url").or_else(|| setting("endpoint_url")))
     }
@@ -142,7 +142,7 @@ impl S3Config {
     /// As [`S3Config::from_environment`], with `variable` in the place of the environment.
     pub fn resolve(endpoint: Option<&str>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let profile = Profile::load(variable)?;
+        let profile = CredentialProfile::load(variable)?;
         let setting = |name: &str| profile.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
         let region = get("AWS_REGION")
             .or_else(|| get("AWS_DEFAULT_REGION"))
@@ -151,15 +151,16 @@ impl S3Config {
         let named = Self::find_endpoint(endpoint, variable)?;
         let is_endpoint_unset = named.is_none();
         let endpoint = named.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
-        let credentials = Credentials::find(variable, &profile)?;
+        let credentials = S3Credentials::find(variable, &profile)?;
         let addressing = match setting("s3.addressing_style").as_deref() {
-            Some("path") => Addressing::Path,
-            Some("virtual") => Addressing::VirtualHost,
-            _ => Addressing::Auto,
+            Some("path") => BucketAddressing::Path,
+            Some("virtual") => BucketAddressing::VirtualHost,
+            _ => BucketAddressing::Auto,
         };
         let signature = get("FORDWAY_SIGNATURE_VERSION").or_else(|| setting("s3.signature_version"));
-        let signature = signature.as_deref().map_or(Ok(Signature::V4), Signature::named)?;
-        let http = get("FORDWAY_HTTP_VERSION").as_deref().map_or(Ok(Version::default()), Version::named)?;
+        let signature = signature.as_deref().map_or(Ok(SignatureVersion::V4), SignatureVersion::named)?;
+        let http =
+            get("FORDWAY_HTTP_VERSION").as_deref().map_or(Ok(HttpVersion::default()), HttpVersion::named)?;
         let bundle = get("AWS_CA_BUNDLE").or_else(|| setting("ca_bundle"));
         let tls_roots = bundle.map_or(TlsRoots::System, |path| TlsRoots::File(path.into()));
         Ok(S3Config {
@@ -168,7 +169,7 @@ impl S3Config {
             addressing,
             http,
             tls_roots,
-            proxies: Proxies::resolve(variable),
+            proxies: ProxySettings::resolve(variable),
             ..S3Config::new(endpoint, region, credentials)
         })
     }
@@ -229,7 +230,7 @@ mod tests {
     fn without_any_setting_it_is_aws_and_anonymous() {
         let found = resolve(None, &[("HOME", "/nonexistent")]).unwrap();
         assert_eq!(found.endpoint, "https://s3.us-east-1.amazonaws.com");
-        assert_eq!(found.credentials, Credentials::Anonymous);
+        assert_eq!(found.credentials, S3Credentials::Anonymous);
         assert!(found.is_endpoint_unset);
         let found = resolve(Some("http://h:1"), &[("HOME", "/nonexistent")]).unwrap();
         assert!(!found.is_endpoint_unset);

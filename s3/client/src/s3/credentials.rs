@@ -7,7 +7,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 /// Keys to sign with, or none. The secret never shows in `Debug` output.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Credentials {
+pub enum S3Credentials {
     /// Requests are not signed.
     Anonymous,
     /// Requests are signed with these keys.
@@ -23,14 +23,14 @@ pub enum Credentials {
     },
 }
 
-impl Credentials {
+impl S3Credentials {
     /// Permanent keys that the caller has from `source`, a phrase for messages.
     pub fn keys(
         access_key: impl Into<String>,
         secret_key: impl Into<String>,
         source: impl Into<String>,
     ) -> Self {
-        Credentials::Keys {
+        S3Credentials::Keys {
             access_key: access_key.into(),
             secret_key: secret_key.into(),
             session_token: None,
@@ -40,7 +40,10 @@ impl Credentials {
 
     /// The keys of the environment, else the profile's, else none.
     /// Errors: `InvalidArgument` where one half of a pair is missing.
-    pub(super) fn find(variable: &dyn Fn(&str) -> Option<String>, profile: &Profile) -> Result<Self> {
+    pub(super) fn find(
+        variable: &dyn Fn(&str) -> Option<String>,
+        profile: &CredentialProfile,
+    ) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let from_environment = pair(
             (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY"), get("AWS_SESSION_TOKEN")),
@@ -51,21 +54,23 @@ impl Credentials {
         }
         let get = |name: &str| profile.get(name).map(str::to_owned);
         let keys = (get("aws_access_key_id"), get("aws_secret_access_key"), get("aws_session_token"));
-        Ok(pair(keys, &profile.described())?.unwrap_or(Credentials::Anonymous))
+        Ok(pair(keys, &profile.described())?.unwrap_or(S3Credentials::Anonymous))
     }
 
     /// How messages call them.
     pub fn described(&self) -> String {
         match self {
-            Credentials::Anonymous => "no credentials (AWS_ACCESS_KEY_ID is not set)".to_owned(),
-            Credentials::Keys { access_key, source, .. } => format!("access key {access_key} from {source}"),
+            S3Credentials::Anonymous => "no credentials (AWS_ACCESS_KEY_ID is not set)".to_owned(),
+            S3Credentials::Keys { access_key, source, .. } => {
+                format!("access key {access_key} from {source}")
+            }
         }
     }
 }
 
 type Found = (Option<String>, Option<String>, Option<String>);
 
-fn pair((access_key, secret_key, session_token): Found, source: &str) -> Result<Option<Credentials>> {
+fn pair((access_key, secret_key, session_token): Found, source: &str) -> Result<Option<S3Credentials>> {
     let half = |missing: &str| {
         let detail = format!("credentials from {source} have no {missing}; set both keys or neither");
         Err(Error::new(ErrorKind::InvalidArgument, detail))
@@ -75,12 +80,12 @@ fn pair((access_key, secret_key, session_token): Found, source: &str) -> Result<
         (None, Some(_)) => half("access key"),
         (Some(_), None) => half("secret key"),
         (Some(access_key), Some(secret_key)) => {
-            Ok(Some(Credentials::Keys { access_key, secret_key, session_token, source: source.to_owned() }))
+            Ok(Some(S3Credentials::Keys { access_key, secret_key, session_token, source: source.to_owned() }))
         }
     }
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for S3Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.described())
     }
@@ -90,13 +95,13 @@ type Section = (String, Vec<(String, String)>);
 
 /// The settings of one profile: the credentials file's before the config file's.
 #[derive(Default)]
-pub(super) struct Profile {
+pub(super) struct CredentialProfile {
     name: String,
     credentials_file: PathBuf,
     settings: Vec<(String, String)>,
 }
 
-impl Profile {
+impl CredentialProfile {
     /// Reads the profile that `AWS_PROFILE` names, or `default`. Files that do not exist are empty.
     /// Errors: `InvalidArgument` for a profile that is asked for and is not there, `Io`.
     pub(super) fn load(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
@@ -118,7 +123,7 @@ impl Profile {
                 format!("no configuration file has the profile {name:?} (of AWS_PROFILE or --profile)");
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
-        let mut profile = Profile { name, credentials_file, settings };
+        let mut profile = CredentialProfile { name, credentials_file, settings };
         profile.add_services(&config);
         Ok(profile)
     }
@@ -192,10 +197,11 @@ mod tests {
 
     #[test]
     fn a_home_that_is_none_has_no_files() {
-        let profile = Profile::load(&|name| (name == "HOME").then(|| "/dev/null".to_owned())).unwrap();
+        let profile =
+            CredentialProfile::load(&|name| (name == "HOME").then(|| "/dev/null".to_owned())).unwrap();
         assert_eq!(profile.get("region"), None);
         let dir = std::env::temp_dir().to_string_lossy().into_owned();
-        let unreadable = Profile::load(&|name| (name == "AWS_CONFIG_FILE").then(|| dir.clone()));
+        let unreadable = CredentialProfile::load(&|name| (name == "AWS_CONFIG_FILE").then(|| dir.clone()));
         assert_eq!(unreadable.err().expect("a directory is no file").kind(), ErrorKind::Io);
     }
 

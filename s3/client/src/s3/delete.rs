@@ -3,25 +3,25 @@
 use std::collections::HashMap;
 
 use fordway_store::{
-    Bucket, DeleteOptions, Deleted, DocumentKind, Error, ErrorKind, Key, Result, check_document,
+    Bucket, DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, Key, Result, check_document,
 };
 use fordway_wire::s3_xml::{DeleteFailure, DeleteOutcome};
 use fordway_wire::{s3_error, s3_xml};
 
 use crate::s3::headers::{OF_OBJECT, add_conditions, version};
-use crate::s3::request::Call;
-use crate::s3::session::Session;
+use crate::s3::request::S3Call;
+use crate::s3::session::S3Session;
 
 /// The most keys one request may name.
 const MAX_BATCH: usize = 1000;
 
 pub(super) fn delete(
-    session: &Session,
+    session: &S3Session,
     bucket: &Bucket,
     key: &Key,
     options: &DeleteOptions,
-) -> Result<Deleted> {
-    let mut call = Call::on_object("DELETE", "delete", bucket, key).version(options.version.as_ref());
+) -> Result<DeleteResult> {
+    let mut call = S3Call::on_object("DELETE", "delete", bucket, key).version(options.version.as_ref());
     let is_plain = options.conditions.is_empty();
     if !is_plain {
         call = call.once();
@@ -30,23 +30,23 @@ pub(super) fn delete(
     let deleted = session.run(&call, |mut response| {
         response.read_document()?;
         let is_marker = response.header("x-amz-delete-marker") == Some("true");
-        Ok(Deleted { version: version(&response), is_marker })
+        Ok(DeleteResult { version: version(&response), is_marker })
     });
     match deleted {
         // Some services say so; S3 itself calls it success.
-        Err(error) if is_plain && error.kind() == ErrorKind::NoSuchKey => Ok(Deleted::default()),
+        Err(error) if is_plain && error.kind() == ErrorKind::NoSuchKey => Ok(DeleteResult::default()),
         other => other,
     }
 }
 
 /// One result per key, in order. Cost: a request per 1,000 keys.
-pub(super) fn delete_many(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+pub(super) fn delete_many(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
     keys.chunks(MAX_BATCH).flat_map(|batch| delete_batch(session, bucket, batch)).collect()
 }
 
-fn delete_batch(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+fn delete_batch(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
     let document = s3_xml::delete(keys.iter().map(Key::as_str));
-    let call = Call::on_bucket("POST", "delete", bucket).query("delete", "").document(&document);
+    let call = S3Call::on_bucket("POST", "delete", bucket).query("delete", "").document(&document);
     let answer =
         session.run(&call, |mut response| s3_xml::delete_result(&response.read_document()?)).map(ByKey::from);
     let result_of = |key: &Key| match &answer {
@@ -61,7 +61,7 @@ fn delete_batch(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<
 
 /// What became of each key of a batch. One that the server does not mention is gone.
 struct ByKey {
-    deleted: HashMap<String, Deleted>,
+    deleted: HashMap<String, DeleteResult>,
     failures: HashMap<String, DeleteFailure>,
 }
 
@@ -78,7 +78,7 @@ impl From<DeleteOutcome> for ByKey {
 }
 
 impl ByKey {
-    fn of(&self, key: &Key) -> Result<Deleted> {
+    fn of(&self, key: &Key) -> Result<DeleteResult> {
         match self.failures.get(key.as_str()) {
             Some(failure) => Err(explained(failure)),
             None => Ok(self.deleted.get(key.as_str()).cloned().unwrap_or_default()),
@@ -91,11 +91,11 @@ fn explained(failure: &DeleteFailure) -> Error {
 }
 
 pub(super) fn get_document(
-    session: &Session,
+    session: &S3Session,
     bucket: &Bucket,
     kind: &DocumentKind,
 ) -> Result<Option<Vec<u8>>> {
-    let call = Call::on_bucket("GET", "get document", bucket).for_document(kind);
+    let call = S3Call::on_bucket("GET", "get document", bucket).for_document(kind);
     match session.run_for_document(&call) {
         Ok(document) => Ok(Some(document)),
         Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(None),
@@ -104,19 +104,19 @@ pub(super) fn get_document(
 }
 
 pub(super) fn set_document(
-    session: &Session,
+    session: &S3Session,
     bucket: &Bucket,
     kind: &DocumentKind,
     document: &[u8],
 ) -> Result<()> {
-    let call = Call::on_bucket("PUT", "set document", bucket).for_document(kind);
+    let call = S3Call::on_bucket("PUT", "set document", bucket).for_document(kind);
     check_document(document).map_err(|error| call.named(error))?;
     let text = str::from_utf8(document).map_err(|_| call.named(not_text()))?;
     session.run_for_status(&call.document(text))
 }
 
-pub(super) fn delete_document(session: &Session, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
-    session.run_for_status(&Call::on_bucket("DELETE", "delete document", bucket).for_document(kind))
+pub(super) fn delete_document(session: &S3Session, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+    session.run_for_status(&S3Call::on_bucket("DELETE", "delete document", bucket).for_document(kind))
 }
 
 fn not_text() -> Error {

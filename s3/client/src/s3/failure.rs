@@ -7,9 +7,9 @@ use fordway_wire::s3_xml::{ErrorDocument, error_document};
 use fordway_wire::{date, s3_error};
 
 use crate::s3::S3Config;
-use crate::s3::request::Call;
+use crate::s3::request::S3Call;
 use fordway_http::retry::retry_after;
-use fordway_http::{Replay, Response};
+use fordway_http::{HttpResponse, ReplayPolicy};
 
 /// More of an error document is not worth reading.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
@@ -18,7 +18,7 @@ const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
 const CODE_HEADERS: [&str; 2] = ["x-fordway-error-code", "x-minio-error-code"];
 
 /// A try that failed.
-pub(super) struct Attempt {
+pub(super) struct FailedAttempt {
     pub(super) error: Error,
     /// Whether another try is allowed and may succeed.
     pub(super) may_pass: bool,
@@ -26,13 +26,13 @@ pub(super) struct Attempt {
     pub(super) retry_after: Option<Duration>,
 }
 
-impl Attempt {
+impl FailedAttempt {
     /// A failure after the head was received.
-    pub(super) fn while_receiving(error: Error, call: &Call) -> Self {
-        let may_pass = call.replay == Replay::Safe
+    pub(super) fn while_receiving(error: Error, call: &S3Call) -> Self {
+        let may_pass = call.replay == ReplayPolicy::Safe
             && (is_passing(error.kind())
                 || matches!(error.kind(), ErrorKind::IncompleteBody | ErrorKind::BadDigest));
-        Attempt { error, may_pass, retry_after: None }
+        FailedAttempt { error, may_pass, retry_after: None }
     }
 }
 
@@ -42,7 +42,12 @@ pub(super) fn is_passing(kind: ErrorKind) -> bool {
 }
 
 /// The failure that an answer states.
-pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, sent: SystemTime) -> Attempt {
+pub(super) fn of_answer(
+    mut response: HttpResponse,
+    call: &S3Call,
+    config: &S3Config,
+    sent: SystemTime,
+) -> FailedAttempt {
     let document = response.read_rest(MAX_DOCUMENT_BYTES).unwrap_or_default();
     let mut said = error_document(&document).ok().flatten().unwrap_or_default();
     if said.code.is_empty() {
@@ -59,21 +64,21 @@ pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, 
     let kind = kind_of(status, &said, call);
     let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
     let error = Error::new(kind, detail(&response, &said, kind, config, sent));
-    Attempt {
+    FailedAttempt {
         error: match response.header("x-amz-delete-marker") {
             Some("true") => error.at_delete_marker(),
             _ => error,
         },
         may_pass: match call.replay {
-            Replay::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
-            Replay::IfUnsent => matches!(status, 429 | 503),
+            ReplayPolicy::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
+            ReplayPolicy::IfUnsent => matches!(status, 429 | 503),
         },
         retry_after: wish,
     }
 }
 
 /// The failure that an answer of this status states in its document.
-pub(super) fn of_status(status: u16, document: &[u8], call: &Call) -> Error {
+pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call) -> Error {
     let said = error_document(document).ok().flatten().unwrap_or_default();
     let kind = kind_of(status, &said, call);
     Error::new(kind, sentence(status, &said, kind))
@@ -85,7 +90,7 @@ pub(super) fn of_document(said: &ErrorDocument) -> Error {
     Error::new(kind, sentence(200, said, kind))
 }
 
-fn kind_of(status: u16, said: &ErrorDocument, call: &Call) -> ErrorKind {
+fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     if is_elsewhere(status, said) {
         return ErrorKind::InvalidArgument;
     }
@@ -120,7 +125,7 @@ fn is_elsewhere(status: u16, said: &ErrorDocument) -> bool {
 }
 
 fn detail(
-    response: &Response,
+    response: &HttpResponse,
     said: &ErrorDocument,
     kind: ErrorKind,
     config: &S3Config,
@@ -142,7 +147,7 @@ fn detail(
     detail
 }
 
-fn direction(response: &Response, said: &ErrorDocument, config: &S3Config) -> String {
+fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -> String {
     if !said.region.is_empty() {
         let (right, asked) = (&said.region, &config.region);
         return format!(

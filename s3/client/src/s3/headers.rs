@@ -9,13 +9,13 @@ use fordway_store::{
 use fordway_wire::range::digits;
 use fordway_wire::{date, header_text, tagging};
 
-use crate::s3::request::Call;
-use fordway_http::Response;
+use crate::s3::request::S3Call;
+use fordway_http::HttpResponse;
 
 const USER_PREFIX: &str = "x-amz-meta-";
 
 /// Adds the headers of `metadata`. Errors: `InvalidArgument` for what no header can carry.
-pub(super) fn add_metadata<'a>(call: &mut Call<'a>, metadata: &'a Metadata) -> Result<()> {
+pub(super) fn add_metadata<'a>(call: &mut S3Call<'a>, metadata: &'a Metadata) -> Result<()> {
     let standard = [
         ("content-type", &metadata.content_type),
         ("content-encoding", &metadata.content_encoding),
@@ -40,7 +40,7 @@ pub(super) fn add_metadata<'a>(call: &mut Call<'a>, metadata: &'a Metadata) -> R
 }
 
 /// Adds the header of `tags`, if there are any.
-pub(super) fn add_tags(call: &mut Call, tags: &Tags) {
+pub(super) fn add_tags(call: &mut S3Call, tags: &Tags) {
     if !tags.is_empty() {
         call.header("x-amz-tagging", tagging::encode(tags));
     }
@@ -62,7 +62,7 @@ pub(super) const OF_COPY_SOURCE: ConditionNames = ConditionNames([
 ]);
 
 /// Adds the headers of `conditions`.
-pub(super) fn add_conditions(call: &mut Call, conditions: &Conditions, names: &ConditionNames) {
+pub(super) fn add_conditions(call: &mut S3Call, conditions: &Conditions, names: &ConditionNames) {
     let ConditionNames([if_match, if_none_match, modified_since, unmodified_since]) = names;
     for (name, tags) in [(if_match, &conditions.if_match), (if_none_match, &conditions.if_none_match)] {
         if let Some(tags) = tags {
@@ -89,12 +89,12 @@ fn tag_list(tags: &ETagMatch) -> String {
 }
 
 /// Adds a checksum for the server to check.
-pub(super) fn add_checksum(call: &mut Call, checksum: &Checksum) {
+pub(super) fn add_checksum(call: &mut S3Call, checksum: &Checksum) {
     call.header(checksum.algorithm.header(), checksum.to_base64());
 }
 
 /// What an answer says about an object of `size` bytes.
-pub(super) fn object_info(response: &Response, size: u64) -> ObjectInfo {
+pub(super) fn object_info(response: &HttpResponse, size: u64) -> ObjectInfo {
     let mut info = ObjectInfo::new(size, etag(response));
     info.modified = response.header("last-modified").and_then(date::parse_http).unwrap_or(UNIX_EPOCH);
     info.metadata = metadata(response).into();
@@ -107,12 +107,12 @@ pub(super) fn object_info(response: &Response, size: u64) -> ObjectInfo {
 }
 
 /// The version that an answer names.
-pub(super) fn version(response: &Response) -> Option<VersionId> {
+pub(super) fn version(response: &HttpResponse) -> Option<VersionId> {
     VersionId::new(response.header("x-amz-version-id")?).ok()
 }
 
 /// What an answer says that a write made.
-pub(super) fn put_result(response: &Response) -> PutResult {
+pub(super) fn put_result(response: &HttpResponse) -> PutResult {
     PutResult {
         etag: etag(response),
         modified: answered_at(response),
@@ -122,18 +122,18 @@ pub(super) fn put_result(response: &Response) -> PutResult {
 }
 
 /// The tag that an answer states, or an empty one.
-pub(super) fn etag(response: &Response) -> ETag {
+pub(super) fn etag(response: &HttpResponse) -> ETag {
     ETag::new(response.header("etag").unwrap_or_default())
 }
 
 /// The server's clock, which is when it published what it answers for.
-pub(super) fn answered_at(response: &Response) -> SystemTime {
+pub(super) fn answered_at(response: &HttpResponse) -> SystemTime {
     response.header("date").and_then(date::parse_http).unwrap_or_else(SystemTime::now)
 }
 
 /// The checksum that an answer states. One made of parts' checksums must say of how many: without, it
 /// would be checked against the bytes.
-fn checksum(response: &Response) -> Option<Checksum> {
+fn checksum(response: &HttpResponse) -> Option<Checksum> {
     let found = |algorithm: ChecksumAlgorithm| {
         let value = response.header(algorithm.header())?;
         Checksum::from_base64(algorithm, value).ok()
@@ -143,7 +143,7 @@ fn checksum(response: &Response) -> Option<Checksum> {
     stated.filter(|checksum| checksum.parts.is_some() || !is_composite)
 }
 
-fn metadata(response: &Response) -> Metadata {
+fn metadata(response: &HttpResponse) -> Metadata {
     let own = |name| response.header(name).map(str::to_owned);
     Metadata {
         // What S3 answers where the writer said nothing is nothing.

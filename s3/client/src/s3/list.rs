@@ -5,19 +5,19 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
 
 use fordway_store::{
-    Bucket, BucketInfo, Entry, Error, ErrorKind, ListQuery, Listing, MAX_KEYS, Result, VersionId,
-    VersionListing, Versioning, VersionsQuery,
+    Bucket, BucketInfo, Error, ErrorKind, ListEntry, ListQuery, MAX_KEYS, ObjectListing, Result, VersionId,
+    VersionListing, VersioningState, VersionsQuery,
 };
 use fordway_wire::s3_xml;
 use fordway_wire::s3_xml::ListBucketPage;
 
-use crate::s3::request::Call;
-use crate::s3::session::Session;
+use crate::s3::request::S3Call;
+use crate::s3::session::S3Session;
 
 /// Lists a bucket. Cost: a request per 1,000 entries.
-pub(super) fn list(session: &Session, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
-    let mut found = Merged { query, entries: Vec::new() };
-    let (mut token, mut pages) = (None, Pages::default());
+pub(super) fn list(session: &S3Session, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
+    let mut found = MergedEntries { query, entries: Vec::new() };
+    let (mut token, mut pages) = (None, PageTrail::default());
     loop {
         let wanted = query.max_keys.saturating_sub(found.entries.len()).clamp(1, MAX_KEYS);
         let call = page_call(bucket, query, token.as_deref(), wanted);
@@ -39,8 +39,8 @@ fn page_call<'a>(
     query: &'a ListQuery,
     token: Option<&'a str>,
     wanted: usize,
-) -> Call<'a> {
-    let mut call = Call::on_bucket("GET", "list", bucket)
+) -> S3Call<'a> {
+    let mut call = S3Call::on_bucket("GET", "list", bucket)
         .query("list-type", "2")
         .query("encoding-type", "url")
         .query("max-keys", wanted.to_string())
@@ -59,16 +59,16 @@ fn page_call<'a>(
 
 /// Entries of the pages so far. Whatever a server makes of `start-after`, they rise strictly and lie
 /// behind the start, so that pages join without a double.
-struct Merged<'q> {
+struct MergedEntries<'q> {
     query: &'q ListQuery,
-    entries: Vec<Entry>,
+    entries: Vec<ListEntry>,
 }
 
-impl Merged<'_> {
+impl MergedEntries<'_> {
     fn add(&mut self, page: ListBucketPage) {
-        let objects = page.objects.into_iter().map(Entry::Object);
-        let prefixes = page.common_prefixes.into_iter().map(Entry::CommonPrefix);
-        let mut arrived: Vec<Entry> =
+        let objects = page.objects.into_iter().map(ListEntry::Object);
+        let prefixes = page.common_prefixes.into_iter().map(ListEntry::CommonPrefix);
+        let mut arrived: Vec<ListEntry> =
             objects.chain(prefixes).filter(|entry| self.is_behind_start(entry)).collect();
         arrived.sort_by(|a, b| a.name().cmp(b.name()));
         for entry in arrived {
@@ -80,27 +80,29 @@ impl Merged<'_> {
 
     /// A start *within* a common prefix leaves that prefix in the listing: it stands for the keys
     /// below it that come later.
-    fn is_behind_start(&self, entry: &Entry) -> bool {
+    fn is_behind_start(&self, entry: &ListEntry) -> bool {
         let Some(start) = &self.query.start_after else { return true };
         match entry {
-            Entry::Object(object) => self.query.is_after_start(&object.key),
-            Entry::CommonPrefix(prefix) => prefix > start || (start.starts_with(prefix) && start != prefix),
+            ListEntry::Object(object) => self.query.is_after_start(&object.key),
+            ListEntry::CommonPrefix(prefix) => {
+                prefix > start || (start.starts_with(prefix) && start != prefix)
+            }
         }
     }
 
-    fn finish(mut self, has_more: bool) -> Listing {
+    fn finish(mut self, has_more: bool) -> ObjectListing {
         let overflows = self.entries.len() > self.query.max_keys;
         self.entries.truncate(self.query.max_keys);
         let last = self.entries.last().map(|entry| entry.name().to_owned());
-        Listing { next: last.filter(|_| has_more || overflows), entries: self.entries }
+        ObjectListing { next: last.filter(|_| has_more || overflows), entries: self.entries }
     }
 }
 
 /// All buckets whose names we can address.
-pub(super) fn list_buckets(session: &Session) -> Result<Vec<BucketInfo>> {
-    let (mut buckets, mut token, mut pages) = (Vec::new(), None::<String>, Pages::default());
+pub(super) fn list_buckets(session: &S3Session) -> Result<Vec<BucketInfo>> {
+    let (mut buckets, mut token, mut pages) = (Vec::new(), None::<String>, PageTrail::default());
     loop {
-        let mut call = Call::on_service("GET", "list buckets");
+        let mut call = S3Call::on_service("GET", "list buckets");
         if let Some(token) = token.take() {
             call = call.query("continuation-token", token);
         }
@@ -123,22 +125,26 @@ pub(super) fn list_buckets(session: &Session) -> Result<Vec<BucketInfo>> {
     }
 }
 
-pub(super) fn versioning(session: &Session, bucket: &Bucket) -> Result<Versioning> {
-    let call = Call::on_bucket("GET", "get versioning", bucket).query("versioning", "");
+pub(super) fn versioning(session: &S3Session, bucket: &Bucket) -> Result<VersioningState> {
+    let call = S3Call::on_bucket("GET", "get versioning", bucket).query("versioning", "");
     let document = session.run_for_document(&call)?;
     s3_xml::bucket_versioning(&document).map_err(|error| call.named(error))
 }
 
-pub(super) fn set_versioning(session: &Session, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+pub(super) fn set_versioning(
+    session: &S3Session,
+    bucket: &Bucket,
+    versioning: VersioningState,
+) -> Result<()> {
     let document = s3_xml::versioning_configuration(versioning);
-    let call = Call::on_bucket("PUT", "set versioning", bucket).query("versioning", "").document(&document);
+    let call = S3Call::on_bucket("PUT", "set versioning", bucket).query("versioning", "").document(&document);
     versioning.check_settable().map_err(|error| call.named(error))?;
     session.run_for_status(&call)
 }
 
 /// Cost: a request per 1,000 entries.
 pub(super) fn list_versions(
-    session: &Session,
+    session: &S3Session,
     bucket: &Bucket,
     query: &VersionsQuery,
 ) -> Result<VersionListing> {
@@ -146,7 +152,7 @@ pub(super) fn list_versions(
         next: query.key_after.clone().map(|key| (key, query.version_after.clone())),
         ..Default::default()
     };
-    let mut pages = Pages::default();
+    let mut pages = PageTrail::default();
     loop {
         let missing = query.max_keys.saturating_sub(found.versions.len() + found.prefixes.len());
         let call = versions_call(bucket, query, found.next.take(), missing.min(MAX_KEYS));
@@ -168,8 +174,8 @@ fn versions_call<'a>(
     query: &'a VersionsQuery,
     after: Option<(String, Option<VersionId>)>,
     wanted: usize,
-) -> Call<'a> {
-    let mut call = Call::on_bucket("GET", "list versions", bucket)
+) -> S3Call<'a> {
+    let mut call = S3Call::on_bucket("GET", "list versions", bucket)
         .query("versions", "")
         .query("encoding-type", "url")
         .query("max-keys", wanted.to_string())
@@ -190,13 +196,13 @@ const EMPTY_PAGES_MAX: usize = 10_000;
 
 /// Where the pages of one listing have led so far.
 #[derive(Default)]
-pub(super) struct Pages {
+pub(super) struct PageTrail {
     hasher: RandomState,
     seen: HashSet<u64>,
     empty: usize,
 }
 
-impl Pages {
+impl PageTrail {
     /// A page had `new_entries`, and says that the listing goes on at `next`. Errors: `BadResponse`.
     pub(super) fn go_on(&mut self, next: &impl Hash, new_entries: usize) -> Result<()> {
         self.empty = if new_entries > 0 { 0 } else { self.empty + 1 };
@@ -230,12 +236,12 @@ mod tests {
 
     #[test]
     fn pages_lead_on_or_end_in_an_error() {
-        let mut pages = Pages::default();
+        let mut pages = PageTrail::default();
         for page in 0..3 * EMPTY_PAGES_MAX {
             pages.go_on(&page, page % 2).unwrap();
         }
         assert_eq!(pages.go_on(&7_usize, 1).unwrap_err().kind(), ErrorKind::BadResponse);
-        let mut pages = Pages::default();
+        let mut pages = PageTrail::default();
         let ended = (0..=EMPTY_PAGES_MAX).find_map(|page| pages.go_on(&page, 0).err());
         assert!(ended.unwrap().to_string().contains("had no entry"));
         assert_eq!(next_of(true, Some(1)).unwrap(), Some(1));

@@ -14,7 +14,7 @@ mod session;
 mod store;
 mod writer;
 
-pub use config::{Addressing, S3Config, Signature};
-pub use credentials::Credentials;
-pub use request::{Signer, Unsigned};
+pub use config::{BucketAddressing, S3Config, SignatureVersion};
+pub use credentials::S3Credentials;
+pub use request::{RequestSigner, UnsignedRequest};
 pub use store::S3Store;

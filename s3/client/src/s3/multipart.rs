@@ -7,15 +7,15 @@ use fordway_store::{
 };
 use fordway_wire::range::{digits, format_range};
 use fordway_wire::s3_xml;
-use fordway_wire::s3_xml::{AttributesPage, CompletedUpload, Copied};
+use fordway_wire::s3_xml::{AttributesPage, CompletedUpload, CopyResult};
 
 use crate::s3::headers::{
     OF_COPY_SOURCE, OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, answered_at, put_result,
     version,
 };
-use crate::s3::list::{Pages, next_of};
-use crate::s3::request::{Call, base64_digest, base64_md5};
-use crate::s3::session::Session;
+use crate::s3::list::{PageTrail, next_of};
+use crate::s3::request::{S3Call, base64_digest, base64_md5};
+use crate::s3::session::S3Session;
 use crate::s3::store::head;
 use crate::s3::{failure, read, store};
 
@@ -24,11 +24,11 @@ const MAX_PAGE: usize = 1000;
 
 /// Starts an upload, declared to have the checksum that `options` ask for.
 pub(super) fn create(
-    session: &Session,
+    session: &S3Session,
     (bucket, key): (&Bucket, &Key),
     options: &PutOptions,
 ) -> Result<UploadId> {
-    let mut call = Call::on_object("POST", "create upload", bucket, key).query("uploads", "").once();
+    let mut call = S3Call::on_object("POST", "create upload", bucket, key).query("uploads", "").once();
     options.check_upload().map_err(|error| call.named(error))?;
     add_metadata(&mut call, &options.metadata)?;
     add_tags(&mut call, &options.tags);
@@ -41,7 +41,7 @@ pub(super) fn create(
 }
 
 /// One part of an upload.
-pub(super) struct Part<'a> {
+pub(super) struct PartAddress<'a> {
     pub(super) bucket: &'a Bucket,
     pub(super) key: &'a Key,
     pub(super) upload: &'a UploadId,
@@ -58,15 +58,15 @@ pub(super) enum PartCheck {
     Md5(Option<[u8; 16]>),
 }
 
-impl<'a> Part<'a> {
-    fn call(&self, operation: &'static str) -> Result<Call<'a>> {
-        let call = Call::on_object("PUT", operation, self.bucket, self.key);
+impl<'a> PartAddress<'a> {
+    fn call(&self, operation: &'static str) -> Result<S3Call<'a>> {
+        let call = S3Call::on_object("PUT", operation, self.bucket, self.key);
         checked_part_number(self.number).map_err(|error| call.named(error))?;
         Ok(call.query("partNumber", self.number.to_string()).query("uploadId", self.upload.as_str()))
     }
 
     /// Sends the part's bytes; sending them twice is the same as once.
-    pub(super) fn put(&self, session: &Session, body: &'a [u8], check: PartCheck) -> Result<PutResult> {
+    pub(super) fn put(&self, session: &S3Session, body: &'a [u8], check: PartCheck) -> Result<PutResult> {
         let mut call = self.call("put part")?.body(body);
         let sent = match check {
             PartCheck::Checksum(algorithm) => Some(Checksum::of(algorithm, body)),
@@ -89,7 +89,7 @@ impl<'a> Part<'a> {
     /// Has the server fill the part from (a range of) an object.
     pub(super) fn copy(
         &self,
-        session: &Session,
+        session: &S3Session,
         from: (&Bucket, &Key),
         options: &GetOptions,
     ) -> Result<PutResult> {
@@ -105,7 +105,7 @@ impl<'a> Part<'a> {
 
 /// The range or part wanted with both ends, as copies want it. Cost: a HEAD, unless both are there,
 /// and for a part a request for where the parts lie.
-fn closed(session: &Session, from: (&Bucket, &Key), options: &GetOptions) -> Result<Option<ByteRange>> {
+fn closed(session: &S3Session, from: (&Bucket, &Key), options: &GetOptions) -> Result<Option<ByteRange>> {
     let parts = match (options.range, options.part) {
         (None, None) => return Ok(None),
         (Some(range @ ByteRange::Inclusive(..)), None) => return Ok(Some(range)),
@@ -123,23 +123,23 @@ fn closed(session: &Session, from: (&Bucket, &Key), options: &GetOptions) -> Res
 }
 
 /// Reads the answer to a copy, which may be a failure under status 200.
-pub(super) fn copied(mut response: fordway_http::Response) -> Result<PutResult> {
+pub(super) fn copied(mut response: fordway_http::HttpResponse) -> Result<PutResult> {
     match s3_xml::copied(&response.read_document()?)? {
-        Copied::Done(etag, modified, checksum) => {
+        CopyResult::Done(etag, modified, checksum) => {
             Ok(PutResult { etag, modified, checksum, version: version(&response) })
         }
-        Copied::Failed(said) => Err(failure::of_document(&said)),
+        CopyResult::Failed(said) => Err(failure::of_document(&said)),
     }
 }
 
 pub(super) fn complete(
-    session: &Session,
+    session: &S3Session,
     (bucket, key, upload): (&Bucket, &Key, &UploadId),
     parts: &[CompletedPart],
     options: &CompleteOptions,
 ) -> Result<PutResult> {
     let document = s3_xml::complete_multipart_upload(parts);
-    let mut call = Call::on_object("POST", "complete upload", bucket, key)
+    let mut call = S3Call::on_object("POST", "complete upload", bucket, key)
         .query("uploadId", upload.as_str())
         .document(&document)
         .once();
@@ -161,14 +161,14 @@ pub(super) fn complete(
     })
 }
 
-pub(super) fn abort(session: &Session, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
+pub(super) fn abort(session: &S3Session, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
     let call =
-        Call::on_object("DELETE", "abort upload", bucket, key).query("uploadId", upload.as_str()).once();
+        S3Call::on_object("DELETE", "abort upload", bucket, key).query("uploadId", upload.as_str()).once();
     session.run_for_status(&call)
 }
 
 pub(super) fn list_parts(
-    session: &Session,
+    session: &S3Session,
     (bucket, key, upload): (&Bucket, &Key, &UploadId),
     query: &PartsQuery,
 ) -> Result<PartListing> {
@@ -176,7 +176,7 @@ pub(super) fn list_parts(
     loop {
         let after = found.parts.last().map_or(query.after, |part| part.number);
         let wanted = query.max_parts.saturating_sub(found.parts.len()).clamp(1, MAX_PAGE);
-        let call = Call::on_object("GET", "list parts", bucket, key)
+        let call = S3Call::on_object("GET", "list parts", bucket, key)
             .query("uploadId", upload.as_str())
             .query("part-number-marker", after.to_string())
             .query("max-parts", wanted.to_string());
@@ -196,16 +196,16 @@ pub(super) fn list_parts(
 }
 
 pub(super) fn list_uploads(
-    session: &Session,
+    session: &S3Session,
     bucket: &Bucket,
     query: &UploadsQuery,
 ) -> Result<UploadListing> {
     let mut found = UploadListing::default();
     let (mut key_after, mut upload_after) = (query.key_after.clone(), query.upload_after.clone());
-    let mut pages = Pages::default();
+    let mut pages = PageTrail::default();
     loop {
         let wanted = query.max_uploads.saturating_sub(found.uploads.len()).clamp(1, MAX_PAGE);
-        let mut call = Call::on_bucket("GET", "list uploads", bucket)
+        let mut call = S3Call::on_bucket("GET", "list uploads", bucket)
             .query("uploads", "")
             .query("encoding-type", "url")
             .query("max-uploads", wanted.to_string())
@@ -231,7 +231,7 @@ pub(super) fn list_uploads(
 
 /// All parts, by number from 1 on, whatever numbers they were uploaded under.
 pub(super) fn object_parts(
-    session: &Session,
+    session: &S3Session,
     target: (&Bucket, &Key),
     options: &GetOptions,
 ) -> Result<Vec<ObjectPart>> {
@@ -259,12 +259,12 @@ pub(super) fn object_parts(
 }
 
 fn page(
-    session: &Session,
+    session: &S3Session,
     (bucket, key): (&Bucket, &Key),
     options: &GetOptions,
     after: Option<u16>,
 ) -> Result<AttributesPage> {
-    let mut call = Call::on_object("GET", "get parts", bucket, key)
+    let mut call = S3Call::on_object("GET", "get parts", bucket, key)
         .query("attributes", "")
         .version(options.version.as_ref());
     call.header("x-amz-object-attributes", "ObjectParts");
@@ -276,7 +276,12 @@ fn page(
 }
 
 /// A part that the service does not list.
-fn one(session: &Session, target: (&Bucket, &Key), options: &GetOptions, number: u16) -> Result<ObjectPart> {
+fn one(
+    session: &S3Session,
+    target: (&Bucket, &Key),
+    options: &GetOptions,
+    number: u16,
+) -> Result<ObjectPart> {
     let plain = GetOptions { version: options.version.clone(), ..Default::default() };
     let call =
         read::call(session, "HEAD", "get parts", target, &plain).query("partNumber", number.to_string());

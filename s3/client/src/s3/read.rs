@@ -9,18 +9,21 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use fordway_http::vector::{Begun, FileVersion, Fragment, Pin, RemoteFile, Target, is_passing};
-use fordway_http::{Origin, Response};
+use fordway_http::vector::{
+    BegunRequest, FileVersion, Fragment, RangeTarget, RemoteFile, VersionPin, is_passing,
+};
+use fordway_http::{HttpResponse, Origin};
 use fordway_store::{
-    Bucket, ByteRange, Checksum, Conditions, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions,
-    Hasher, Key, Object, ObjectInfo, Result, TRUSTED_BYTES, VersionId, receive_exact, receive_rest,
+    Bucket, ByteRange, Checksum, Conditions, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent,
+    GetOptions, Key, ObjectContent, ObjectInfo, OpenObject, Result, TRUSTED_BYTES, VersionId, receive_exact,
+    receive_rest,
 };
 use fordway_wire::range::{digits, format_range, parse_content_range};
 
 use crate::s3::failure;
 use crate::s3::headers::{OF_OBJECT, add_conditions, object_info};
-use crate::s3::request::Call;
-use crate::s3::session::{Address, Session};
+use crate::s3::request::S3Call;
+use crate::s3::session::{CallAddress, S3Session};
 use crate::s3::store::head;
 
 /// An object of unknown length is buffered up to here: only servers that make content up as they go
@@ -29,13 +32,13 @@ const MAX_UNSIZED_BYTES: usize = 1 << 30;
 
 /// The request for an object or its description.
 pub(super) fn call<'a>(
-    session: &Session,
+    session: &S3Session,
     method: &'static str,
     operation: &'static str,
     (bucket, key): (&'a Bucket, &'a Key),
     options: &GetOptions,
-) -> Call<'a> {
-    let mut call = Call::on_object(method, operation, bucket, key).version(options.version.as_ref());
+) -> S3Call<'a> {
+    let mut call = S3Call::on_object(method, operation, bucket, key).version(options.version.as_ref());
     if session.config.verify_reads {
         call.header("x-amz-checksum-mode", "ENABLED");
     }
@@ -50,25 +53,25 @@ pub(super) fn call<'a>(
 }
 
 /// What is known once the head has arrived.
-struct Opened {
+struct OpenedResponse {
     info: ObjectInfo,
     range: Range<u64>,
     /// Held against the bytes, if they are the whole object.
     checksum: Option<Checksum>,
-    response: Response,
-    body: Body,
+    response: HttpResponse,
+    body: ObjectBody,
 }
 
-enum Body {
+enum ObjectBody {
     /// The wanted bytes come next: their number, and whether the body ends after them.
     Streaming { ends: bool },
     /// The server did not say how many there are, so they were fetched.
     Buffered(Vec<u8>),
 }
 
-impl Opened {
+impl OpenedResponse {
     /// Errors: `InvalidRange`, `BadResponse`.
-    fn new(mut response: Response, options: &GetOptions, verify: bool) -> Result<Self> {
+    fn new(mut response: HttpResponse, options: &GetOptions, verify: bool) -> Result<Self> {
         let wanted = options.range;
         let (range, size, body) = match (response.status(), response.body_bytes()) {
             (206, length) => {
@@ -76,7 +79,7 @@ impl Opened {
                     Some(_) => part(&response, length)?,
                     None => partial(&response, wanted, length)?,
                 };
-                (range, size, Body::Streaming { ends: true })
+                (range, size, ObjectBody::Streaming { ends: true })
             }
             (_, _) if options.part.is_some_and(|number| number > 1) => {
                 let detail = "the server answered a whole object where a part was asked for";
@@ -86,7 +89,7 @@ impl Opened {
                 let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
                 skip(&mut response, range.start)?;
                 let ends = range.end == size;
-                (range, size, Body::Streaming { ends })
+                (range, size, ObjectBody::Streaming { ends })
             }
             (_, None) => {
                 let mut all = response.read_rest(MAX_UNSIZED_BYTES)?;
@@ -94,13 +97,13 @@ impl Opened {
                 let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
                 all.truncate(range.end as usize);
                 all.drain(..range.start as usize);
-                (range, size, Body::Buffered(all))
+                (range, size, ObjectBody::Buffered(all))
             }
         };
         let info = object_info(&response, size);
         let is_whole = range == (0..size);
         let checksum = info.checksum.clone().filter(|sum| verify && is_whole && sum.parts.is_none());
-        Ok(Opened { info, range, checksum, response, body })
+        Ok(OpenedResponse { info, range, checksum, response, body })
     }
 
     fn len(&self) -> u64 {
@@ -109,7 +112,11 @@ impl Opened {
 }
 
 /// The range and size of a partial answer, which must be what was asked for.
-fn partial(response: &Response, wanted: Option<ByteRange>, length: Option<u64>) -> Result<(Range<u64>, u64)> {
+fn partial(
+    response: &HttpResponse,
+    wanted: Option<ByteRange>,
+    length: Option<u64>,
+) -> Result<(Range<u64>, u64)> {
     let bad = |detail: String| Error::new(ErrorKind::BadResponse, detail);
     let stated = response.header("content-range").unwrap_or_default();
     let Some((range, Some(size))) = parse_content_range(stated) else {
@@ -126,7 +133,7 @@ fn partial(response: &Response, wanted: Option<ByteRange>, length: Option<u64>) 
 }
 
 /// Where a part lies, which only the server knows. One without bytes has no place to state.
-fn part(response: &Response, length: Option<u64>) -> Result<(Range<u64>, u64)> {
+fn part(response: &HttpResponse, length: Option<u64>) -> Result<(Range<u64>, u64)> {
     let stated = response.header("content-range").unwrap_or_default();
     if let Some(size) = stated.strip_prefix("bytes */").and_then(digits) {
         return Ok((size..size, size));
@@ -143,7 +150,7 @@ fn part(response: &Response, length: Option<u64>) -> Result<(Range<u64>, u64)> {
 }
 
 /// Passes over what a server sent before the wanted bytes because it knows no ranges.
-fn skip(response: &mut Response, count: u64) -> Result<()> {
+fn skip(response: &mut HttpResponse, count: u64) -> Result<()> {
     let mut rest = vec![0; count.min(64 * 1024) as usize];
     let mut left = count;
     while left > 0 {
@@ -155,40 +162,45 @@ fn skip(response: &mut Response, count: u64) -> Result<()> {
 }
 
 /// Opens an object as a stream. A connection that breaks later is an error of the stream.
-pub(super) fn get(session: &Session, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+pub(super) fn get(
+    session: &S3Session,
+    bucket: &Bucket,
+    key: &Key,
+    options: &GetOptions,
+) -> Result<OpenObject> {
     let call = call(session, "GET", "get", (bucket, key), options);
     session.run(&call, |response| {
-        let opened = Opened::new(response, options, session.config.verify_reads)?;
+        let opened = OpenedResponse::new(response, options, session.config.verify_reads)?;
         let len = opened.len();
-        let Opened { info, range, checksum, response, body } = opened;
+        let OpenedResponse { info, range, checksum, response, body } = opened;
         let content = match body {
-            Body::Buffered(bytes) => {
+            ObjectBody::Buffered(bytes) => {
                 verify(checksum.as_ref(), &bytes)?;
-                Content::Bytes(Bytes::from(bytes))
+                ObjectContent::Bytes(Bytes::from(bytes))
             }
-            Body::Streaming { ends } => {
-                let check = checksum.map(Check::new);
-                Content::Stream(Box::new(Stream { response, left: len, ends, check }), len)
+            ObjectBody::Streaming { ends } => {
+                let check = checksum.map(ChecksumCheck::new);
+                ObjectContent::Stream(Box::new(ObjectStream { response, left: len, ends, check }), len)
             }
         };
-        Ok(Object { info, range, content })
+        Ok(OpenObject { info, range, content })
     })
 }
 
 /// Reads an object into `buffer`: from the socket straight into place.
 pub(super) fn read(
-    session: &Session,
+    session: &S3Session,
     (bucket, key): (&Bucket, &Key),
     options: &GetOptions,
     buffer: &mut Vec<u8>,
 ) -> Result<u64> {
     let call = call(session, "GET", "get", (bucket, key), options);
     let done = session.run(&call, |response| {
-        let mut opened = Opened::new(response, options, session.config.verify_reads)?;
+        let mut opened = OpenedResponse::new(response, options, session.config.verify_reads)?;
         let len = usize::try_from(opened.len()).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
         match opened.body {
-            Body::Buffered(bytes) => *buffer = bytes,
-            Body::Streaming { ends } => {
+            ObjectBody::Buffered(bytes) => *buffer = bytes,
+            ObjectBody::Streaming { ends } => {
                 receive_exact(buffer, len, |piece| opened.response.read_into(piece))?;
                 if ends {
                     opened.response.check_end()?;
@@ -215,41 +227,41 @@ fn verify(checksum: Option<&Checksum>, bytes: &[u8]) -> Result<()> {
 }
 
 /// A checksum on its way.
-struct Check {
-    hasher: Hasher,
+struct ChecksumCheck {
+    hasher: ContentHasher,
     stated: Checksum,
 }
 
-impl Check {
+impl ChecksumCheck {
     fn new(stated: Checksum) -> Self {
-        Check { hasher: Hasher::new(ETagPolicy::Fast, false, Some(stated.algorithm)), stated }
+        ChecksumCheck { hasher: ContentHasher::new(ETagPolicy::Fast, false, Some(stated.algorithm)), stated }
     }
 
     fn finish(self) -> Result<()> {
-        let expected = Expected { checksum: Some(self.stated), ..Default::default() };
+        let expected = ExpectedContent { checksum: Some(self.stated), ..Default::default() };
         self.hasher.finish(&expected).map(|_| ())
     }
 }
 
 /// The bytes of an object as they arrive. After the last one, checks the body's end and the checksum.
-struct Stream {
-    response: Response,
+struct ObjectStream {
+    response: HttpResponse,
     left: u64,
     /// Whether the body ends with them.
     ends: bool,
-    check: Option<Check>,
+    check: Option<ChecksumCheck>,
 }
 
-impl Stream {
+impl ObjectStream {
     fn check_end(&mut self) -> Result<()> {
         if self.ends {
             self.response.check_end()?;
         }
-        self.check.take().map_or(Ok(()), Check::finish)
+        self.check.take().map_or(Ok(()), ChecksumCheck::finish)
     }
 }
 
-impl Read for Stream {
+impl Read for ObjectStream {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let wanted = target.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if wanted == 0 {
@@ -277,13 +289,13 @@ const PIECE_BYTES: usize = 64 << 20;
 /// Reads `ranges` of the version that is there now, or that `options` name. Cost: as few GETs as the service takes, all but
 /// the first sent at once; a HEAD before them where there are conditions, or a range has no end.
 pub(super) fn read_ranges(
-    session: &Arc<Session>,
+    session: &Arc<S3Session>,
     (bucket, key): (&Bucket, &Key),
     ranges: &[ByteRange],
     options: &GetOptions,
 ) -> Result<Vec<Vec<u8>>> {
     if let Some(wanted) = bounded(ranges).filter(|_| options.conditions == Conditions::default()) {
-        let object = Box::new(Ranged::new(session, (bucket, key), options.version.clone()));
+        let object = Box::new(RangedVersion::new(session, (bucket, key), options.version.clone()));
         let opened = RemoteFile::open_target_reading(&session.vector, object, &wanted);
         match opened.and_then(|(file, begun)| read_fragments(&file, ranges, begun)) {
             // Another version may have taken its place in between; and of a refusal more is told below.
@@ -293,7 +305,7 @@ pub(super) fn read_ranges(
     }
     let info = head(session, (bucket, key), options)?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());
-    let object = Ranged::new(session, (bucket, key), info.version.or_else(|| options.version.clone()));
+    let object = RangedVersion::new(session, (bucket, key), info.version.or_else(|| options.version.clone()));
     read_fragments(&RemoteFile::of_version(&session.vector, Box::new(object), version), ranges, None)
 }
 
@@ -310,7 +322,11 @@ fn bounded(ranges: &[ByteRange]) -> Option<Vec<(u64, usize)>> {
     ranges.iter().map(bounded).collect()
 }
 
-fn read_fragments(file: &RemoteFile, ranges: &[ByteRange], begun: Option<Begun>) -> Result<Vec<Vec<u8>>> {
+fn read_fragments(
+    file: &RemoteFile,
+    ranges: &[ByteRange],
+    begun: Option<BegunRequest>,
+) -> Result<Vec<Vec<u8>>> {
     let resolved = ranges.iter().map(|range| range.resolve(file.size_bytes())).collect::<Result<Vec<_>>>();
     let resolved = resolved.map_err(|error| file.named(error))?;
     let length = |range: &Range<u64>| usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
@@ -335,35 +351,35 @@ fn read_fragments(file: &RemoteFile, ranges: &[ByteRange], begun: Option<Begun>)
 }
 
 /// The version that is there now, for any reads of its parts. Cost: a HEAD.
-pub(super) fn open(session: &Arc<Session>, (bucket, key): (&Bucket, &Key)) -> Result<RemoteFile> {
+pub(super) fn open(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key)) -> Result<RemoteFile> {
     let info = head(session, (bucket, key), &GetOptions::default())?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());
-    let object = Ranged::new(session, (bucket, key), info.version);
+    let object = RangedVersion::new(session, (bucket, key), info.version);
     Ok(RemoteFile::of_version(&session.vector, Box::new(object), version))
 }
 
 /// A version of an object, as something that has ranges.
-struct Ranged {
-    session: Arc<Session>,
+struct RangedVersion {
+    session: Arc<S3Session>,
     bucket: Bucket,
     key: Key,
     version: Option<VersionId>,
-    address: Address,
+    address: CallAddress,
 }
 
-impl Ranged {
-    fn new(session: &Arc<Session>, (bucket, key): (&Bucket, &Key), version: Option<VersionId>) -> Self {
-        let call = Call::on_object("GET", "get", bucket, key).version(version.as_ref());
+impl RangedVersion {
+    fn new(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key), version: Option<VersionId>) -> Self {
+        let call = S3Call::on_object("GET", "get", bucket, key).version(version.as_ref());
         let address = session.address(&call);
-        Ranged { session: session.clone(), bucket: bucket.clone(), key: key.clone(), version, address }
+        RangedVersion { session: session.clone(), bucket: bucket.clone(), key: key.clone(), version, address }
     }
 
-    fn call(&self, method: &'static str) -> Call<'_> {
-        Call::on_object(method, "get", &self.bucket, &self.key).version(self.version.as_ref())
+    fn call(&self, method: &'static str) -> S3Call<'_> {
+        S3Call::on_object(method, "get", &self.bucket, &self.key).version(self.version.as_ref())
     }
 }
 
-impl Target for Ranged {
+impl RangeTarget for RangedVersion {
     fn origin(&self) -> &Origin {
         &self.address.origin
     }
@@ -372,8 +388,8 @@ impl Target for Ranged {
         self.call("GET").named(error)
     }
 
-    fn pin(&self) -> Pin {
-        Pin::IfMatch
+    fn pin(&self) -> VersionPin {
+        VersionPin::IfMatch
     }
 
     /// S3 itself answers them with the whole object; other services may not.

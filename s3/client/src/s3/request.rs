@@ -6,14 +6,14 @@ use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use fordway_http::Replay;
+use fordway_http::ReplayPolicy;
 use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Key, Result, VersionId};
 use fordway_wire::sigv4::{SignedRequest, SigningKey};
 
-use crate::s3::Credentials;
+use crate::s3::S3Credentials;
 
 /// What is asked of the service, independent of where it is and of when it is sent.
-pub(super) struct Call<'a> {
+pub(super) struct S3Call<'a> {
     pub(super) method: &'static str,
     /// How messages call it.
     pub(super) operation: &'static str,
@@ -27,12 +27,12 @@ pub(super) struct Call<'a> {
     /// Names in lower case.
     pub(super) headers: Vec<(Cow<'static, str>, Cow<'a, str>)>,
     pub(super) body: &'a [u8],
-    pub(super) replay: Replay,
+    pub(super) replay: ReplayPolicy,
 }
 
-impl<'a> Call<'a> {
+impl<'a> S3Call<'a> {
     pub(super) fn on_service(method: &'static str, operation: &'static str) -> Self {
-        Call {
+        S3Call {
             method,
             operation,
             bucket: "",
@@ -41,12 +41,12 @@ impl<'a> Call<'a> {
             is_for_document: false,
             headers: Vec::new(),
             body: &[],
-            replay: Replay::Safe,
+            replay: ReplayPolicy::Safe,
         }
     }
 
     pub(super) fn on_bucket(method: &'static str, operation: &'static str, bucket: &'a Bucket) -> Self {
-        Call { bucket: bucket.as_str(), ..Self::on_service(method, operation) }
+        S3Call { bucket: bucket.as_str(), ..Self::on_service(method, operation) }
     }
 
     pub(super) fn on_object(
@@ -55,7 +55,7 @@ impl<'a> Call<'a> {
         bucket: &'a Bucket,
         key: &'a Key,
     ) -> Self {
-        Call { key: key.as_str(), ..Self::on_bucket(method, operation, bucket) }
+        S3Call { key: key.as_str(), ..Self::on_bucket(method, operation, bucket) }
     }
 
     pub(super) fn query(mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> Self {
@@ -65,7 +65,7 @@ impl<'a> Call<'a> {
 
     /// Asks for a document of the bucket.
     pub(super) fn for_document(self, kind: &'a DocumentKind) -> Self {
-        Call { is_for_document: true, ..self.query(kind.as_str(), "") }
+        S3Call { is_for_document: true, ..self.query(kind.as_str(), "") }
     }
 
     /// Names a version of the object; `None` is the latest.
@@ -100,7 +100,7 @@ impl<'a> Call<'a> {
 
     /// Sent again only if the server cannot have acted on it: doing it twice is not doing it once.
     pub(super) fn once(mut self) -> Self {
-        self.replay = Replay::IfUnsent;
+        self.replay = ReplayPolicy::IfUnsent;
         self
     }
 
@@ -134,15 +134,15 @@ pub(super) fn base64_digest(md5: [u8; 16]) -> String {
 }
 
 /// Signs requests to S3 in one region. Shared between threads.
-pub struct Signer {
-    credentials: Credentials,
+pub struct RequestSigner {
+    credentials: S3Credentials,
     region: String,
     /// Today's key, derived when first needed.
     key: Mutex<Option<Arc<SigningKey>>>,
 }
 
 /// What of a request is signed, besides what the signature itself adds.
-pub struct Unsigned<'a> {
+pub struct UnsignedRequest<'a> {
     /// `GET`, `PUT`, ...
     pub method: &'a str,
     /// The encoded path, starting with `/`.
@@ -157,19 +157,19 @@ pub struct Unsigned<'a> {
     pub payload_hash: &'a str,
 }
 
-impl Signer {
-    /// Signs with `credentials`; with [`Credentials::Anonymous`] it signs nothing.
-    pub fn new(credentials: Credentials, region: impl Into<String>) -> Self {
-        Signer { credentials, region: region.into(), key: Mutex::default() }
+impl RequestSigner {
+    /// Signs with `credentials`; with [`S3Credentials::Anonymous`] it signs nothing.
+    pub fn new(credentials: S3Credentials, region: impl Into<String>) -> Self {
+        RequestSigner { credentials, region: region.into(), key: Mutex::default() }
     }
 
     /// Hands the headers that sign `request` at the time `now` to `add`, `authorization` last.
     /// Cost: about 3 µs.
-    pub fn sign(&self, request: &Unsigned, now: SystemTime, mut add: impl FnMut(&'static str, &str)) {
-        let Credentials::Keys { access_key, secret_key, session_token, .. } = &self.credentials else {
+    pub fn sign(&self, request: &UnsignedRequest, now: SystemTime, mut add: impl FnMut(&'static str, &str)) {
+        let S3Credentials::Keys { access_key, secret_key, session_token, .. } = &self.credentials else {
             return;
         };
-        let date = fordway_wire::date::Utc::from(now).amz_date();
+        let date = fordway_wire::date::UtcTime::from(now).amz_date();
         let mut headers = vec![("x-amz-content-sha256", request.payload_hash), ("x-amz-date", date.as_str())];
         headers.extend(session_token.as_deref().map(|token| ("x-amz-security-token", token)));
         for (name, value) in &headers {
@@ -179,7 +179,7 @@ impl Signer {
         headers.push(("host", request.host));
         headers.extend_from_slice(request.headers);
         headers.sort_unstable_by_key(|(name, _)| *name);
-        let Unsigned { method, path, query, payload_hash, .. } = *request;
+        let UnsignedRequest { method, path, query, payload_hash, .. } = *request;
         let signed = SignedRequest { method, path, query, headers: &headers, payload_hash };
         add("authorization", &self.key(secret_key, now).authorization(access_key, now, &signed));
     }

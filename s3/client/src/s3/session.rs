@@ -7,34 +7,36 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::sigv4::{MAX_EXPIRES_S, PresignedRequest, UNSIGNED_PAYLOAD, payload_hash};
 use fordway_wire::{date, sigv2, uri};
 
-use crate::s3::config::Signature;
-use crate::s3::failure::{self, Attempt};
-use crate::s3::request::Call;
-use crate::s3::request::{Signer, Unsigned};
-use crate::s3::{Addressing, Credentials, S3Config};
-use fordway_http::retry::Retries;
-use fordway_http::{Exchange, HttpClient, Origin, Replay, Response, Timeouts, USER_AGENT, vector};
+use crate::s3::config::SignatureVersion;
+use crate::s3::failure::{self, FailedAttempt};
+use crate::s3::request::S3Call;
+use crate::s3::request::{RequestSigner, UnsignedRequest};
+use crate::s3::{BucketAddressing, S3Config, S3Credentials};
+use fordway_http::retry::RetryBudget;
+use fordway_http::{
+    HttpClient, HttpExchange, HttpResponse, Origin, ReplayPolicy, Timeouts, USER_AGENT, vector,
+};
 
 /// A service with the connections to it. Shared between threads.
-pub(super) struct Session {
+pub(super) struct S3Session {
     pub(super) config: S3Config,
     http: Arc<HttpClient>,
     /// Reads many ranges.
-    pub(super) vector: Arc<vector::Session>,
+    pub(super) vector: Arc<vector::HttpSession>,
     origin: Origin,
     base_path: String,
-    signer: Signer,
+    signer: RequestSigner,
 }
 
 /// Where a call goes: all of it that does not depend on the time.
-pub(super) struct Address {
+pub(super) struct CallAddress {
     pub(super) origin: Origin,
     host: String,
     path: String,
     query: String,
 }
 
-impl Session {
+impl S3Session {
     /// Errors: `InvalidArgument` for an endpoint or setting that cannot be.
     pub(super) fn new(config: S3Config) -> Result<Self> {
         config.check()?;
@@ -44,23 +46,27 @@ impl Session {
             HttpClient::new(config.http, timeouts, config.tls_roots.clone()).through(config.proxies.clone());
         let http = Arc::new(http);
         let vector = Arc::new(vector_session(&config, timeouts, &http));
-        let signer = Signer::new(config.credentials.clone(), &config.region);
-        Ok(Session { config, http, vector, origin, base_path, signer })
+        let signer = RequestSigner::new(config.credentials.clone(), &config.region);
+        Ok(S3Session { config, http, vector, origin, base_path, signer })
     }
 
     /// Carries out a call and hands its answer (2xx) to `receive`, which must read the body. Both
     /// are done again where a failure may pass and the call allows it.
     /// Errors: from the service, with the number of tries, and errors of `receive`.
-    pub(super) fn run<T>(&self, call: &Call, mut receive: impl FnMut(Response) -> Result<T>) -> Result<T> {
+    pub(super) fn run<T>(
+        &self,
+        call: &S3Call,
+        mut receive: impl FnMut(HttpResponse) -> Result<T>,
+    ) -> Result<T> {
         call.check_headers()?;
         let address = self.address(call);
         let until = self.config.timeout.map(|timeout| Instant::now() + timeout);
-        let mut retries = Retries::new(self.retries_max(), until);
+        let mut retries = RetryBudget::new(self.retries_max(), until);
         loop {
             let failed = match self.attempt(call, &address) {
                 Ok(response) => match receive(response) {
                     Ok(done) => return Ok(done),
-                    Err(error) => Attempt::while_receiving(error, call),
+                    Err(error) => FailedAttempt::while_receiving(error, call),
                 },
                 Err(failed) => failed,
             };
@@ -72,7 +78,7 @@ impl Session {
 
     /// Who has named neither a service nor keys did not mean AWS, most likely: there is nothing to be patient for.
     fn retries_max(&self) -> u32 {
-        let is_meant = !self.config.is_endpoint_unset || self.config.credentials != Credentials::Anonymous;
+        let is_meant = !self.config.is_endpoint_unset || self.config.credentials != S3Credentials::Anonymous;
         if is_meant { self.config.max_retries } else { 0 }
     }
 
@@ -90,27 +96,27 @@ impl Session {
     }
 
     /// A call whose answer has no body worth reading.
-    pub(super) fn run_for_status(&self, call: &Call) -> Result<()> {
+    pub(super) fn run_for_status(&self, call: &S3Call) -> Result<()> {
         self.run(call, |mut response| response.read_document().map(|_| ()))
     }
 
     /// A call whose answer is a document.
-    pub(super) fn run_for_document(&self, call: &Call) -> Result<Vec<u8>> {
+    pub(super) fn run_for_document(&self, call: &S3Call) -> Result<Vec<u8>> {
         self.run(call, |mut response| response.read_document())
     }
 
-    fn attempt(&self, call: &Call, address: &Address) -> Result<Response, Attempt> {
+    fn attempt(&self, call: &S3Call, address: &CallAddress) -> Result<HttpResponse, FailedAttempt> {
         let now = SystemTime::now();
-        let exchange = Exchange {
+        let exchange = HttpExchange {
             origin: &address.origin,
             method: call.method,
             write_head: &|head| self.write_head(head, call, address, now),
             body: call.body,
             replay: call.replay,
         };
-        let response = self.http.send(&exchange).map_err(|failure| Attempt {
+        let response = self.http.send(&exchange).map_err(|failure| FailedAttempt {
             may_pass: failure::is_passing(failure.error.kind())
-                && (call.replay == Replay::Safe || !failure.may_have_acted),
+                && (call.replay == ReplayPolicy::Safe || !failure.may_have_acted),
             retry_after: None,
             error: failure.error,
         })?;
@@ -120,7 +126,13 @@ impl Session {
         }
     }
 
-    pub(super) fn write_head(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
+    pub(super) fn write_head(
+        &self,
+        head: &mut Vec<u8>,
+        call: &S3Call,
+        address: &CallAddress,
+        now: SystemTime,
+    ) {
         let length = call.body.len().to_string();
         let sends_length = !call.body.is_empty() || matches!(call.method, "PUT" | "POST");
         push_all(head, &[call.method, " ", &address.path]);
@@ -139,17 +151,17 @@ impl Session {
     }
 
     /// Appends the signature and the headers that only it needs; every other header is covered too.
-    fn write_signature(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
-        if self.config.credentials == Credentials::Anonymous {
+    fn write_signature(&self, head: &mut Vec<u8>, call: &S3Call, address: &CallAddress, now: SystemTime) {
+        if self.config.credentials == S3Credentials::Anonymous {
             return;
         }
-        if self.config.signature == Signature::V2 {
+        if self.config.signature == SignatureVersion::V2 {
             return self.write_signature_v2(head, call, address, now);
         }
         let hash =
             if self.config.sign_payload { payload_hash(call.body) } else { UNSIGNED_PAYLOAD.to_owned() };
         let headers: Vec<_> = call.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
-        let request = Unsigned {
+        let request = UnsignedRequest {
             method: call.method,
             path: &address.path,
             query: &address.query,
@@ -160,8 +172,9 @@ impl Session {
         self.signer.sign(&request, now, |name, value| push_all(head, &[name, ": ", value, "\r\n"]));
     }
 
-    fn write_signature_v2(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
-        let Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials else {
+    fn write_signature_v2(&self, head: &mut Vec<u8>, call: &S3Call, address: &CallAddress, now: SystemTime) {
+        let S3Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials
+        else {
             return;
         };
         let date = date::format_http(now);
@@ -171,7 +184,7 @@ impl Session {
         headers.extend_from_slice(&added);
         headers.sort_unstable_by_key(|(name, _)| *name);
         let query: Vec<_> = call.query.iter().map(|(name, value)| (&**name, &**value)).collect();
-        let request = sigv2::SignedRequest {
+        let request = sigv2::LegacySignedRequest {
             method: call.method,
             host_bucket: Some(call.bucket).filter(|bucket| self.is_virtual(bucket)),
             path: &address.path,
@@ -184,7 +197,7 @@ impl Session {
         push_all(head, &["authorization: ", &request.authorization(access_key, secret_key), "\r\n"]);
     }
 
-    pub(super) fn address(&self, call: &Call) -> Address {
+    pub(super) fn address(&self, call: &S3Call) -> CallAddress {
         let mut path = self.base_path.clone();
         let is_virtual = self.is_virtual(call.bucket);
         if !is_virtual && !call.bucket.is_empty() {
@@ -200,7 +213,7 @@ impl Session {
             true => String::new(),
             false => uri::canonical_query(call.query.iter().map(|(name, value)| (&**name, &**value))),
         };
-        Address { host: origin.authority(), origin, path, query }
+        CallAddress { host: origin.authority(), origin, path, query }
     }
 
     /// Whether the bucket's name goes into the host's. One with dots does not where a certificate
@@ -210,9 +223,9 @@ impl Session {
             return false;
         }
         match self.config.addressing {
-            Addressing::Path => false,
-            Addressing::VirtualHost => !self.origin.is_numeric_or_local(),
-            Addressing::Auto => {
+            BucketAddressing::Path => false,
+            BucketAddressing::VirtualHost => !self.origin.is_numeric_or_local(),
+            BucketAddressing::Auto => {
                 let is_aws =
                     [".amazonaws.com", ".amazonaws.com.cn"].iter().any(|d| self.origin.host.ends_with(d));
                 let is_label =
@@ -223,18 +236,19 @@ impl Session {
     }
 
     /// A URL that carries its own signature. Errors: `InvalidArgument`.
-    pub(super) fn presign(&self, call: &Call, expires_s: u64, now: SystemTime) -> Result<String> {
+    pub(super) fn presign(&self, call: &S3Call, expires_s: u64, now: SystemTime) -> Result<String> {
         let refused = |detail: String| call.named(Error::new(ErrorKind::InvalidArgument, detail));
         if !(1..=MAX_EXPIRES_S).contains(&expires_s) {
             return Err(refused(format!("a URL lives 1 to {MAX_EXPIRES_S} seconds, not {expires_s}")));
         }
-        let Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials else {
+        let S3Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials
+        else {
             return Err(refused(format!(
                 "a URL cannot be signed with {}",
                 self.config.credentials.described()
             )));
         };
-        let Address { origin, host, path, .. } = self.address(call);
+        let CallAddress { origin, host, path, .. } = self.address(call);
         let request = PresignedRequest { method: call.method, host: &host, path: &path, parameters: &[] };
         let key = self.signer.key(secret_key, now);
         let query = key.presigned_query(access_key, session_token.as_deref(), now, expires_s, &request);
@@ -243,10 +257,10 @@ impl Session {
 }
 
 /// A reader of many ranges, on the same connections.
-fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::Session {
+fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::HttpSession {
     let (max_retries, tls_roots) = (config.max_retries, config.tls_roots.clone());
     let proxies = config.proxies.clone();
-    let options = vector::Options {
+    let options = vector::SessionOptions {
         http: config.http,
         timeouts,
         deadline: config.timeout,
@@ -256,7 +270,7 @@ fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>)
         proxies,
         ..Default::default()
     };
-    vector::Session::over(http.clone(), options)
+    vector::HttpSession::over(http.clone(), options)
 }
 
 fn push_all(head: &mut Vec<u8>, pieces: &[&str]) {
@@ -271,25 +285,25 @@ mod tests {
 
     use super::*;
 
-    fn address(endpoint: &str, addressing: Addressing, bucket: &str) -> String {
-        let config = S3Config { addressing, ..S3Config::new(endpoint, "r", Credentials::Anonymous) };
+    fn address(endpoint: &str, addressing: BucketAddressing, bucket: &str) -> String {
+        let config = S3Config { addressing, ..S3Config::new(endpoint, "r", S3Credentials::Anonymous) };
         let (bucket, key) = (Bucket::new(bucket).unwrap(), Key::new("a b/c").unwrap());
-        let call = Call::on_object("GET", "get", &bucket, &key);
-        let address = Session::new(config).unwrap().address(&call);
+        let call = S3Call::on_object("GET", "get", &bucket, &key);
+        let address = S3Session::new(config).unwrap().address(&call);
         format!("{}{}", address.origin, address.path)
     }
 
     #[test]
     fn the_bucket_goes_where_the_service_looks_for_it() {
         let aws = "https://s3.eu-west-1.amazonaws.com";
-        let auto = Addressing::Auto;
+        let auto = BucketAddressing::Auto;
         assert_eq!(address(aws, auto, "b"), "https://b.s3.eu-west-1.amazonaws.com/a%20b/c");
         assert_eq!(address(aws, auto, "b.c"), "https://s3.eu-west-1.amazonaws.com/b.c/a%20b/c");
-        assert_eq!(address(aws, Addressing::Path, "b"), "https://s3.eu-west-1.amazonaws.com/b/a%20b/c");
+        assert_eq!(address(aws, BucketAddressing::Path, "b"), "https://s3.eu-west-1.amazonaws.com/b/a%20b/c");
         assert_eq!(address("http://h:9/base/", auto, "b"), "http://h:9/base/b/a%20b/c");
-        assert_eq!(address("http://h:9", Addressing::VirtualHost, "b"), "http://b.h:9/a%20b/c");
+        assert_eq!(address("http://h:9", BucketAddressing::VirtualHost, "b"), "http://b.h:9/a%20b/c");
         assert_eq!(
-            address("http://127.0.0.1:9", Addressing::VirtualHost, "b"),
+            address("http://127.0.0.1:9", BucketAddressing::VirtualHost, "b"),
             "http://127.0.0.1:9/b/a%20b/c"
         );
     }

@@ -5,19 +5,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, Checksum, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, Deleted, DocumentKind, GetOptions, Key, ListQuery, Listing, MultipartUploads, Object,
-    ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
-    VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
+    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches,
+    ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags,
+    checked_part_number,
 };
 use fordway_wire::{range, s3_xml, uri};
 
 use crate::s3::S3Config;
 use crate::s3::headers::{OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_metadata, add_tags, object_info};
-use crate::s3::multipart::{self, Part};
-use crate::s3::request::Call;
-use crate::s3::session::Session;
-use crate::s3::writer::{self, ObjectWriter, PartWriter};
+use crate::s3::multipart::{self, PartAddress};
+use crate::s3::request::S3Call;
+use crate::s3::session::S3Session;
+use crate::s3::writer::{self, S3ObjectWriter, S3PartWriter};
 use crate::s3::{delete, list, read};
 use fordway_http::vector::RemoteFile;
 
@@ -27,14 +28,14 @@ pub(super) const LANE: &str = "http";
 /// An S3 service. Clones share connections and configuration.
 #[derive(Clone)]
 pub struct S3Store {
-    session: Arc<Session>,
+    session: Arc<S3Session>,
 }
 
 impl S3Store {
     /// A store at the endpoint of `config`; nothing is sent yet.
     /// Errors: `InvalidArgument` for an endpoint or setting that cannot be.
     pub fn new(config: S3Config) -> Result<Self> {
-        Ok(S3Store { session: Arc::new(Session::new(config)?) })
+        Ok(S3Store { session: Arc::new(S3Session::new(config)?) })
     }
 
     /// A URL by which anybody may `method` the object for `expires_s` seconds (1 to 604,800) from
@@ -48,7 +49,7 @@ impl S3Store {
         expires_s: u64,
         now: SystemTime,
     ) -> Result<String> {
-        self.session.presign(&Call::on_object(method, "presign", bucket, key), expires_s, now)
+        self.session.presign(&S3Call::on_object(method, "presign", bucket, key), expires_s, now)
     }
 
     /// The version of an object that is there now, for vectored reads and read-ahead.
@@ -70,7 +71,7 @@ pub(super) fn copy_source((bucket, key): (&Bucket, &Key), version: Option<&Versi
 }
 
 /// Describes an object.
-pub(super) fn head(session: &Session, target: (&Bucket, &Key), options: &GetOptions) -> Result<ObjectInfo> {
+pub(super) fn head(session: &S3Session, target: (&Bucket, &Key), options: &GetOptions) -> Result<ObjectInfo> {
     let call = read::call(session, "HEAD", "head", target, options);
     session.run(&call, |response| {
         let size = response.header("content-length").and_then(range::digits).unwrap_or(0);
@@ -88,7 +89,7 @@ impl Objects for S3Store {
     }
 
     fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
-        let call = Call::on_bucket("PUT", "create bucket", bucket).once();
+        let call = S3Call::on_bucket("PUT", "create bucket", bucket).once();
         bucket.for_creation().map_err(|error| call.named(error))?;
         match self.session.config.region.as_str() {
             // The one region that S3 does not want named.
@@ -102,18 +103,18 @@ impl Objects for S3Store {
 
     /// S3 does not say when the bucket was made: `created` is the epoch.
     fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
-        self.session.run_for_status(&Call::on_bucket("HEAD", "head bucket", bucket))?;
+        self.session.run_for_status(&S3Call::on_bucket("HEAD", "head bucket", bucket))?;
         Ok(BucketInfo { name: bucket.clone(), created: UNIX_EPOCH })
     }
 
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
-        self.session.run_for_status(&Call::on_bucket("DELETE", "delete bucket", bucket).once())
+        self.session.run_for_status(&S3Call::on_bucket("DELETE", "delete bucket", bucket).once())
     }
 
     /// Holds up to a part (8 MiB unless configured) in memory, or all of what is announced to be at
     /// most 64 MiB. A missing bucket is found when the first bytes are sent.
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
-        Ok(Box::new(ObjectWriter::new(&self.session, bucket, key, options)))
+        Ok(Box::new(S3ObjectWriter::new(&self.session, bucket, key, options)))
     }
 
     /// One request, without a copy of `body`.
@@ -124,7 +125,7 @@ impl Objects for S3Store {
         writer::put(&self.session, (bucket, key), body, options, (checksum.as_ref(), md5))
     }
 
-    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         read::get(&self.session, bucket, key, options)
     }
 
@@ -149,7 +150,7 @@ impl Objects for S3Store {
         head(&self.session, (bucket, key), options)
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         delete::delete(&self.session, bucket, key, options)
     }
 
@@ -160,7 +161,7 @@ impl Objects for S3Store {
         key: &Key,
         options: &CopyOptions,
     ) -> Result<PutResult> {
-        let mut call = Call::on_object("PUT", "copy", bucket, key);
+        let mut call = S3Call::on_object("PUT", "copy", bucket, key);
         if !options.conditions.is_empty() {
             call = call.once();
         }
@@ -182,38 +183,38 @@ impl Objects for S3Store {
         self.session.run(&call, multipart::copied)
     }
 
-    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         list::list(&self.session, bucket, query)
     }
 }
 
 impl ObjectBatches for S3Store {
-    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
         delete::delete_many(&self.session, bucket, keys)
     }
 }
 
 impl ObjectTags for S3Store {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        let call = Call::on_object("GET", "get tags", bucket, key).query("tagging", "").version(version);
+        let call = S3Call::on_object("GET", "get tags", bucket, key).query("tagging", "").version(version);
         let document = self.session.run_for_document(&call)?;
         s3_xml::object_tags(&document).map_err(|error| call.named(error))
     }
 
     fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
         let document = s3_xml::tagging(tags);
-        let call = Call::on_object("PUT", "set tags", bucket, key).query("tagging", "").version(version);
+        let call = S3Call::on_object("PUT", "set tags", bucket, key).query("tagging", "").version(version);
         check_tags(tags).map_err(|error| call.named(error))?;
         self.session.run_for_status(&call.document(&document))
     }
 }
 
 impl ObjectVersions for S3Store {
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+    fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         list::versioning(&self.session, bucket)
     }
 
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+    fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
         list::set_versioning(&self.session, bucket, versioning)
     }
 
@@ -259,7 +260,7 @@ impl MultipartUploads for S3Store {
     ) -> Result<Box<dyn Writer>> {
         checked_part_number(number)
             .map_err(|error| error.during("put part", LANE, bucket.as_str(), key.as_str()))?;
-        Ok(Box::new(PartWriter::new(&self.session, Part { bucket, key, upload, number }, options)))
+        Ok(Box::new(S3PartWriter::new(&self.session, PartAddress { bucket, key, upload, number }, options)))
     }
 
     fn copy_part(
@@ -268,7 +269,7 @@ impl MultipartUploads for S3Store {
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        Part { bucket, key, upload, number }.copy(&self.session, from, options)
+        PartAddress { bucket, key, upload, number }.copy(&self.session, from, options)
     }
 
     fn list_parts(

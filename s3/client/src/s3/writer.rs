@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Digests, ETagPolicy,
-    Error, ErrorKind, Expected, Hasher, Key, MAX_PARTS, PartOptions, PutOptions, PutResult, Result, UploadId,
-    Writer, check_tags,
+    Bucket, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, ContentHasher,
+    ETagPolicy, Error, ErrorKind, ExpectedContent, HashResult, Key, MAX_PARTS, PartOptions, PutOptions,
+    PutResult, Result, UploadId, Writer, check_tags,
 };
 
 use crate::s3::headers::{OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, put_result};
-use crate::s3::multipart::{self, Part, PartCheck};
-use crate::s3::request::{Call, base64_digest};
-use crate::s3::session::Session;
+use crate::s3::multipart::{self, PartAddress, PartCheck};
+use crate::s3::request::{S3Call, base64_digest};
+use crate::s3::session::S3Session;
 use crate::s3::store::LANE;
 
 /// Content that is known to be smaller is buffered whole and sent in one request.
@@ -19,13 +19,13 @@ const SINGLE_PUT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Stores `body` in one request. The server checks it against a checksum, and against `md5` if given.
 pub(super) fn put(
-    session: &Session,
+    session: &S3Session,
     (bucket, key): (&Bucket, &Key),
     body: &[u8],
     options: &PutOptions,
     (checksum, md5): (Option<&Checksum>, Option<[u8; 16]>),
 ) -> Result<PutResult> {
-    let mut call = Call::on_object("PUT", "put", bucket, key).body(body);
+    let mut call = S3Call::on_object("PUT", "put", bucket, key).body(body);
     if !options.conditions.is_empty() {
         // Sent twice, "create only" would find what it made itself.
         call = call.once();
@@ -48,22 +48,22 @@ pub(super) fn put(
 }
 
 /// An object being written; at most one part of it is held in memory.
-pub(super) struct ObjectWriter {
-    session: Arc<Session>,
+pub(super) struct S3ObjectWriter {
+    session: Arc<S3Session>,
     bucket: Bucket,
     key: Key,
     options: PutOptions,
     /// Of everything written so far, for what the caller expects at the end.
-    hasher: Hasher,
+    hasher: ContentHasher,
     buffer: Vec<u8>,
     /// Filled beyond this, the buffer leaves as a part.
     limit_bytes: usize,
-    upload: Option<Started>,
+    upload: Option<StartedUpload>,
 }
 
 /// A multipart upload; it is aborted unless it was completed.
-struct Started {
-    session: Arc<Session>,
+struct StartedUpload {
+    session: Arc<S3Session>,
     bucket: Bucket,
     key: Key,
     id: UploadId,
@@ -72,8 +72,8 @@ struct Started {
     is_completed: bool,
 }
 
-impl ObjectWriter {
-    pub(super) fn new(session: &Arc<Session>, bucket: &Bucket, key: &Key, options: &PutOptions) -> Self {
+impl S3ObjectWriter {
+    pub(super) fn new(session: &Arc<S3Session>, bucket: &Bucket, key: &Key, options: &PutOptions) -> Self {
         let part_bytes = session.config.part_bytes;
         let limit_bytes = match options.size_hint {
             Some(size) if size <= SINGLE_PUT_BYTES => part_bytes.max(size as usize),
@@ -82,11 +82,11 @@ impl ObjectWriter {
             None => part_bytes,
         };
         let expected_bytes = options.size_hint.map_or(0, |size| limit_bytes.min(size as usize));
-        ObjectWriter {
+        S3ObjectWriter {
             session: session.clone(),
             bucket: bucket.clone(),
             key: key.clone(),
-            hasher: Hasher::new(ETagPolicy::Fast, options.check_md5, options.checksum),
+            hasher: ContentHasher::new(ETagPolicy::Fast, options.check_md5, options.checksum),
             options: options.clone(),
             buffer: Vec::with_capacity(expected_bytes),
             limit_bytes,
@@ -97,7 +97,7 @@ impl ObjectWriter {
     /// Sends the buffer as the next part.
     fn flush(&mut self) -> Result<()> {
         if self.upload.is_none() {
-            self.upload = Some(Started::new(&self.session, (&self.bucket, &self.key), &self.options)?);
+            self.upload = Some(StartedUpload::new(&self.session, (&self.bucket, &self.key), &self.options)?);
         }
         if let Some(upload) = &mut self.upload {
             upload.send(&self.buffer)?;
@@ -106,7 +106,7 @@ impl ObjectWriter {
         Ok(())
     }
 
-    fn put_whole(&self, found: &Digests, md5: Option<[u8; 16]>) -> Result<PutResult> {
+    fn put_whole(&self, found: &HashResult, md5: Option<[u8; 16]>) -> Result<PutResult> {
         let usual = self.session.config.checksum;
         let checksum = found.checksum.clone().or_else(|| usual.map(|kind| Checksum::of(kind, &self.buffer)));
         let digests = (checksum.as_ref(), found.md5.or(md5));
@@ -114,7 +114,7 @@ impl ObjectWriter {
     }
 }
 
-impl Writer for ObjectWriter {
+impl Writer for S3ObjectWriter {
     fn write(&mut self, mut data: &[u8]) -> Result<()> {
         self.hasher.update(data);
         while !data.is_empty() {
@@ -128,8 +128,8 @@ impl Writer for ObjectWriter {
         Ok(())
     }
 
-    fn commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult> {
-        let hasher = std::mem::replace(&mut self.hasher, Hasher::new(ETagPolicy::Fast, false, None));
+    fn commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
+        let hasher = std::mem::replace(&mut self.hasher, ContentHasher::new(ETagPolicy::Fast, false, None));
         let found = check(hasher, &self.options, expected)
             .map_err(|error| error.during("put", LANE, self.bucket.as_str(), self.key.as_str()))?;
         if self.upload.is_none() {
@@ -152,18 +152,18 @@ impl Writer for ObjectWriter {
 
 /// Holds what was written against what was announced. An MD5 that was not asked for at the start
 /// is left to the server, which sees it with a single PUT.
-fn check(hasher: Hasher, options: &PutOptions, expected: &Expected) -> Result<Digests> {
+fn check(hasher: ContentHasher, options: &PutOptions, expected: &ExpectedContent) -> Result<HashResult> {
     let md5 = expected.md5.filter(|_| options.check_md5);
-    hasher.finish(&Expected { md5, ..expected.clone() })
+    hasher.finish(&ExpectedContent { md5, ..expected.clone() })
 }
 
-impl Started {
-    fn new(session: &Arc<Session>, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> Result<Self> {
+impl StartedUpload {
+    fn new(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> Result<Self> {
         let checksum = options.checksum.or(session.config.checksum);
         let checksum_type = checksum.map(ChecksumType::widest_of);
         let options = PutOptions { checksum, checksum_type, ..options.clone() };
         let id = multipart::create(session, (bucket, key), &options)?;
-        Ok(Started {
+        Ok(StartedUpload {
             session: session.clone(),
             bucket: bucket.clone(),
             key: key.clone(),
@@ -182,7 +182,7 @@ impl Started {
             let error = Error::new(ErrorKind::EntityTooLarge, detail);
             return Err(error.during("put", LANE, self.bucket.as_str(), self.key.as_str()));
         }
-        let part = Part { bucket: &self.bucket, key: &self.key, upload: &self.id, number };
+        let part = PartAddress { bucket: &self.bucket, key: &self.key, upload: &self.id, number };
         let check = self.checksum.map_or(PartCheck::Md5(None), PartCheck::Checksum);
         let PutResult { etag, checksum, .. } = part.put(&self.session, body, check)?;
         self.parts.push(CompletedPart { number, etag, checksum });
@@ -197,7 +197,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for StartedUpload {
     fn drop(&mut self) {
         if self.is_completed {
             return;
@@ -209,8 +209,8 @@ impl Drop for Started {
 }
 
 /// A part being written; all of it is held in memory until it is committed.
-pub(super) struct PartWriter {
-    session: Arc<Session>,
+pub(super) struct S3PartWriter {
+    session: Arc<S3Session>,
     bucket: Bucket,
     key: Key,
     upload: UploadId,
@@ -219,13 +219,13 @@ pub(super) struct PartWriter {
     body: Vec<u8>,
 }
 
-impl PartWriter {
+impl S3PartWriter {
     pub(super) fn new(
-        session: &Arc<Session>,
-        Part { bucket, key, upload, number }: Part,
+        session: &Arc<S3Session>,
+        PartAddress { bucket, key, upload, number }: PartAddress,
         options: &PartOptions,
     ) -> Self {
-        PartWriter {
+        S3PartWriter {
             session: session.clone(),
             bucket: bucket.clone(),
             key: key.clone(),
@@ -237,22 +237,23 @@ impl PartWriter {
     }
 }
 
-impl Writer for PartWriter {
+impl Writer for S3PartWriter {
     fn write(&mut self, data: &[u8]) -> Result<()> {
         self.body.extend_from_slice(data);
         Ok(())
     }
 
-    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+    fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
         let stated = expected.checksum.as_ref().map(|checksum| checksum.algorithm);
         let algorithm = self.checksum.or(stated);
         let is_md5_wanted = algorithm.is_none() || expected.md5.is_some();
-        let mut hasher = Hasher::new(ETagPolicy::Fast, is_md5_wanted, algorithm);
+        let mut hasher = ContentHasher::new(ETagPolicy::Fast, is_md5_wanted, algorithm);
         hasher.update(&self.body);
         let found = hasher
             .finish(expected)
             .map_err(|error| error.during("put part", LANE, self.bucket.as_str(), self.key.as_str()))?;
-        let part = Part { bucket: &self.bucket, key: &self.key, upload: &self.upload, number: self.number };
+        let part =
+            PartAddress { bucket: &self.bucket, key: &self.key, upload: &self.upload, number: self.number };
         let check = found.checksum.map_or(PartCheck::Md5(found.md5), PartCheck::Known);
         part.put(&self.session, &self.body, check)
     }

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use fordway_http::vector::{Options, RemoteFile, Session};
-use fordway_http::{Credentials, TlsRoots};
+use fordway_http::vector::{HttpSession, RemoteFile, SessionOptions};
+use fordway_http::{SessionCredentials, TlsRoots};
 use fordway_store::ErrorKind;
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use rustls::client::danger::HandshakeSignatureValid;
@@ -131,8 +131,13 @@ fn proxy(dir: &TempDir, mode: u32) -> (PathBuf, CertificateDer<'static>) {
     (path, certificate.der().clone())
 }
 
-fn session(tls_roots: TlsRoots, credentials: Credentials) -> Arc<Session> {
-    Arc::new(Session::new(Options { tls_roots, credentials, max_retries: 0, ..Options::default() }))
+fn session(tls_roots: TlsRoots, credentials: SessionCredentials) -> Arc<HttpSession> {
+    Arc::new(HttpSession::new(SessionOptions {
+        tls_roots,
+        credentials,
+        max_retries: 0,
+        ..SessionOptions::default()
+    }))
 }
 
 #[test]
@@ -142,7 +147,7 @@ fn a_proxy_and_a_token_go_to_the_host_that_was_named_and_not_where_it_sends_us()
     let door = serve(redirection);
     let (dir, roots) = trusting(&[&door, &storage]);
     let (path, certificate) = proxy(&dir, 0o600);
-    let who = Credentials::none().with_bearer_token("secret").with_certificate(&path, &path);
+    let who = SessionCredentials::none().with_bearer_token("secret").with_certificate(&path, &path);
     let opened = RemoteFile::open(&session(roots, who), &door.url).unwrap();
     assert_eq!(opened.size_bytes(), 9);
     let told = door.thread.join().unwrap();
@@ -158,7 +163,8 @@ fn tls_is_not_left_by_a_redirection() {
     let door =
         serve("HTTP/1.1 301 Go\r\nLocation: http://127.0.0.1:1/x\r\nContent-Length: 0\r\n\r\n".to_owned());
     let (_dir, roots) = trusting(&[&door]);
-    let error = RemoteFile::open(&session(roots, Credentials::none()), &door.url).err().expect("an error");
+    let error =
+        RemoteFile::open(&session(roots, SessionCredentials::none()), &door.url).err().expect("an error");
     assert_eq!(error.kind(), ErrorKind::BadResponse);
     assert!(error.to_string().contains("from https to http://127.0.0.1:1/x"), "{error}");
     door.thread.join().unwrap();
@@ -170,18 +176,20 @@ fn keys_that_others_can_read_are_not_used() {
     let (path, _) = proxy(&dir, 0o644);
     let server = serve(FILE.to_owned());
     let (_roots, roots) = trusting(&[&server]);
-    let who = Credentials::none().with_certificate(&path, &path);
+    let who = SessionCredentials::none().with_certificate(&path, &path);
     let error = RemoteFile::open(&session(roots.clone(), who), &server.url).err().expect("an error");
     assert_eq!(error.kind(), ErrorKind::AccessDenied);
     assert!(error.to_string().contains("chmod 600"), "{error}");
-    RemoteFile::open(&session(roots, Credentials::none()), &server.url).unwrap();
+    RemoteFile::open(&session(roots, SessionCredentials::none()), &server.url).unwrap();
     assert_eq!(server.thread.join().unwrap().chain, []);
 }
 
 #[test]
 fn passwords_in_addresses_are_refused_with_a_hint() {
-    let error =
-        RemoteFile::open(&session(TlsRoots::System, Credentials::none()), "http://me:secret@127.0.0.1:1/x");
+    let error = RemoteFile::open(
+        &session(TlsRoots::System, SessionCredentials::none()),
+        "http://me:secret@127.0.0.1:1/x",
+    );
     let error = error.err().expect("an error");
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.to_string().contains("~/.netrc") && !error.to_string().contains("secret"), "{error}");

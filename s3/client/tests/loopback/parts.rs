@@ -2,7 +2,7 @@
 
 use crate::scripted::{Server, answer, bucket, error, key};
 use fordway_store::{
-    ChecksumAlgorithm, DeleteOptions, Deleted, ErrorKind, GetOptions, MultipartUploads, ObjectTags,
+    ChecksumAlgorithm, DeleteOptions, DeleteResult, ErrorKind, GetOptions, MultipartUploads, ObjectTags,
     ObjectVersions, Objects, PutOptions, VersionId, VersionsQuery,
 };
 
@@ -96,7 +96,7 @@ fn versions_are_named_in_requests_and_answers() {
     let version = || VersionId::new("a+b").unwrap();
     let options = DeleteOptions { version: Some(version()), ..Default::default() };
     let deleted = store.delete(&bucket(), &key("k"), &options).unwrap();
-    assert_eq!(deleted, Deleted { version: VersionId::new("m").ok(), is_marker: true });
+    assert_eq!(deleted, DeleteResult { version: VersionId::new("m").ok(), is_marker: true });
     let gone = store.tags(&bucket(), &key("k"), Some(&version())).unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NoSuchKey);
     let made = store.put(&bucket(), &key("k"), b"x", &PutOptions::default()).unwrap();

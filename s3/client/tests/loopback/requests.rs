@@ -6,8 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::scripted::{Seen, Server, answer, bucket, error, key, object};
 use fordway_store::{
     BoxedMetadata, ByteRange, Checksum, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions,
-    CopyOptions, ETag, ErrorKind, Expected, GetOptions, ListQuery, Metadata, MultipartUploads, ObjectBatches,
-    ObjectVersions, Objects, PutOptions, UploadId, VersionId,
+    CopyOptions, ETag, ErrorKind, ExpectedContent, GetOptions, ListQuery, Metadata, MultipartUploads,
+    ObjectBatches, ObjectVersions, Objects, PutOptions, UploadId, VersionId,
 };
 
 const MIB: usize = 1024 * 1024;
@@ -79,7 +79,7 @@ fn a_short_stream_is_one_put() {
     let mut writer = store.writer(&bucket(), &key("k"), &PutOptions::default()).unwrap();
     writer.write(b"12345").unwrap();
     writer.write(b"6789").unwrap();
-    writer.commit(&Expected { size: Some(9), ..Default::default() }).unwrap();
+    writer.commit(&ExpectedContent { size: Some(9), ..Default::default() }).unwrap();
     let seen = server.seen();
     assert_eq!((seen.len(), seen[0].line()), (1, "PUT /bucket/k HTTP/1.1"));
     assert_eq!(seen[0].body, b"123456789");
@@ -90,7 +90,7 @@ fn what_was_not_announced_is_not_sent() {
     let server = Server::start(vec![]);
     let mut writer = server.store(|_| {}).writer(&bucket(), &key("k"), &PutOptions::default()).unwrap();
     writer.write(b"12345").unwrap();
-    let error = writer.commit(&Expected { size: Some(9), ..Default::default() }).unwrap_err();
+    let error = writer.commit(&ExpectedContent { size: Some(9), ..Default::default() }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::IncompleteBody);
     assert_eq!(server.seen().len(), 0);
 }
@@ -107,7 +107,7 @@ fn a_long_stream_is_a_multipart_upload() {
     for piece in body.chunks(3_000_000) {
         writer.write(piece).unwrap();
     }
-    assert_eq!(writer.commit(&Expected::default()).unwrap().etag, ETag::new("x-3"));
+    assert_eq!(writer.commit(&ExpectedContent::default()).unwrap().etag, ETag::new("x-3"));
     let seen = server.seen();
     assert_eq!(
         lines(&seen),
@@ -192,8 +192,8 @@ fn page(keys: &[&str], prefixes: &[&str], token: Option<&str>) -> Vec<u8> {
     answer(200, "", format!("<ListBucketResult>{token}{keys}{prefixes}</ListBucketResult>"))
 }
 
-fn names(listing: &fordway_store::Listing) -> Vec<&str> {
-    listing.entries.iter().map(fordway_store::Entry::name).collect()
+fn names(listing: &fordway_store::ObjectListing) -> Vec<&str> {
+    listing.entries.iter().map(fordway_store::ListEntry::name).collect()
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::Timeouts;
 use fordway_store::{Bucket, Key};
 
@@ -65,7 +65,7 @@ impl Server {
 
     /// A store at this server.
     pub(crate) fn store(&self, change: impl FnOnce(&mut S3Config)) -> S3Store {
-        let keys = Credentials::keys("AK", "SK", "a test");
+        let keys = S3Credentials::keys("AK", "SK", "a test");
         let mut config = S3Config::new(&self.url, "us-east-1", keys);
         // Longer than a busy machine leaves the server's thread without a processor.
         let long = Duration::from_secs(20);

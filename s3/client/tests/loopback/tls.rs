@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::TlsRoots;
 use fordway_store::{ErrorKind, GetOptions, Objects};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
@@ -54,7 +54,7 @@ fn start_as(is_ca: IsCa, bodies: Vec<Vec<u8>>) -> (String, String, JoinHandle<us
 fn store(url: &str, trusted: &str) -> (S3Store, NamedTempFile) {
     let file = NamedTempFile::new().unwrap();
     std::fs::write(file.path(), trusted).unwrap();
-    let mut config = S3Config::new(url, "us-east-1", Credentials::Anonymous);
+    let mut config = S3Config::new(url, "us-east-1", S3Credentials::Anonymous);
     config.tls_roots = TlsRoots::File(file.path().to_owned());
     config.max_retries = 0;
     (S3Store::new(config).unwrap(), file)

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 
-use fordway_store::{Checksum, Digests, ETag, ETagPolicy, Expected, Hasher, ObjectPart, Result};
+use fordway_store::{
+    Checksum, ContentHasher, ETag, ETagPolicy, ExpectedContent, HashResult, ObjectPart, Result,
+};
 use fordway_sys::{Errno, read_into_spare, stat};
 
-use super::{Check, FindingKind, is_sealed};
+use super::{FindingKind, FsckRun, is_sealed};
 use crate::record::Record;
 
 /// Content read at a time: enough to hide a system call, little enough to stay in the cache.
@@ -14,7 +16,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 const PROGRESS_BYTES: u64 = 16 * CHUNK_BYTES as u64;
 
 /// A stretch of content, and what its digests must be.
-struct Piece<'r> {
+struct ContentSpan<'r> {
     /// The part's number, where it is one.
     part: Option<u16>,
     size: u64,
@@ -28,24 +30,24 @@ pub(super) fn can_be_checked(record: &Record) -> bool {
 }
 
 /// The content as a whole, or its parts where only they have digests; nothing where nothing has.
-fn pieces_of(record: &Record) -> Vec<Piece<'_>> {
+fn pieces_of(record: &Record) -> Vec<ContentSpan<'_>> {
     let Some(seal) = record.seal else { return Vec::new() };
     let (md5, checksum) = (record.etag.as_ref().and_then(ETag::as_md5), record.checksum.as_ref());
     if checksum.is_some_and(|checksum| checksum.parts.is_some()) {
         return record.parts.iter().map(piece_of_part).collect::<Option<_>>().unwrap_or_default();
     }
     match md5.is_some() || checksum.is_some() {
-        true => vec![Piece { part: None, size: seal.size, md5, checksum }],
+        true => vec![ContentSpan { part: None, size: seal.size, md5, checksum }],
         false => Vec::new(),
     }
 }
 
-fn piece_of_part(part: &ObjectPart) -> Option<Piece<'_>> {
+fn piece_of_part(part: &ObjectPart) -> Option<ContentSpan<'_>> {
     let checksum = part.checksum.as_ref()?;
-    Some(Piece { part: Some(part.number), size: part.size, md5: None, checksum: Some(checksum) })
+    Some(ContentSpan { part: Some(part.number), size: part.size, md5: None, checksum: Some(checksum) })
 }
 
-impl Check<'_> {
+impl FsckRun<'_> {
     /// Reads the sealed `file` and compares. Cost: its content once, and what its digests cost.
     pub(super) fn content(&mut self, path: &str, file: &File, record: &Record) -> Result<()> {
         let pieces = pieces_of(record);
@@ -58,7 +60,7 @@ impl Check<'_> {
             if let Err(errno) = self.read_stretch(file, offset, piece.size, &mut hasher)? {
                 return self.unreadable(path, errno, "reading");
             }
-            wrong = wrong.or(piece.difference(&hasher.finish(&Expected::default())?));
+            wrong = wrong.or(piece.difference(&hasher.finish(&ExpectedContent::default())?));
             offset += piece.size;
         }
         let now = match stat(file) {
@@ -81,7 +83,7 @@ impl Check<'_> {
         file: &File,
         start: u64,
         len: u64,
-        hasher: &mut Hasher,
+        hasher: &mut ContentHasher,
     ) -> Result<Result<(), Errno>> {
         let mut done = 0;
         while done < len {
@@ -104,14 +106,14 @@ impl Check<'_> {
     }
 }
 
-impl Piece<'_> {
-    fn hasher(&self) -> Hasher {
+impl ContentSpan<'_> {
+    fn hasher(&self) -> ContentHasher {
         let algorithm = self.checksum.map(|checksum| checksum.algorithm);
-        Hasher::new(ETagPolicy::Fast, self.md5.is_some(), algorithm)
+        ContentHasher::new(ETagPolicy::Fast, self.md5.is_some(), algorithm)
     }
 
     /// What is stored and what was found, where they differ.
-    fn difference(&self, found: &Digests) -> Option<String> {
+    fn difference(&self, found: &HashResult) -> Option<String> {
         let what = self.part.map_or("the content".to_owned(), |number| format!("part {number}"));
         if let Some(stored) = self.md5
             && found.md5 != self.md5

@@ -15,15 +15,17 @@ use fordway_sys::{
     text_to_name,
 };
 
-use crate::actors::Actors;
+use crate::actors::RoleCache;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, join};
-use crate::record::{Record, Seal};
-use crate::scan::{Area, Held, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
+use crate::record::{ContentSeal, Record};
+use crate::scan::{
+    AreaKind, BucketArea, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child,
+};
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
-use crate::versions::Archived;
-use crate::{Inner, PosixStore};
+use crate::versions::ArchivedVersion;
+use crate::{PosixStore, SharedStore};
 
 /// What [`PosixStore::check`] looks at.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +42,7 @@ pub enum FsckEvent<'e> {
     /// What has been done so far; at least once for 1,024 entries, and for some MiB of content.
     Progress(&'e FsckSummary),
     /// Something was found.
-    Found(Finding),
+    Found(FsckFinding),
 }
 
 /// What a check did.
@@ -77,9 +79,9 @@ impl PosixStore {
     ) -> Result<FsckSummary> {
         let buckets = self.chosen_buckets(&options.buckets)?;
         let (summary, buffer) = (FsckSummary::default(), Vec::new());
-        let actors = Rc::new(Actors::new());
+        let actors = Rc::new(RoleCache::new());
         let mut check =
-            Check { inner: &self.inner, actors: actors.clone(), read: options.read, tell, summary, buffer };
+            FsckRun { inner: &self.inner, actors: actors.clone(), read: options.read, tell, summary, buffer };
         for bucket in &buckets {
             actors.in_bucket(&self.inner, bucket, || check.bucket(bucket))?;
         }
@@ -88,9 +90,9 @@ impl PosixStore {
     }
 }
 
-struct Check<'c> {
-    inner: &'c Inner,
-    actors: Rc<Actors>,
+struct FsckRun<'c> {
+    inner: &'c SharedStore,
+    actors: Rc<RoleCache>,
     read: bool,
     tell: &'c mut dyn FnMut(FsckEvent) -> Result<()>,
     summary: FsckSummary,
@@ -98,9 +100,9 @@ struct Check<'c> {
     buffer: Vec<u8>,
 }
 
-impl Check<'_> {
+impl FsckRun<'_> {
     fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
-        for area in Area::all(bucket) {
+        for area in BucketArea::all(bucket) {
             self.tree(&area)?;
         }
         self.uploads(bucket)?;
@@ -109,7 +111,7 @@ impl Check<'_> {
         self.private_area(bucket)
     }
 
-    fn tree(&mut self, area: &Area) -> Result<()> {
+    fn tree(&mut self, area: &BucketArea) -> Result<()> {
         match self.inner.volume.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top),
             // What is no directory is told of with the private area.
@@ -118,7 +120,7 @@ impl Check<'_> {
         }
     }
 
-    fn directory(&mut self, area: &Area, dir: &File, path: &str) -> Result<()> {
+    fn directory(&mut self, area: &BucketArea, dir: &File, path: &str) -> Result<()> {
         let read = each_entry(dir, |name, kind| {
             self.looked_at_one()?;
             if area.is_private(path, name) {
@@ -133,7 +135,14 @@ impl Check<'_> {
         read.or_else(|errno| self.unreadable(path, errno, "reading"))
     }
 
-    fn entry(&mut self, area: &Area, dir: &File, path: &str, name: &str, kind: EntryKind) -> Result<()> {
+    fn entry(
+        &mut self,
+        area: &BucketArea,
+        dir: &File,
+        path: &str,
+        name: &str,
+        kind: EntryKind,
+    ) -> Result<()> {
         match known_kind(dir, name, kind) {
             EntryKind::Dir => self.child(area, dir, path, name),
             EntryKind::File => {
@@ -147,7 +156,7 @@ impl Check<'_> {
         }
     }
 
-    fn child(&mut self, area: &Area, parent: &File, path: &str, name: &str) -> Result<()> {
+    fn child(&mut self, area: &BucketArea, parent: &File, path: &str, name: &str) -> Result<()> {
         let Some(path) = path_of_child(area.bucket, path, name) else {
             return self.found(FindingKind::LongKey, join(path, name), "nothing below it was checked");
         };
@@ -163,21 +172,21 @@ impl Check<'_> {
     }
 
     /// Whether the file's name is a key's, or an old version's.
-    fn name(&mut self, area: &Area, path: &str, name: &str) -> Result<()> {
+    fn name(&mut self, area: &BucketArea, path: &str, name: &str) -> Result<()> {
         let place = join(path, name);
         let is_ours = match area.held {
-            Held::Plain => return self.plain_name(area, place),
-            Held::Odd => area.decode(&place).is_some(),
-            Held::Versions => area.decode(path).is_some() && Archived::parse(name).is_some(),
+            AreaKind::Plain => return self.plain_name(area, place),
+            AreaKind::Odd => area.decode(&place).is_some(),
+            AreaKind::Versions => area.decode(path).is_some() && ArchivedVersion::parse(name).is_some(),
         };
         match (is_ours, area.held) {
             (true, _) => Ok(()),
-            (false, Held::Versions) => self.found(FindingKind::VersionName, place, ""),
+            (false, AreaKind::Versions) => self.found(FindingKind::VersionName, place, ""),
             (false, _) => self.found(FindingKind::OddName, place, ""),
         }
     }
 
-    fn plain_name(&mut self, area: &Area, place: String) -> Result<()> {
+    fn plain_name(&mut self, area: &BucketArea, place: String) -> Result<()> {
         let key_bytes = place.len() - area.top.len() - 1;
         if key_bytes <= MAX_KEY_BYTES {
             return Ok(());
@@ -250,7 +259,7 @@ impl Check<'_> {
 
     fn changed(&mut self, path: &str, record: &Record, now: &FileStat) -> Result<()> {
         let detail = match record.seal {
-            Some(Seal { size, .. }) if size != now.size => {
+            Some(ContentSeal { size, .. }) if size != now.size => {
                 format!("{size} bytes were stored, now it has {}", now.size)
             }
             Some(_) => "it was written to after it was stored".to_owned(),
@@ -270,13 +279,13 @@ impl Check<'_> {
 
     fn found(&mut self, kind: FindingKind, path: impl Into<String>, detail: impl Into<String>) -> Result<()> {
         let count = match kind.severity() {
-            Severity::Note => &mut self.summary.notes,
-            Severity::Unreadable => &mut self.summary.unreadable,
-            Severity::Corrupt => &mut self.summary.corrupt,
+            FindingSeverity::Note => &mut self.summary.notes,
+            FindingSeverity::Unreadable => &mut self.summary.unreadable,
+            FindingSeverity::Corrupt => &mut self.summary.corrupt,
         };
         *count += 1;
         let path = show_name(&text_to_name(&path.into()));
-        (self.tell)(FsckEvent::Found(Finding { kind, path, detail: detail.into() }))
+        (self.tell)(FsckEvent::Found(FsckFinding { kind, path, detail: detail.into() }))
     }
 
     fn looked_at_one(&mut self) -> Result<()> {
@@ -292,12 +301,12 @@ impl Check<'_> {
 /// Whether what the record says of the content holds for the file as it is. A record that says
 /// nothing of it always does.
 fn is_sealed(record: &Record, stat: &FileStat) -> bool {
-    (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(Seal::of(stat))
+    (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(ContentSeal::of(stat))
 }
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
+pub enum FindingSeverity {
     /// Something a person should know; no data is wrong.
     Note,
     /// Something could not be checked.
@@ -306,13 +315,13 @@ pub enum Severity {
     Corrupt,
 }
 
-impl Severity {
+impl FindingSeverity {
     /// The name in tables and JSON.
     pub const fn name(self) -> &'static str {
         match self {
-            Severity::Note => "note",
-            Severity::Unreadable => "unreadable",
-            Severity::Corrupt => "corrupt",
+            FindingSeverity::Note => "note",
+            FindingSeverity::Unreadable => "unreadable",
+            FindingSeverity::Corrupt => "corrupt",
         }
     }
 }
@@ -333,8 +342,8 @@ macro_rules! findings {
             }
 
             /// How bad it is.
-            pub const fn severity(self) -> Severity {
-                match self { $(FindingKind::$kind => Severity::$severity),* }
+            pub const fn severity(self) -> FindingSeverity {
+                match self { $(FindingKind::$kind => FindingSeverity::$severity),* }
             }
 
             /// What a person can do next.
@@ -409,7 +418,7 @@ findings! {
 
 /// One thing that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct FsckFinding {
     /// What it is.
     pub kind: FindingKind,
     /// Where it lies, relative to the root; bytes that are not UTF-8 are shown as `\xNN`.

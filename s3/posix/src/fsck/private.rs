@@ -5,18 +5,18 @@ use std::fs::File;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, UploadId};
 use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, name_to_text, stat, stat_in};
 
-use crate::area::{Guard, names_of, read_small};
-use crate::fsck::{Check, FindingKind, show_name};
+use crate::area::{TrustedOwner, names_of, read_small};
+use crate::fsck::{FindingKind, FsckRun, show_name};
 use crate::layout::{
     TMP, VERSIONING, is_document_name, is_hidden_name, is_private_dir_name, is_private_name, join, meta_dir,
     private_dir, upload_of, uploads_dir,
 };
-use crate::multipart::parts::{CLOSED, Part, Role, UPLOAD, part_number, role_of};
+use crate::multipart::parts::{ArrivedPart, CLOSED, UPLOAD, UploadFileRole, part_number, role_of};
 use crate::private::{VERSIONING_BYTES, versioning_of};
 use crate::scan::{each_entry, known_kind, open_child};
 use crate::sidecar::inode_of;
 
-impl Check<'_> {
+impl FsckRun<'_> {
     /// Whether all sidecar files are called as such. Their content is checked with their objects.
     pub(super) fn sidecar_names(&mut self, bucket: &Bucket) -> Result<()> {
         let path = meta_dir(bucket);
@@ -77,7 +77,12 @@ impl Check<'_> {
         names.iter().try_for_each(|name| self.private_entry((&dir, &path), name, guard))
     }
 
-    fn private_entry(&mut self, (dir, path): (&File, &str), name: &str, guard: Option<Guard>) -> Result<()> {
+    fn private_entry(
+        &mut self,
+        (dir, path): (&File, &str),
+        name: &str,
+        guard: Option<TrustedOwner>,
+    ) -> Result<()> {
         let (shown, found) = (join(path, name), stat_in(dir, name).ok());
         if !is_private_name(name) {
             return self.found(FindingKind::StrayPrivate, shown, "");
@@ -109,7 +114,12 @@ impl Check<'_> {
         strays.try_for_each(|name| self.found(FindingKind::StrayPrivate, join(path, name), ""))
     }
 
-    fn owner_in_area(&mut self, path: &str, state: Option<FileStat>, guard: Option<Guard>) -> Result<()> {
+    fn owner_in_area(
+        &mut self,
+        path: &str,
+        state: Option<FileStat>,
+        guard: Option<TrustedOwner>,
+    ) -> Result<()> {
         let Some((state, guard)) = state.zip(guard) else { return Ok(()) };
         // The owner's own eyes: what is another's is dangerous to all.
         let danger = guard.danger(&state, 0).filter(|_| state.is_dir || !guard.trusts(state.user));
@@ -117,7 +127,7 @@ impl Check<'_> {
     }
 }
 
-impl Check<'_> {
+impl FsckRun<'_> {
     pub(super) fn uploads(&mut self, bucket: &Bucket) -> Result<()> {
         let path = uploads_dir(bucket);
         let dir = match self.inner.volume.open_to_scan(&path) {
@@ -169,11 +179,11 @@ impl Check<'_> {
 
     fn file_of_upload(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         match role_of(name) {
-            Some(Role::Upload) => Ok(()),
-            Some(Role::PartBytes) => self.file(bucket, dir, path, name),
-            Some(Role::PartRecord) => match self.inner.volume.read_upload(path, name) {
+            Some(UploadFileRole::Upload) => Ok(()),
+            Some(UploadFileRole::PartBytes) => self.file(bucket, dir, path, name),
+            Some(UploadFileRole::PartRecord) => match self.inner.volume.read_upload(path, name) {
                 Ok(Some((record, _)))
-                    if !part_number(name).is_some_and(|number| Part::is_possible(number, &record)) =>
+                    if !part_number(name).is_some_and(|number| ArrivedPart::is_possible(number, &record)) =>
                 {
                     self.found(FindingKind::BadUpload, join(path, name), "no part has such a record")
                 }

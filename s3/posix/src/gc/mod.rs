@@ -12,13 +12,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fordway_store::{Bucket, Error, Result};
 use fordway_sys::{Errno, FileStat};
 
-use crate::actors::Actors;
+use crate::actors::RoleCache;
 use crate::area::not_ours;
 use crate::errors::from_errno;
 use crate::layout::is_private;
-use crate::scan::{Area, PROGRESS_ENTRIES, each_entry};
+use crate::scan::{BucketArea, PROGRESS_ENTRIES, each_entry};
 use crate::store::LANE;
-use crate::{Inner, PosixStore};
+use crate::{PosixStore, SharedStore};
 
 /// What [`PosixStore::collect_garbage`] looks at.
 #[derive(Clone, Debug)]
@@ -67,8 +67,8 @@ impl PosixStore {
         tell: &mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Result<GcSummary> {
         let buckets = self.chosen_buckets(&options.buckets)?;
-        let actors = Rc::new(Actors::new());
-        let mut sweep = Sweep::new(&self.inner, actors.clone(), options, tell);
+        let actors = Rc::new(RoleCache::new());
+        let mut sweep = GcRun::new(&self.inner, actors.clone(), options, tell);
         for bucket in &buckets {
             actors.in_bucket(&self.inner, bucket, || sweep.bucket(bucket))?;
         }
@@ -112,7 +112,7 @@ impl GarbageKind {
 
 /// One thing that was removed, or would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Garbage {
+pub struct GarbageFile {
     /// What it was.
     pub kind: GarbageKind,
     /// Where it lay, relative to the root.
@@ -130,7 +130,7 @@ pub enum GcEvent {
         entries: u64,
     },
     /// Something was removed, or would be.
-    Removed(Garbage),
+    Removed(GarbageFile),
     /// Something could not be looked at or removed; the collection goes on.
     Failed(Error),
 }
@@ -151,23 +151,23 @@ pub struct GcSummary {
 const OPERATION: &str = "collect garbage in";
 
 /// A collection that is going on.
-pub(super) struct Sweep<'s> {
-    pub(super) inner: &'s Inner,
-    pub(super) actors: Rc<Actors>,
+pub(super) struct GcRun<'s> {
+    pub(super) inner: &'s SharedStore,
+    pub(super) actors: Rc<RoleCache>,
     pub(super) options: &'s GcOptions,
     now_ns: i64,
     tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
     summary: GcSummary,
 }
 
-impl<'s> Sweep<'s> {
+impl<'s> GcRun<'s> {
     pub(super) fn new(
-        inner: &'s Inner,
-        actors: Rc<Actors>,
+        inner: &'s SharedStore,
+        actors: Rc<RoleCache>,
         options: &'s GcOptions,
         tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Self {
-        Sweep { inner, actors, options, now_ns: now_ns(), tell, summary: GcSummary::default() }
+        GcRun { inner, actors, options, now_ns: now_ns(), tell, summary: GcSummary::default() }
     }
 
     pub(super) fn into_summary(self) -> GcSummary {
@@ -179,7 +179,7 @@ impl<'s> Sweep<'s> {
         self.sidecars(bucket)?;
         self.staged_files(bucket)?;
         self.uploads(bucket)?;
-        for area in Area::all(bucket) {
+        for area in BucketArea::all(bucket) {
             self.tree(&area)?;
         }
         Ok(())
@@ -190,7 +190,7 @@ impl<'s> Sweep<'s> {
     pub(super) fn remove(
         &mut self,
         bucket: &Bucket,
-        (garbage, owner): (Garbage, u32),
+        (garbage, owner): (GarbageFile, u32),
         remove: impl Fn() -> Result<bool>,
     ) -> Result<bool> {
         let removed = if self.options.dry_run { Ok(true) } else { self.actors.or_as(Some(owner), remove) };

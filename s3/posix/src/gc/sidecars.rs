@@ -12,18 +12,18 @@ use fordway_sys::{
     EntryKind, Errno, FileStat, Mode, OFlags, link, name_to_text, remove_file, rename, stat, stat_in,
 };
 
-use super::{Garbage, GarbageKind, Sweep, newest_ns, size_freed};
+use super::{GarbageFile, GarbageKind, GcRun, newest_ns, size_freed};
 use crate::errors::from_errno;
 use crate::layout::{join, meta_dir};
 use crate::scan::{each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{inode_of, sidecar_name};
 use crate::stage::hidden_name;
-use crate::volume::Volume;
+use crate::volume::RootVolume;
 
 /// Looks at the whole bucket that must come to no file of a sidecar file's.
 const LOOKS: usize = 2;
 
-impl Sweep<'_> {
+impl GcRun<'_> {
     pub(super) fn sidecars(&mut self, bucket: &Bucket) -> Result<()> {
         let path = meta_dir(bucket);
         let mut orphans = self.old_sidecars(bucket, &path)?;
@@ -132,7 +132,7 @@ impl Sweep<'_> {
             return Ok(());
         }
         let (kind, size_bytes) = (GarbageKind::Sidecar, size_freed(&stat));
-        let garbage = Garbage { kind, path: join(path, &name), size_bytes };
+        let garbage = GarbageFile { kind, path: join(path, &name), size_bytes };
         let inner = self.inner;
         self.remove(bucket, (garbage, stat.user), || {
             remove_if_same(&inner.volume, bucket, meta, &name, &stat)
@@ -142,19 +142,19 @@ impl Sweep<'_> {
 }
 
 /// The state of what the link at `path` leads to.
-fn followed(volume: &Volume, path: &str) -> Result<FileStat, Errno> {
+fn followed(volume: &RootVolume, path: &str) -> Result<FileStat, Errno> {
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
 }
 
 /// Whether the sidecar file of a file with that state is of that very file, or may be.
-fn is_described(volume: &Volume, bucket: &Bucket, stat: &FileStat) -> bool {
+fn is_described(volume: &RootVolume, bucket: &Bucket, stat: &FileStat) -> bool {
     stat.is_file && !matches!(volume.read_sidecar(bucket, stat), Ok(None))
 }
 
 /// Removes the sidecar file `name`, unless it is no longer the one that was seen: its inode may
 /// belong to a new object by now. It is moved aside first, so that none is removed unseen.
 fn remove_if_same(
-    volume: &Volume,
+    volume: &RootVolume,
     bucket: &Bucket,
     meta: &File,
     name: &str,

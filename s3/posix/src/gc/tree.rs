@@ -6,18 +6,18 @@ use std::fs::File;
 use fordway_store::{Bucket, Key, Result};
 use fordway_sys::{EntryKind, Errno, FileStat, name_to_text, remove_dir, stat, stat_in};
 
-use crate::Inner;
+use crate::SharedStore;
 use crate::delete::is_marked;
-use crate::gc::{Garbage, GarbageKind, Sweep, newest_ns, removed, size_freed};
-use crate::layout::{Place, join, odd, plain};
-use crate::private::Contents;
-use crate::scan::{Area, Held, each_entry, known_kind, open_child, path_of_child};
-use crate::versions::Archived;
-use crate::volume::Volume;
+use crate::gc::{GarbageFile, GarbageKind, GcRun, newest_ns, removed, size_freed};
+use crate::layout::{ObjectPath, join, odd, plain};
+use crate::private::AreaContents;
+use crate::scan::{AreaKind, BucketArea, each_entry, known_kind, open_child, path_of_child};
+use crate::versions::ArchivedVersion;
+use crate::volume::RootVolume;
 
-impl Sweep<'_> {
+impl GcRun<'_> {
     /// Sweeps all that lies in `area`.
-    pub(super) fn tree(&mut self, area: &Area) -> Result<()> {
+    pub(super) fn tree(&mut self, area: &BucketArea) -> Result<()> {
         match self.inner.volume.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top).map(drop),
             Err(Errno::NOENT) => Ok(()),
@@ -26,7 +26,7 @@ impl Sweep<'_> {
     }
 
     /// Sweeps what is in `dir`, which lies at `path`; says whether it leaves nothing.
-    fn directory(&mut self, area: &Area, dir: &File, path: &str) -> Result<bool> {
+    fn directory(&mut self, area: &BucketArea, dir: &File, path: &str) -> Result<bool> {
         let mut is_empty = true;
         let read = each_entry(dir, |name, kind| {
             self.looked_at_one()?;
@@ -42,16 +42,23 @@ impl Sweep<'_> {
     }
 
     /// Says whether the entry is gone now.
-    fn entry(&mut self, area: &Area, dir: &File, path: &str, name: &str, kind: EntryKind) -> Result<bool> {
+    fn entry(
+        &mut self,
+        area: &BucketArea,
+        dir: &File,
+        path: &str,
+        name: &str,
+        kind: EntryKind,
+    ) -> Result<bool> {
         match (known_kind(dir, name, kind), area.held) {
             (EntryKind::Dir, _) => self.child(area, dir, path, name),
-            (EntryKind::File, Held::Odd) => self.hidden_file(area, dir, &join(path, name), name),
-            (EntryKind::File, Held::Versions) => self.version(area, dir, path, name),
+            (EntryKind::File, AreaKind::Odd) => self.hidden_file(area, dir, &join(path, name), name),
+            (EntryKind::File, AreaKind::Versions) => self.version(area, dir, path, name),
             _ => Ok(false),
         }
     }
 
-    fn child(&mut self, area: &Area, parent: &File, path: &str, name: &str) -> Result<bool> {
+    fn child(&mut self, area: &BucketArea, parent: &File, path: &str, name: &str) -> Result<bool> {
         let Some(path) = path_of_child(area.bucket, path, name) else { return Ok(false) };
         let (dir, owner) = match open_child(parent, name) {
             Ok(dir) => (dir, None),
@@ -78,7 +85,7 @@ impl Sweep<'_> {
     /// Removes an empty directory that a put had made; says whether it is gone.
     fn empty_dir(
         &mut self,
-        area: &Area,
+        area: &BucketArea,
         (parent, name): (&File, &str),
         path: String,
         (state, looked_at_by): (&FileStat, Option<u32>),
@@ -89,31 +96,34 @@ impl Sweep<'_> {
         let inner = self.inner;
         // Elsewhere than among our own an empty one may be what somebody wants, or an object.
         let is_ours = match area.held {
-            Held::Plain => {
+            AreaKind::Plain => {
                 let look = || Ok(is_marked(parent, name) && !is_marker(&inner.volume, area.bucket, &path));
                 looked_at_by.map_or_else(look, |owner| self.actors.act_as(owner, look))?
             }
-            Held::Odd | Held::Versions => area.is_our_dir(&path),
+            AreaKind::Odd | AreaKind::Versions => area.is_our_dir(&path),
         };
         if !is_ours {
             return Ok(false);
         }
-        let garbage = Garbage { kind: GarbageKind::EmptyDir, path: path.clone(), size_bytes: 0 };
+        let garbage = GarbageFile { kind: GarbageKind::EmptyDir, path: path.clone(), size_bytes: 0 };
         let remove = || remove_empty_dir(inner, area, (parent, name), &path);
         self.remove(area.bucket, (garbage, state.user), remove)
     }
 
     /// Removes an odd file if a plain one has its key: as a delete of the key would, but for the
     /// plain file.
-    fn hidden_file(&mut self, area: &Area, dir: &File, path: &str, name: &str) -> Result<bool> {
+    fn hidden_file(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
         let bucket = area.bucket;
         let Some(key) = area.decode(path) else { return Ok(false) };
         let Some(plain) = plain(bucket, &key).map(|place| place.path()) else { return Ok(false) };
         let (Ok(stat), true) = (stat_in(dir, name), self.inner.volume.is_file(&plain)) else {
             return Ok(false);
         };
-        let garbage =
-            Garbage { kind: GarbageKind::HiddenFile, path: path.to_owned(), size_bytes: size_freed(&stat) };
+        let garbage = GarbageFile {
+            kind: GarbageKind::HiddenFile,
+            path: path.to_owned(),
+            size_bytes: size_freed(&stat),
+        };
         let inner = self.inner;
         // Nobody removes the plain file while we hold the key's lock.
         self.remove(bucket, (garbage, stat.user), || {
@@ -126,7 +136,7 @@ impl Sweep<'_> {
 }
 
 /// Whether the directory at `path` is an object, or may be.
-fn is_marker(volume: &Volume, bucket: &Bucket, path: &str) -> bool {
+fn is_marker(volume: &RootVolume, bucket: &Bucket, path: &str) -> bool {
     let contents = volume.contents(bucket);
     let key = path.get(bucket.as_str().len() + 1..).and_then(|below| Key::new(format!("{below}/")).ok());
     match (contents, key) {
@@ -135,12 +145,17 @@ fn is_marker(volume: &Volume, bucket: &Bucket, path: &str) -> bool {
     }
 }
 
-fn remove_empty_dir(inner: &Inner, area: &Area, (parent, name): (&File, &str), path: &str) -> Result<bool> {
+fn remove_empty_dir(
+    inner: &SharedStore,
+    area: &BucketArea,
+    (parent, name): (&File, &str),
+    path: &str,
+) -> Result<bool> {
     let remove = || removed(remove_dir(parent, name));
     match (area.held, area.decode(path)) {
         // Whoever keeps a version of the key counts on its directory.
-        (Held::Versions, Some(key)) => inner.locked(area.bucket, &key, |_| remove()),
-        (Held::Plain, _) => {
+        (AreaKind::Versions, Some(key)) => inner.locked(area.bucket, &key, |_| remove()),
+        (AreaKind::Plain, _) => {
             let mut done = Ok(false);
             inner.unless_marker(area.bucket, path, inner.volume.contents(area.bucket)?, || {
                 done = remove();
@@ -152,11 +167,13 @@ fn remove_empty_dir(inner: &Inner, area: &Area, (parent, name): (&File, &str), p
     }
 }
 
-impl Sweep<'_> {
+impl GcRun<'_> {
     /// Removes the name of a version that did not become an old one, because its writer died on the
     /// way. Says whether the name is gone.
-    pub(super) fn version(&mut self, area: &Area, dir: &File, path: &str, name: &str) -> Result<bool> {
-        let (Some(key), Some(found)) = (area.decode(path), Archived::parse(name)) else { return Ok(false) };
+    pub(super) fn version(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
+        let (Some(key), Some(found)) = (area.decode(path), ArchivedVersion::parse(name)) else {
+            return Ok(false);
+        };
         let Ok(stat) = stat_in(dir, name) else { return Ok(false) };
         // What has one name is an old version and nothing else.
         if found.is_marker || stat.links < 2 || self.is_younger(newest_ns(&stat), self.options.staged_age) {
@@ -169,10 +186,10 @@ impl Sweep<'_> {
             Ok(false) => return Ok(false),
             Err(error) => return self.tell_failure(bucket, &place, error).map(|()| false),
         }
-        let garbage = Garbage { kind: GarbageKind::VersionAlias, path: place.clone(), size_bytes: 0 };
+        let garbage = GarbageFile { kind: GarbageKind::VersionAlias, path: place.clone(), size_bytes: 0 };
         self.remove(bucket, (garbage, stat.user), || {
             inner.locked(bucket, &key, |contents| match is_latest(contents)? {
-                true => inner.remove_at(bucket, &Place::of_path(place.clone()), contents),
+                true => inner.remove_at(bucket, &ObjectPath::of_path(place.clone()), contents),
                 false => Ok(false),
             })
         })
@@ -181,11 +198,11 @@ impl Sweep<'_> {
 
 /// Whether a file with the state `stat` is the latest version of `key`.
 fn is_latest(
-    volume: &Volume,
+    volume: &RootVolume,
     bucket: &Bucket,
     key: &Key,
     stat: &FileStat,
-    contents: Contents,
+    contents: AreaContents,
 ) -> Result<bool> {
     let latest = volume.locate(bucket, key, contents)?.map(|(_, opened)| opened.stat);
     Ok(latest.is_some_and(|latest| (latest.device, latest.inode) == (stat.device, stat.inode)))

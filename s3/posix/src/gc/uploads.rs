@@ -7,12 +7,12 @@ use fordway_sys::{Errno, remove_file, stat, stat_in};
 
 use crate::area::remove_staged;
 use crate::errors::from_errno;
-use crate::gc::{Garbage, GarbageKind, Sweep, newest_ns, removed, size_freed};
+use crate::gc::{GarbageFile, GarbageKind, GcRun, newest_ns, removed, size_freed};
 use crate::layout::{is_hidden_name, join, tmp_dir, upload_of, uploads_dir};
 use crate::multipart::parts::{CLOSED, UPLOAD, remove_upload_dir};
 use crate::scan::open_child;
 
-impl Sweep<'_> {
+impl GcRun<'_> {
     pub(super) fn uploads(&mut self, bucket: &Bucket) -> Result<()> {
         let path = uploads_dir(bucket);
         self.each_below(bucket, &path, |sweep, dir, name| {
@@ -26,7 +26,7 @@ impl Sweep<'_> {
                 return Ok(());
             }
             let kind = if found.has_record { GarbageKind::Upload } else { GarbageKind::UploadRest };
-            let garbage = Garbage { kind, path: join(&path, name), size_bytes: found.size_bytes };
+            let garbage = GarbageFile { kind, path: join(&path, name), size_bytes: found.size_bytes };
             let is_abandoned = |now: &UploadState| now.newest_ns == found.newest_ns;
             let owner = found.owner;
             sweep.remove(bucket, (garbage, owner), || remove_upload(dir, name, is_abandoned)).map(drop)
@@ -86,7 +86,7 @@ fn remove_upload(uploads: &File, name: &str, is_unchanged: impl Fn(&UploadState)
     }
 }
 
-impl Sweep<'_> {
+impl GcRun<'_> {
     pub(super) fn staged_files(&mut self, bucket: &Bucket) -> Result<()> {
         let path = tmp_dir(bucket);
         let limit = self.options.staged_age;
@@ -99,7 +99,7 @@ impl Sweep<'_> {
             if !is_ours || sweep.is_younger(newest_ns(&stat), limit) {
                 return Ok(());
             }
-            let garbage = Garbage {
+            let garbage = GarbageFile {
                 kind: GarbageKind::StagedFile,
                 path: join(&path, name),
                 size_bytes: size_freed(&stat),

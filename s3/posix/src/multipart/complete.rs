@@ -7,33 +7,33 @@ use fordway_store::{
 };
 use fordway_sys::{Errno, OFlags, links_in, lock_file, remove_file, rename, stat, stat_in};
 
-use super::Upload;
-use crate::dirs::Dir;
+use super::OpenUpload;
+use crate::dirs::WorkDirectory;
 use crate::errors::from_errno;
 use crate::layout::{split, upload_dir, upload_of};
 use crate::locks::not_locked;
-use crate::multipart::Uploads;
+use crate::multipart::StoreUploads;
 use crate::multipart::parts::{
-    CLOSED, DATA, Part, UPLOAD, all_claims_are_settled, open_content, remove_upload_dir,
+    ArrivedPart, CLOSED, DATA, UPLOAD, all_claims_are_settled, open_content, remove_upload_dir,
 };
-use crate::read::Opened;
+use crate::read::ObjectFile;
 use crate::record::Record;
-use crate::stage::{FILE_MODE, Staged};
+use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
 
 /// An upload that nobody else completes or aborts meanwhile.
-struct Taken {
-    held: Dir,
+struct LockedUpload {
+    held: WorkDirectory,
     /// The object to be; `None` once it was handed on.
     data: Option<OwnedFd>,
     /// The same open file, whose lock says that the upload is taken.
     locked: OwnedFd,
-    upload: Upload,
+    upload: OpenUpload,
     /// Whether a completion that died had taken it before.
     was_closed: bool,
 }
 
-impl Taken {
+impl LockedUpload {
     /// Lets parts arrive again after a completion failed, unless it failed when `data` was an object
     /// already: a write into that would change the object.
     fn reopen(self) {
@@ -49,7 +49,7 @@ impl Taken {
     }
 }
 
-impl Uploads<'_> {
+impl StoreUploads<'_> {
     /// Publishes the object. One call at a time works on an upload, and a part that is still being
     /// written when it begins is not in the object.
     pub(crate) fn complete_upload(
@@ -98,7 +98,7 @@ impl Uploads<'_> {
         part_count: usize,
     ) -> Result<Option<PutResult>> {
         let found = self.inner.volume.find_object(bucket, key)?;
-        let is_same = |opened: &Opened| {
+        let is_same = |opened: &ObjectFile| {
             let record = opened.record();
             record.made_by.as_ref() == Some(upload) && record.parts.len() == part_count
         };
@@ -137,8 +137,8 @@ impl Uploads<'_> {
         }
     }
 
-    fn end_upload(&self, taken: Taken) -> Result<()> {
-        let Taken { held, data, locked, upload, .. } = taken;
+    fn end_upload(&self, taken: LockedUpload) -> Result<()> {
+        let LockedUpload { held, data, locked, upload, .. } = taken;
         // From now on nobody can go on with it, so the lock may go before the file that it is on: NFS
         // and FUSE keep one that is open under a hidden name, and then its directory cannot go.
         remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
@@ -147,7 +147,7 @@ impl Uploads<'_> {
     }
 
     /// Takes an upload for oneself. From now on no part is begun.
-    fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<Taken> {
+    fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<LockedUpload> {
         let missing = || self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload);
         let dir = upload_dir(bucket, &upload_of(upload.as_str()).ok_or_else(missing)?);
         let failed = |errno| match errno {
@@ -167,12 +167,18 @@ impl Uploads<'_> {
             from_errno(errno, "locking the upload")
         })?;
         let (upload, was_closed) = self.close_upload(bucket, key, &held, dir)?;
-        Ok(Taken { held, data: Some(data.into()), locked: locked.into(), upload, was_closed })
+        Ok(LockedUpload { held, data: Some(data.into()), locked: locked.into(), upload, was_closed })
     }
 
     /// Keeps parts from being begun, and answers what the upload is to become, and whether it was closed
     /// already: then it was left so by a completion that died, because we hold the lock.
-    fn close_upload(&self, bucket: &Bucket, key: &Key, held: &Dir, dir: String) -> Result<(Upload, bool)> {
+    fn close_upload(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        held: &WorkDirectory,
+        dir: String,
+    ) -> Result<(OpenUpload, bool)> {
         let missing = || self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload);
         let (name, found) = match self.inner.volume.read_upload(&dir, UPLOAD)? {
             Some(found) => (UPLOAD, Some(found)),
@@ -185,15 +191,15 @@ impl Uploads<'_> {
         if name == UPLOAD {
             rename(held, UPLOAD, held, CLOSED).map_err(|errno| from_errno(errno, "closing the upload"))?;
         }
-        Ok((Upload { record, dir }, name == CLOSED))
+        Ok((OpenUpload { record, dir }, name == CLOSED))
     }
 
     /// Makes the object of the parts named: of `data` itself where it holds just these, else of a copy.
     fn assemble(
         &self,
         (bucket, key): (&Bucket, &Key),
-        (id, upload): (&UploadId, &Upload),
-        held: &Dir,
+        (id, upload): (&UploadId, &OpenUpload),
+        held: &WorkDirectory,
         data: OwnedFd,
         (wanted, options): (&[CompletedPart], &CompleteOptions),
     ) -> Result<PutResult> {
@@ -202,10 +208,10 @@ impl Uploads<'_> {
         let chosen = CompletedPart::select(wanted, &present)?;
         let record = Record { made_by: Some(id.clone()), ..upload.record_of(&chosen) };
         options.check(chosen.iter().map(|part| part.size).sum(), record.checksum.as_ref())?;
-        let chosen: Vec<&Part> =
+        let chosen: Vec<&ArrivedPart> =
             parts.iter().filter(|part| chosen.iter().any(|info| info.number == part.info.number)).collect();
         // Staged as a new file is, which knows where a key's parent is a file.
-        let existing = |data| -> Result<Staged> {
+        let existing = |data| -> Result<StagedFile> {
             Ok(self.inner.stage(bucket, key, FILE_MODE)?.with_existing(data, held.clone(), DATA))
         };
         let staged = match all_claims_are_settled(&names, &parts) && data_holds_just(&chosen, &data)? {
@@ -219,10 +225,10 @@ impl Uploads<'_> {
         &self,
         bucket: &Bucket,
         key: &Key,
-        upload: &Upload,
-        held: &Dir,
-        chosen: &[&Part],
-    ) -> Result<Staged> {
+        upload: &OpenUpload,
+        held: &WorkDirectory,
+        chosen: &[&ArrivedPart],
+    ) -> Result<StagedFile> {
         let uniform = self.inner.volume.part_size(&upload.dir)?;
         let mut staged = self.inner.stage(bucket, key, FILE_MODE)?;
         for part in chosen {
@@ -253,7 +259,7 @@ impl Uploads<'_> {
 
 /// Whether `data` is exactly these parts: numbered from 1 without a gap, all but the last of one
 /// size, none in a file of its own, and nothing behind them.
-fn data_holds_just(parts: &[&Part], data: &OwnedFd) -> Result<bool> {
+fn data_holds_just(parts: &[&ArrivedPart], data: &OwnedFd) -> Result<bool> {
     let size = parts.first().map_or(0, |part| part.info.size);
     let last = parts.len().saturating_sub(1);
     let lie_in_place = parts.iter().enumerate().all(|(at, part)| {

@@ -8,44 +8,45 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key, MAX_PARTS, ObjectPart,
-    PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing,
-    UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum, multipart_etag,
+    Bucket, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, MAX_PARTS,
+    ObjectContent, ObjectPart, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result,
+    UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum,
+    multipart_etag,
 };
 use parts::{CLOSED, DATA, PartSink, UPLOAD, in_upload, part_name, part_number};
 
-use crate::Inner;
+use crate::SharedStore;
 use crate::layout::{upload_dir, upload_of, uploads_dir};
 use crate::read::system_time;
 use crate::record::Record;
-use crate::stage::Staged;
+use crate::stage::StagedFile;
 use crate::write::check_metadata;
 
 /// The multipart uploads of a store.
-pub(crate) struct Uploads<'s> {
-    inner: &'s Arc<Inner>,
+pub(crate) struct StoreUploads<'s> {
+    inner: &'s Arc<SharedStore>,
 }
 
-impl<'s> Uploads<'s> {
-    pub(crate) fn of(inner: &'s Arc<Inner>) -> Self {
-        Uploads { inner }
+impl<'s> StoreUploads<'s> {
+    pub(crate) fn of(inner: &'s Arc<SharedStore>) -> Self {
+        StoreUploads { inner }
     }
 }
 
 /// An upload in progress.
-struct Upload {
+struct OpenUpload {
     record: Record,
     dir: String,
 }
 
 /// A part being written.
 pub(crate) struct PartWriter {
-    inner: Arc<Inner>,
+    inner: Arc<SharedStore>,
     bucket: Bucket,
     key: Key,
     dir: String,
     number: u16,
-    hasher: Hasher,
+    hasher: ContentHasher,
     sink: PartSink,
 }
 
@@ -76,7 +77,7 @@ impl Writer for PartWriter {
         }
     }
 
-    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+    fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
         let PartWriter { inner, bucket, key, dir, number, hasher, sink } = *self;
         let publish = || {
             let found = hasher.finish(expected)?;
@@ -87,7 +88,7 @@ impl Writer for PartWriter {
     }
 }
 
-impl Uploads<'_> {
+impl StoreUploads<'_> {
     pub(crate) fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
         check_metadata(&options.metadata)?;
         options.check_upload()?;
@@ -105,9 +106,9 @@ impl Uploads<'_> {
             ..Default::default()
         };
         let dir = upload_dir(bucket, &id);
-        Staged::at(self.inner, bucket, in_upload(&dir, DATA))?.publish_private()?;
+        StagedFile::at(self.inner, bucket, in_upload(&dir, DATA))?.publish_private()?;
         // Last, so that an upload which is there is whole.
-        let mut staged = Staged::at(self.inner, bucket, in_upload(&dir, UPLOAD))?;
+        let mut staged = StagedFile::at(self.inner, bucket, in_upload(&dir, UPLOAD))?;
         staged.write(&record.encode())?;
         staged.publish_private()?;
         Ok(id)
@@ -130,7 +131,7 @@ impl Uploads<'_> {
             bucket: bucket.clone(),
             key: key.clone(),
             number,
-            hasher: Hasher::new(found.etag_policy(), options.check_md5, checksum),
+            hasher: ContentHasher::new(found.etag_policy(), options.check_md5, checksum),
             sink: PartSink::open(self.inner, bucket, &found.dir, number, options.size_hint)?,
             dir: found.dir,
         })
@@ -148,13 +149,13 @@ impl Uploads<'_> {
         let part = PartOptions { size_hint: Some(content.len()), ..Default::default() };
         let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
         match content {
-            Content::File(region) if writer.hasher.is_idle() => {
+            ObjectContent::File(region) if writer.hasher.is_idle() => {
                 writer.sink.copy(&region.file, region.offset, region.len)?;
                 writer.hasher.skip(region.len);
             }
             content => content.for_each_chunk(|chunk| writer.write(chunk))?,
         }
-        Box::new(writer).commit(&Expected::default())
+        Box::new(writer).commit(&ExpectedContent::default())
     }
 
     pub(crate) fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
@@ -189,7 +190,7 @@ impl Uploads<'_> {
     }
 
     /// The upload, if it is one of `key`. Errors: `NoSuchUpload`, `NoSuchBucket`.
-    fn upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<Upload> {
+    fn upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<OpenUpload> {
         // An identifier that we did not make may hold anything, even a path.
         let ours = upload_of(upload.as_str());
         match ours.map_or(Ok(None), |ours| self.find_upload(bucket, &ours))? {
@@ -198,14 +199,14 @@ impl Uploads<'_> {
         }
     }
 
-    fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<Upload>> {
+    fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<OpenUpload>> {
         let dir = upload_dir(bucket, upload);
         let found = self.inner.volume.read_upload(&dir, UPLOAD)?;
-        Ok(found.map(|(record, _)| Upload { record, dir }))
+        Ok(found.map(|(record, _)| OpenUpload { record, dir }))
     }
 }
 
-impl Upload {
+impl OpenUpload {
     /// The record of the object made of the parts `chosen`.
     fn record_of(&self, chosen: &[&PartInfo]) -> Record {
         let checksum = self.record.upload_checksum;
@@ -228,7 +229,7 @@ impl Upload {
 /// about as much as that many look-ups of each thousand parts.
 const GAP_MAX: u16 = 64;
 
-impl Uploads<'_> {
+impl StoreUploads<'_> {
     /// Cost: a read for each part of the page, and of one more; where numbers are far apart, the directory too.
     pub(crate) fn list_parts(
         &self,

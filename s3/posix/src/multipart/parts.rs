@@ -23,16 +23,16 @@ use fordway_sys::{
 };
 
 use crate::area::read_small;
-use crate::dirs::Dir;
+use crate::dirs::WorkDirectory;
 use crate::errors::from_errno;
-use crate::layout::{Place, is_hidden_name};
+use crate::layout::{ObjectPath, is_hidden_name};
 use crate::read::system_time;
 use crate::record::Record;
 use crate::sidecar::decode_record;
-use crate::stage::{FILE_MODE, Staged, hidden_name, made_of, unique_etag};
-use crate::volume::Volume;
+use crate::stage::{FILE_MODE, StagedFile, hidden_name, made_of, unique_etag};
+use crate::volume::RootVolume;
 use crate::write::{append_range, for_each_piece, needs_plain_copy};
-use crate::{Durability, Inner};
+use crate::{Durability, SharedStore};
 
 /// What an upload will become.
 pub(crate) const UPLOAD: &str = "upload";
@@ -53,12 +53,12 @@ pub(crate) enum PartSink {
     /// Into `data`, from `offset` on, `limit` bytes at most.
     InPlace { data: File, offset: u64, limit: u64, written: u64 },
     /// Into a file of their own.
-    Apart(Staged),
+    Apart(StagedFile),
 }
 
 /// A part that has arrived.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct ArrivedPart {
     pub(crate) info: PartInfo,
     /// The name of the file that holds it; `None` is its place in `data`.
     pub(crate) file: Option<String>,
@@ -66,7 +66,7 @@ pub(crate) struct Part {
 
 /// What a file in the directory of an upload is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum UploadFileRole {
     /// It belongs to the upload as a whole, or holds a place.
     Upload,
     /// It says what a part is.
@@ -78,7 +78,7 @@ pub(crate) enum Role {
 impl PartSink {
     /// A place for part `number` of the upload in `dir`, of `size` bytes where that is known.
     pub(crate) fn open(
-        inner: &Arc<Inner>,
+        inner: &Arc<SharedStore>,
         bucket: &fordway_store::Bucket,
         dir: &str,
         number: u16,
@@ -100,7 +100,7 @@ impl PartSink {
             return Ok(PartSink::InPlace { data, offset, limit: size, written: 0 });
         }
         let name = format!("{}-{}", part_name(number), hidden_name()?);
-        Staged::at(inner, bucket, in_upload(dir, &name)).map(PartSink::Apart)
+        StagedFile::at(inner, bucket, in_upload(dir, &name)).map(PartSink::Apart)
     }
 
     /// Appends `data`. Errors: `IncompleteBody` if the part is longer than it said, and errors of a write.
@@ -140,7 +140,7 @@ impl PartSink {
     /// Makes the bytes part `number` of the upload in `dir`: from now on they count.
     pub(crate) fn publish(
         self,
-        inner: &Arc<Inner>,
+        inner: &Arc<SharedStore>,
         bucket: &fordway_store::Bucket,
         (dir, number): (&str, u16),
         mut record: Record,
@@ -163,7 +163,7 @@ impl PartSink {
         };
         let text = Record { key: file, ..record }.with_size(size).encode();
         let name = part_name(number);
-        let mut staged = Staged::at(inner, bucket, in_upload(dir, &name))?;
+        let mut staged = StagedFile::at(inner, bucket, in_upload(dir, &name))?;
         staged.write(&text)?;
         staged.publish_private()?;
         Ok(made)
@@ -172,10 +172,10 @@ impl PartSink {
 
 /// The length of uniform parts of this upload: the length of the first part that is long enough to be one.
 fn uniform_size(
-    inner: &Arc<Inner>,
+    inner: &Arc<SharedStore>,
     bucket: &fordway_store::Bucket,
     dir: &str,
-    held: &Dir,
+    held: &WorkDirectory,
     size: u64,
 ) -> Result<Option<u64>> {
     if let Some(text) = read_text(held, PART_SIZE)? {
@@ -184,7 +184,7 @@ fn uniform_size(
     if !(fordway_store::MIN_PART_BYTES..=UNIFORM_BYTES_MAX).contains(&size) {
         return Ok(None);
     }
-    let mut staged = Staged::at(inner, bucket, in_upload(dir, PART_SIZE))?;
+    let mut staged = StagedFile::at(inner, bucket, in_upload(dir, PART_SIZE))?;
     staged.write(size.to_string().as_bytes())?;
     staged.publish_if_new()?;
     // Of several at once one has won, and all go by it.
@@ -198,7 +198,7 @@ fn uniform(text: String) -> Option<u64> {
 
 /// Claims the place of part `number` in `data`; says whether it was free. A claim that comes after
 /// the upload was closed is found out here: closing looks for claims only afterwards.
-fn claim(dir: &Dir, number: u16) -> Result<bool> {
+fn claim(dir: &WorkDirectory, number: u16) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     match open_in(dir, &format!("{}.claim", part_name(number)), flags, FILE_MODE) {
         Ok(_) => {}
@@ -212,20 +212,20 @@ fn claim(dir: &Dir, number: u16) -> Result<bool> {
 }
 
 /// Whether every claim on a place in `data` among `names` belongs to one of `parts` that is there.
-pub(crate) fn all_claims_are_settled(names: &[String], parts: &[Part]) -> bool {
+pub(crate) fn all_claims_are_settled(names: &[String], parts: &[ArrivedPart]) -> bool {
     names
         .iter()
         .filter_map(|name| name.strip_suffix(".claim"))
         .all(|number| parts.iter().any(|part| part.file.is_none() && part_name(part.info.number) == number))
 }
 
-fn read_text(dir: &Dir, name: &str) -> Result<Option<String>> {
+fn read_text(dir: &WorkDirectory, name: &str) -> Result<Option<String>> {
     Ok(read_bytes(dir, name)?.and_then(|(bytes, _)| String::from_utf8(bytes).ok()))
 }
 
 /// A small file whole, with the time of its last change; `None` where there is none. Errors: `Corrupt` for
 /// what is no small file.
-fn read_bytes(dir: &Dir, name: &str) -> Result<Option<(Vec<u8>, i64)>> {
+fn read_bytes(dir: &WorkDirectory, name: &str) -> Result<Option<(Vec<u8>, i64)>> {
     let failed = |errno| from_errno(errno, "reading the upload");
     let corrupt =
         || Error::new(ErrorKind::Corrupt, format!("{name} of the upload is not what this version writes"));
@@ -241,7 +241,7 @@ fn read_bytes(dir: &Dir, name: &str) -> Result<Option<(Vec<u8>, i64)>> {
 
 /// Opens the file `name` of an upload that holds content; `None` where there is none. It must be a regular
 /// file of one name: one of two may be somebody's file elsewhere. Errors: `AccessDenied`.
-pub(crate) fn open_content(dir: &Dir, name: &str, flags: OFlags) -> Result<Option<File>> {
+pub(crate) fn open_content(dir: &WorkDirectory, name: &str, flags: OFlags) -> Result<Option<File>> {
     let failed = |errno| from_errno(errno, "opening the upload's content");
     let file = match open_in(dir, name, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -280,7 +280,7 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
     }
 }
 
-impl Part {
+impl ArrivedPart {
     /// What the record of a part tells; `None` if no part has such a one. Its words lead nowhere else than to
     /// a file that a part of this number can be in.
     fn of(number: u16, record: Record, modified_ns: i64) -> Option<Self> {
@@ -289,12 +289,12 @@ impl Part {
         let names_own_file = record.key.as_deref().is_none_or(|file| is_file_of_part(file, number));
         let (modified, checksum) = (system_time(modified_ns), record.checksum);
         let info = PartInfo { number, size, etag, modified, checksum };
-        (is_possible && names_own_file).then_some(Part { info, file: record.key })
+        (is_possible && names_own_file).then_some(ArrivedPart { info, file: record.key })
     }
 
     /// Whether the record is one that this version writes for part `number`.
     pub(crate) fn is_possible(number: u16, record: &Record) -> bool {
-        Part::of(number, record.clone(), 0).is_some()
+        ArrivedPart::of(number, record.clone(), 0).is_some()
     }
 }
 
@@ -305,17 +305,17 @@ fn is_file_of_part(name: &str, number: u16) -> bool {
 }
 
 /// What a file in the directory of an upload is; `None` for what is not ours.
-pub(crate) fn role_of(name: &str) -> Option<Role> {
+pub(crate) fn role_of(name: &str) -> Option<UploadFileRole> {
     let is_number = |number| part_number(number).is_some();
     match name {
-        UPLOAD | CLOSED | DATA | PART_SIZE => Some(Role::Upload),
-        _ if is_number(name) => Some(Role::PartRecord),
-        _ if name.strip_suffix(".claim").is_some_and(is_number) => Some(Role::Upload),
+        UPLOAD | CLOSED | DATA | PART_SIZE => Some(UploadFileRole::Upload),
+        _ if is_number(name) => Some(UploadFileRole::PartRecord),
+        _ if name.strip_suffix(".claim").is_some_and(is_number) => Some(UploadFileRole::Upload),
         _ if name
             .split_once('-')
             .is_some_and(|(number, random)| is_number(number) && is_hidden_name(random)) =>
         {
-            Some(Role::PartBytes)
+            Some(UploadFileRole::PartBytes)
         }
         _ => None,
     }
@@ -329,20 +329,20 @@ pub(crate) fn part_name(number: u16) -> String {
     format!("{number:05}")
 }
 
-pub(crate) fn in_upload<'p>(dir: &'p str, name: &'p str) -> Place<'p> {
-    Place { dir: dir.into(), name: name.into() }
+pub(crate) fn in_upload<'p>(dir: &'p str, name: &'p str) -> ObjectPath<'p> {
+    ObjectPath { dir: dir.into(), name: name.into() }
 }
 
-impl Volume {
+impl RootVolume {
     /// The parts that have arrived, by number, and the names of all files of the upload in `dir`.
-    pub(crate) fn parts_in(&self, dir: &str) -> Result<(Vec<Part>, Vec<String>)> {
+    pub(crate) fn parts_in(&self, dir: &str) -> Result<(Vec<ArrivedPart>, Vec<String>)> {
         let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
         let names = self.names_in(dir)?;
         let mut parts = Vec::new();
         for name in &names {
             let Some(number) = part_number(name) else { continue };
             let Some((bytes, modified_ns)) = read_bytes(&held, name)? else { continue };
-            parts.extend(Part::of(number, decode_record(&bytes)?, modified_ns));
+            parts.extend(ArrivedPart::of(number, decode_record(&bytes)?, modified_ns));
         }
         parts.sort_unstable_by_key(|part| part.info.number);
         Ok((parts, names))

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 
-use fordway_posix::{Finding, FsckEvent, FsckOptions, FsckSummary, Severity};
+use fordway_posix::{FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary};
 use fordway_store::{
     BoxedMetadata, Bucket, ChecksumAlgorithm, ChecksumType, ETagPolicy, Error, ErrorKind, MIN_PART_BYTES,
     Metadata, MultipartUploads, Objects, PutOptions, UploadsQuery,
@@ -14,7 +14,7 @@ use fordway_store::{
 
 use crate::support::{Rig, bucket, name};
 
-fn check(rig: &Rig, read: bool) -> (FsckSummary, Vec<Finding>) {
+fn check(rig: &Rig, read: bool) -> (FsckSummary, Vec<FsckFinding>) {
     let mut found = Vec::new();
     let options = FsckOptions { buckets: Vec::new(), read };
     let summary = rig.store.check(&options, &mut |event| {
@@ -27,7 +27,7 @@ fn check(rig: &Rig, read: bool) -> (FsckSummary, Vec<Finding>) {
     (summary.unwrap(), found)
 }
 
-fn kinds_and_paths(found: &[Finding]) -> Vec<(&str, &str)> {
+fn kinds_and_paths(found: &[FsckFinding]) -> Vec<(&str, &str)> {
     found.iter().map(|finding| (finding.kind.name(), finding.path.as_str())).collect()
 }
 
@@ -212,7 +212,7 @@ fn content_that_rotted_is_found_by_reading() {
         "md5",
     ];
     assert_eq!(found.iter().map(|f| f.path.trim_start_matches("bkt/")).collect::<Vec<_>>(), expected);
-    assert!(found.iter().all(|finding| finding.kind.severity() == Severity::Corrupt));
+    assert!(found.iter().all(|finding| finding.kind.severity() == FindingSeverity::Corrupt));
     assert!(found[10].detail.contains("9a0364b9e99bb480dd25e1f0284c8555"), "{}", found[10].detail);
     assert_eq!((summary.read_files, summary.read_bytes), (12, 10 * 700_000 + 14));
 }

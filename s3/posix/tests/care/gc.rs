@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use fordway_posix::{Garbage, GcEvent, GcOptions, GcSummary};
+use fordway_posix::{GarbageFile, GcEvent, GcOptions, GcSummary};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, GetOptions, MAX_TAGS, MultipartUploads,
     ObjectTags, ObjectVersions, Objects, PartsQuery, UploadId, VersionsQuery,
@@ -19,12 +19,12 @@ use crate::support::{Rig, bucket, name};
 const APART: Duration = Duration::from_millis(60);
 
 /// Collects what is older than `limit`.
-fn collect(rig: &Rig, limit: Duration, dry_run: bool) -> (GcSummary, Vec<Garbage>) {
+fn collect(rig: &Rig, limit: Duration, dry_run: bool) -> (GcSummary, Vec<GarbageFile>) {
     let (buckets, staged_age, upload_age, empty_dir_age) = (Vec::new(), limit, limit, limit);
     collect_with(rig, &GcOptions { buckets, staged_age, upload_age, empty_dir_age, dry_run })
 }
 
-fn collect_with(rig: &Rig, options: &GcOptions) -> (GcSummary, Vec<Garbage>) {
+fn collect_with(rig: &Rig, options: &GcOptions) -> (GcSummary, Vec<GarbageFile>) {
     let mut removed = Vec::new();
     let summary = rig.store.collect_garbage(options, &mut |event| {
         match event {
@@ -38,7 +38,7 @@ fn collect_with(rig: &Rig, options: &GcOptions) -> (GcSummary, Vec<Garbage>) {
     (summary.unwrap(), removed)
 }
 
-fn kinds_and_paths(removed: &[Garbage]) -> Vec<(&str, &str, u64)> {
+fn kinds_and_paths(removed: &[GarbageFile]) -> Vec<(&str, &str, u64)> {
     removed.iter().map(|garbage| (garbage.kind.name(), garbage.path.as_str(), garbage.size_bytes)).collect()
 }
 

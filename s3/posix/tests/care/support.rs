@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, Expected, GetOptions, Key, MAX_TAGS,
-    MIN_PART_BYTES, MultipartUploads, ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions, UploadId,
-    Versioning,
+    Bucket, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, ExpectedContent, GetOptions, Key,
+    MAX_TAGS, MIN_PART_BYTES, MultipartUploads, ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions,
+    UploadId, VersioningState,
 };
 use tempfile::TempDir;
 
@@ -53,7 +53,7 @@ impl Rig {
         let options = PartOptions::default();
         let mut part = self.store.part_writer(&bucket(), &name(key), upload, number, &options).unwrap();
         part.write(body).unwrap();
-        part.commit(&Expected::default()).unwrap();
+        part.commit(&ExpectedContent::default()).unwrap();
     }
 
     /// Puts an object in parts of the least size, all but the last.
@@ -68,7 +68,7 @@ impl Rig {
             };
             let mut writer = self.store.part_writer(&bucket, &key, &upload, number, &options).unwrap();
             writer.write(part).unwrap();
-            CompletedPart::new(number, writer.commit(&Expected::default()).unwrap().etag)
+            CompletedPart::new(number, writer.commit(&ExpectedContent::default()).unwrap().etag)
         };
         let parts: Vec<_> = (1..).zip(body.chunks(MIN_PART_BYTES as usize)).map(put).collect();
         self.store.complete_upload(&bucket, &key, &upload, &parts, &CompleteOptions::default()).unwrap();
@@ -91,7 +91,7 @@ impl Rig {
     }
 
     pub(crate) fn keep_versions(&self) {
-        self.store.set_versioning(&bucket(), Versioning::Enabled).unwrap();
+        self.store.set_versioning(&bucket(), VersioningState::Enabled).unwrap();
     }
 
     /// The paths, below the bucket, of what is kept of a key whose name needs no encoding.

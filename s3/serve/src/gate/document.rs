@@ -13,7 +13,7 @@ use fordway_wire::s3_xml::unknown_element;
 use http::{HeaderMap, HeaderName, Request};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::gate::{Operation, Refusal};
+use crate::gate::{GateRefusal, OperationRule};
 use crate::message::composed;
 
 /// The most bytes of a document: 10,000 parts with a checksum each take about 2 MiB.
@@ -23,11 +23,11 @@ const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256
 
 /// What is wrong with a document; known once it was read.
 #[derive(Clone, Default)]
-pub(crate) struct Complaint(Arc<OnceLock<Refusal>>);
+pub(crate) struct DocumentComplaint(Arc<OnceLock<GateRefusal>>);
 
-impl Complaint {
+impl DocumentComplaint {
     /// Why the request is refused, if it is.
-    pub(crate) fn get(&self) -> Option<&Refusal> {
+    pub(crate) fn get(&self) -> Option<&GateRefusal> {
         self.0.get()
     }
 }
@@ -35,47 +35,54 @@ impl Complaint {
 /// Has the document of a request checked where its operation takes one. Errors: it is none that can be
 /// checked, which shows in the head.
 pub(crate) fn take_document(
-    operation: &'static Operation,
+    operation: &'static OperationRule,
     request: Request<s3s::Body>,
-) -> Result<(Request<s3s::Body>, Option<Complaint>), Refusal> {
+) -> Result<(Request<s3s::Body>, Option<DocumentComplaint>), GateRefusal> {
     if operation.elements.is_empty() {
         return Ok((request, None));
     }
     let (parts, body) = request.into_parts();
-    let claims = Claims::read(operation, &parts.headers)?;
+    let claims = DocumentClaims::read(operation, &parts.headers)?;
     if body.size_hint().exact() == Some(0) {
         // The S3 layer reads nothing that it knows to be empty.
         claims.check(&[])?;
         return Ok((Request::from_parts(parts, s3s::Body::empty()), None));
     }
-    let complaint = Complaint::default();
-    let document =
-        Document { inner: body, read: BytesMut::new(), claims, complaint: complaint.clone(), is_over: false };
+    let complaint = DocumentComplaint::default();
+    let document = CheckedDocument {
+        inner: body,
+        read: BytesMut::new(),
+        claims,
+        complaint: complaint.clone(),
+        is_over: false,
+    };
     Ok((Request::from_parts(parts, s3s::Body::http_body_unsync(document)), Some(complaint)))
 }
 
 /// What a head says of the document behind it.
-struct Claims {
-    operation: &'static Operation,
+struct DocumentClaims {
+    operation: &'static OperationRule,
     sha256: Option<String>,
     md5: Option<[u8; 16]>,
     checksum: Option<Checksum>,
 }
 
-impl Claims {
-    fn read(operation: &'static Operation, headers: &HeaderMap) -> Result<Self, Refusal> {
+impl DocumentClaims {
+    fn read(operation: &'static OperationRule, headers: &HeaderMap) -> Result<Self, GateRefusal> {
         let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let sha256 = text(&CONTENT_SHA256);
         if sha256.is_some_and(|hash| hash.starts_with("STREAMING-")) {
-            return Err(Refusal::not_implemented("a document is not taken in chunks; send it in one piece"));
+            return Err(GateRefusal::not_implemented(
+                "a document is not taken in chunks; send it in one piece",
+            ));
         }
         let md5 = text(&CONTENT_MD5).map(|text| {
             let bytes = BASE64.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
             bytes.ok_or_else(|| {
-                Refusal::bad("InvalidDigest", "Content-MD5 is not the base64 of an MD5; compute it anew")
+                GateRefusal::bad("InvalidDigest", "Content-MD5 is not the base64 of an MD5; compute it anew")
             })
         });
-        Ok(Claims {
+        Ok(DocumentClaims {
             operation,
             sha256: sha256.filter(|hash| hash.len() == 64).map(str::to_ascii_lowercase),
             md5: md5.transpose()?,
@@ -84,16 +91,19 @@ impl Claims {
         })
     }
 
-    fn check(&self, document: &[u8]) -> Result<(), Refusal> {
+    fn check(&self, document: &[u8]) -> Result<(), GateRefusal> {
         if self.sha256.as_ref().is_some_and(|hash| *hash != hex(&of(ChecksumAlgorithm::Sha256, document))) {
             let words = "The provided 'x-amz-content-sha256' header does not match what was computed.";
             let (stated, computed) =
                 (self.sha256.clone().unwrap_or_default(), hex(&of(ChecksumAlgorithm::Sha256, document)));
             let facts = [("ClientComputedContentSHA256", &*stated), ("S3ComputedContentSHA256", &*computed)];
-            return Err(Refusal::bad("XAmzContentSHA256Mismatch", composed(words, "send it again", &facts)));
+            return Err(GateRefusal::bad(
+                "XAmzContentSHA256Mismatch",
+                composed(words, "send it again", &facts),
+            ));
         }
         let digest = |what: &str| {
-            Refusal::bad("BadDigest", format!("the body's {what} is not the one stated; send it again"))
+            GateRefusal::bad("BadDigest", format!("the body's {what} is not the one stated; send it again"))
         };
         if self.md5.is_some_and(|md5| of(ChecksumAlgorithm::Md5, document) != md5) {
             return Err(digest("MD5"));
@@ -108,7 +118,7 @@ impl Claims {
             None => Ok(()),
             Some(path) => {
                 let message = format!("{} has no element {path} here; leave it out", self.operation.name);
-                Err(Refusal::not_implemented(message))
+                Err(GateRefusal::not_implemented(message))
             }
         }
     }
@@ -123,21 +133,21 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The checksum in a head, of which there may be one.
-fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, Refusal> {
-    crate::s3::stated_checksum(headers).map_err(|text| Refusal::bad("InvalidRequest", text))
+fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, GateRefusal> {
+    crate::s3::stated_checksum(headers).map_err(|text| GateRefusal::bad("InvalidRequest", text))
 }
 
 /// The body as the S3 layer reads it: in one piece, once it is known to be right.
-struct Document {
+struct CheckedDocument {
     inner: s3s::Body,
     read: BytesMut,
-    claims: Claims,
-    complaint: Complaint,
+    claims: DocumentClaims,
+    complaint: DocumentComplaint,
     is_over: bool,
 }
 
-impl Document {
-    fn refuse(&mut self, refusal: Refusal) -> Box<dyn std::error::Error + Send + Sync> {
+impl CheckedDocument {
+    fn refuse(&mut self, refusal: GateRefusal) -> Box<dyn std::error::Error + Send + Sync> {
         let message = refusal.message.clone();
         // The first word counts.
         let _ = self.complaint.0.set(refusal);
@@ -145,7 +155,7 @@ impl Document {
     }
 }
 
-impl Body for Document {
+impl Body for CheckedDocument {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -166,7 +176,7 @@ impl Body for Document {
             if self.read.len() + data.len() > DOCUMENT_BYTES_MAX {
                 self.is_over = true;
                 let message = "the document is larger than 4 MiB; ask for less at a time";
-                let refusal = Refusal::bad("MaxMessageLengthExceeded", message);
+                let refusal = GateRefusal::bad("MaxMessageLengthExceeded", message);
                 return Poll::Ready(Some(Err(self.refuse(refusal))));
             }
             self.read.extend_from_slice(&data);

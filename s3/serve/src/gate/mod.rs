@@ -14,26 +14,26 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
 use percent_encoding::percent_decode_str;
 
 pub(crate) use document::take_document;
-pub(crate) use table::Operation;
-use table::{Permits, Resource, TABLE};
+pub(crate) use table::OperationRule;
+use table::{PathResource, PermittedValues, TABLE};
 
-use crate::domains::Domains;
+use crate::domains::BucketDomains;
 
 /// Why a request goes no further.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct GateRefusal {
     pub(crate) status: StatusCode,
     pub(crate) code: &'static str,
     pub(crate) message: String,
 }
 
-impl Refusal {
+impl GateRefusal {
     fn not_implemented(message: impl Into<String>) -> Self {
-        Refusal { status: StatusCode::NOT_IMPLEMENTED, code: "NotImplemented", message: message.into() }
+        GateRefusal { status: StatusCode::NOT_IMPLEMENTED, code: "NotImplemented", message: message.into() }
     }
 
     fn bad(code: &'static str, message: impl Into<String>) -> Self {
-        Refusal { status: StatusCode::BAD_REQUEST, code, message: message.into() }
+        GateRefusal { status: StatusCode::BAD_REQUEST, code, message: message.into() }
     }
 }
 
@@ -42,7 +42,10 @@ type Parameter<'q> = (Cow<'q, str>, Cow<'q, str>);
 
 /// The operation that is asked for. What a presigned URL says in place of headers is put there.
 /// Errors: it is none, or more is asked than it knows.
-pub(crate) fn admit<B>(request: &mut Request<B>, domains: &Domains) -> Result<&'static Operation, Refusal> {
+pub(crate) fn admit<B>(
+    request: &mut Request<B>,
+    domains: &BucketDomains,
+) -> Result<&'static OperationRule, GateRefusal> {
     let uri = request.uri().clone();
     let parameters = parameters(uri.query().unwrap_or_default())?;
     take_hoisted(&uri, &parameters, request.headers_mut())?;
@@ -57,21 +60,21 @@ pub(crate) fn admit<B>(request: &mut Request<B>, domains: &Domains) -> Result<&'
     let has = |wanted: &str| parameters.iter().any(|(name, value)| name == wanted && !value.is_empty());
     if has("allow-unordered") && has("delimiter") {
         let message = "keys in no order cannot be rolled up; leave allow-unordered or the delimiter out";
-        return Err(Refusal::bad("InvalidArgument", message));
+        return Err(GateRefusal::bad("InvalidArgument", message));
     }
     check_headers(operation, request.method(), headers)?;
     Ok(operation)
 }
 
 /// The parameters of a query. Errors: one is there twice, so that two programs could read it differently.
-fn parameters(query: &str) -> Result<Vec<Parameter<'_>>, Refusal> {
+fn parameters(query: &str) -> Result<Vec<Parameter<'_>>, GateRefusal> {
     let mut parameters: Vec<Parameter<'_>> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (decoded(name)?, decoded(value)?);
         if parameters.iter().any(|(known, _)| *known == name) {
             let message = format!("the query parameter {} is there twice; send it once", shown(&name));
-            return Err(Refusal::bad("InvalidArgument", message));
+            return Err(GateRefusal::bad("InvalidArgument", message));
         }
         parameters.push((name, value));
     }
@@ -79,13 +82,13 @@ fn parameters(query: &str) -> Result<Vec<Parameter<'_>>, Refusal> {
 }
 
 /// Decodes a name or a value as the S3 layer does.
-fn decoded(text: &str) -> Result<Cow<'_, str>, Refusal> {
+fn decoded(text: &str) -> Result<Cow<'_, str>, GateRefusal> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Ok(Cow::Borrowed(text));
     }
     let spaced = text.replace('+', " ");
     let decoded = percent_decode_str(&spaced).decode_utf8();
-    let wrong = |_| Refusal::bad("InvalidURI", "the query is not UTF-8 when decoded; encode it anew");
+    let wrong = |_| GateRefusal::bad("InvalidURI", "the query is not UTF-8 when decoded; encode it anew");
     Ok(Cow::Owned(decoded.map_err(wrong)?.into_owned()))
 }
 
@@ -95,50 +98,50 @@ fn shown(name: &str) -> String {
 }
 
 /// Whose a path is. Encoded slashes divide it as others do: that is how the S3 layer reads it.
-fn resource(headers: &HeaderMap, uri: &Uri, domains: &Domains) -> Resource {
+fn resource(headers: &HeaderMap, uri: &Uri, domains: &BucketDomains) -> PathResource {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| uri.authority().map(|authority| authority.as_str()));
     let is_in_host = host.is_some_and(|host| domains.bucket_of(host).is_some());
     let path = uri.path().strip_prefix('/').unwrap_or(uri.path());
     if is_in_host {
-        return if path.is_empty() { Resource::Bucket } else { Resource::Object };
+        return if path.is_empty() { PathResource::Bucket } else { PathResource::Object };
     }
     let slash = path.bytes().position(|byte| byte == b'/').map(|at| (at, 1));
     let encoded = path.find("%2F").or_else(|| path.find("%2f")).map(|at| (at, 3));
     match slash.into_iter().chain(encoded).min() {
-        None if path.is_empty() => Resource::Service,
-        Some((at, length)) if at + length < path.len() => Resource::Object,
-        _ => Resource::Bucket,
+        None if path.is_empty() => PathResource::Service,
+        Some((at, length)) if at + length < path.len() => PathResource::Object,
+        _ => PathResource::Bucket,
     }
 }
 
 /// The operation with the most selectors that are all there. Errors: the method is none of the resource's.
 fn select(
     method: &Method,
-    resource: Resource,
+    resource: PathResource,
     parameters: &[Parameter<'_>],
     headers: &HeaderMap,
-) -> Result<&'static Operation, Refusal> {
+) -> Result<&'static OperationRule, GateRefusal> {
     let says = |(name, value): &(&str, Option<&str>)| {
         parameters.iter().any(|(known, said)| known == name && value.is_none_or(|value| said == value))
     };
-    let is_meant = |operation: &&Operation| {
+    let is_meant = |operation: &&OperationRule| {
         operation.selecting_parameters.iter().all(says)
             && operation.selecting_headers.iter().all(|name| headers.contains_key(*name))
     };
     TABLE.of(resource, method.as_str()).iter().find(is_meant).ok_or_else(|| {
         let named = parameters.first().map_or(String::new(), |(name, _)| format!(" with {}", shown(name)));
         let what = match resource {
-            Resource::Service => "the service",
-            Resource::Bucket => "a bucket",
-            Resource::Object => "an object",
+            PathResource::Service => "the service",
+            PathResource::Bucket => "a bucket",
+            PathResource::Object => "an object",
         };
         let message = format!("S3 has no {method} of {what}{named}; look up the operation");
-        Refusal::not_implemented(message)
+        GateRefusal::not_implemented(message)
     })
 }
 
-fn check_parameters(operation: &Operation, parameters: &[Parameter<'_>]) -> Result<(), Refusal> {
+fn check_parameters(operation: &OperationRule, parameters: &[Parameter<'_>]) -> Result<(), GateRefusal> {
     for (name, value) in parameters {
         let is_permitted = match operation.parameter(name) {
             Some(permits) => permits.is_met_by(value),
@@ -148,7 +151,7 @@ fn check_parameters(operation: &Operation, parameters: &[Parameter<'_>]) -> Resu
         if !is_permitted {
             let (name, operation) = (shown(name), operation.name);
             let message = format!("{operation} has no query parameter {name} here; leave it out");
-            return Err(Refusal::not_implemented(message));
+            return Err(GateRefusal::not_implemented(message));
         }
     }
     Ok(())
@@ -158,7 +161,7 @@ fn check_parameters(operation: &Operation, parameters: &[Parameter<'_>]) -> Resu
 const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
-fn check_headers(operation: &Operation, method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_headers(operation: &OperationRule, method: &Method, headers: &HeaderMap) -> Result<(), GateRefusal> {
     for name in headers.keys() {
         let is_of_amazon = name.as_str().starts_with("x-amz-");
         let changes = !method.is_safe() && (CONDITIONS.contains(name) || *name == header::CONTENT_RANGE);
@@ -169,29 +172,29 @@ fn check_headers(operation: &Operation, method: &Method, headers: &HeaderMap) ->
         if permits.is_none() && is_of_amazon && TABLE.is_harmless_header(name.as_str()) {
             continue;
         }
-        check_header(operation, name, permits.unwrap_or(&Permits::Nothing), headers)?;
+        check_header(operation, name, permits.unwrap_or(&PermittedValues::Nothing), headers)?;
     }
     Ok(())
 }
 
 fn check_header(
-    operation: &Operation,
+    operation: &OperationRule,
     name: &HeaderName,
-    permits: &Permits,
+    permits: &PermittedValues,
     headers: &HeaderMap,
-) -> Result<(), Refusal> {
+) -> Result<(), GateRefusal> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().map_or("", |value| value.to_str().unwrap_or_default());
     if values.next().is_some() && !may_be_repeated(name.as_str()) {
         let message = format!("the header {name} is there twice; send it once");
-        return Err(Refusal::bad("InvalidArgument", message));
+        return Err(GateRefusal::bad("InvalidArgument", message));
     }
     if permits.is_met_by(value) {
         return Ok(());
     }
     let operation = operation.name;
-    Err(Refusal::not_implemented(match permits {
-        Permits::Values(known) => {
+    Err(GateRefusal::not_implemented(match permits {
+        PermittedValues::Values(known) => {
             let known = known.join(" or ");
             format!("{operation} takes no {name} but {known} here; change it, or leave it out")
         }
@@ -213,13 +216,13 @@ fn is_hoisted(name: &str) -> bool {
 
 /// Presigned URLs of some clients hold headers as parameters, and S3 takes them from there. Errors: a
 /// header says something else, or the URL is not presigned.
-fn take_hoisted(uri: &Uri, parameters: &[Parameter<'_>], headers: &mut HeaderMap) -> Result<(), Refusal> {
+fn take_hoisted(uri: &Uri, parameters: &[Parameter<'_>], headers: &mut HeaderMap) -> Result<(), GateRefusal> {
     for (name, value) in parameters.iter().filter(|(name, _)| is_hoisted(name)) {
         let is_presigned = uri.query().is_some_and(|query| query.contains("X-Amz-Signature="));
         let header = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_str(value).ok());
         let refused = || {
             let message = format!("the query parameter {} is a header of S3; send it as one", shown(name));
-            Refusal::not_implemented(message)
+            GateRefusal::not_implemented(message)
         };
         let (header, value) = header.filter(|_| is_presigned).ok_or_else(refused)?;
         match headers.get(&header) {

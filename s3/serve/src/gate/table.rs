@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 /// Whose the path of a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Resource {
+pub(super) enum PathResource {
     Service,
     Bucket,
     Object,
@@ -12,58 +12,58 @@ pub(super) enum Resource {
 
 /// An operation, with all that may be said in a request for it.
 #[derive(Debug)]
-pub(crate) struct Operation {
+pub(crate) struct OperationRule {
     pub(crate) name: &'static str,
     pub(super) method: &'static str,
-    pub(super) resource: Resource,
+    pub(super) resource: PathResource,
     pub(crate) is_offered: bool,
     /// Parameters that tell it from others; some have one value only.
     pub(super) selecting_parameters: Vec<(&'static str, Option<&'static str>)>,
     pub(super) selecting_headers: Vec<&'static str>,
-    parameters: Vec<Word>,
-    headers: Vec<Word>,
+    parameters: Vec<ParameterRule>,
+    headers: Vec<ParameterRule>,
     /// Paths of the elements of its document, if it takes one.
     pub(super) elements: Vec<&'static str>,
 }
 
 /// What may be asked by a name.
 #[derive(Clone, Debug)]
-struct Word {
+struct ParameterRule {
     /// Without the asterisk of a name that stands for many.
     name: &'static str,
     is_prefix: bool,
-    permits: Permits,
+    permits: PermittedValues,
 }
 
 /// What a parameter or a header may say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Permits {
+pub(super) enum PermittedValues {
     Anything,
     Values(Vec<&'static str>),
     Nothing,
 }
 
-impl Permits {
+impl PermittedValues {
     pub(super) fn is_met_by(&self, value: &str) -> bool {
         match self {
-            Permits::Anything => true,
-            Permits::Values(known) => known.contains(&value),
-            Permits::Nothing => false,
+            PermittedValues::Anything => true,
+            PermittedValues::Values(known) => known.contains(&value),
+            PermittedValues::Nothing => false,
         }
     }
 }
 
-impl Operation {
+impl OperationRule {
     /// What its parameter `name` may say; `None` if it has no such parameter.
-    pub(super) fn parameter(&self, name: &str) -> Option<&Permits> {
+    pub(super) fn parameter(&self, name: &str) -> Option<&PermittedValues> {
         let is_selecting = self.selecting_parameters.iter().any(|(known, _)| *known == name);
-        if is_selecting { Some(&Permits::Anything) } else { find(&self.parameters, name) }
+        if is_selecting { Some(&PermittedValues::Anything) } else { find(&self.parameters, name) }
     }
 
     /// The same for a header, whose name is in lower case.
-    pub(super) fn header(&self, name: &str) -> Option<&Permits> {
+    pub(super) fn header(&self, name: &str) -> Option<&PermittedValues> {
         let is_selecting = self.selecting_headers.contains(&name);
-        if is_selecting { Some(&Permits::Anything) } else { find(&self.headers, name) }
+        if is_selecting { Some(&PermittedValues::Anything) } else { find(&self.headers, name) }
     }
 
     /// Whether its document may have an element there.
@@ -82,25 +82,27 @@ impl Operation {
     }
 }
 
-fn find<'w>(words: &'w [Word], name: &str) -> Option<&'w Permits> {
-    let is = |word: &&Word| if word.is_prefix { name.starts_with(word.name) } else { name == word.name };
+fn find<'w>(words: &'w [ParameterRule], name: &str) -> Option<&'w PermittedValues> {
+    let is =
+        |word: &&ParameterRule| if word.is_prefix { name.starts_with(word.name) } else { name == word.name };
     words.iter().find(is).map(|word| &word.permits)
 }
 
 /// All operations, and what is harmless with each of them.
-pub(super) struct Table {
+pub(super) struct OperationTable {
     /// Of each resource and method together; those with more selectors come first.
-    operations: Vec<Operation>,
-    harmless_parameters: Vec<Word>,
-    harmless_headers: Vec<Word>,
+    operations: Vec<OperationRule>,
+    harmless_parameters: Vec<ParameterRule>,
+    harmless_headers: Vec<ParameterRule>,
 }
 
 /// The table of this gateway.
-pub(super) static TABLE: LazyLock<Table> = LazyLock::new(|| Table::read(include_str!("operations.txt")));
+pub(super) static TABLE: LazyLock<OperationTable> =
+    LazyLock::new(|| OperationTable::read(include_str!("operations.txt")));
 
-impl Table {
+impl OperationTable {
     /// The operations of a resource by one method.
-    pub(super) fn of(&self, resource: Resource, method: &str) -> &[Operation] {
+    pub(super) fn of(&self, resource: PathResource, method: &str) -> &[OperationRule] {
         let start =
             self.operations.partition_point(|known| (known.resource, known.method) < (resource, method));
         let rest = &self.operations[start..];
@@ -129,7 +131,7 @@ impl Table {
         operations.sort_by_key(|operation| {
             (operation.resource, operation.method, std::cmp::Reverse(operation.selectors()))
         });
-        Table {
+        OperationTable {
             operations,
             harmless_parameters: words("@harmless-parameters"),
             harmless_headers: words("@harmless-headers"),
@@ -137,7 +139,7 @@ impl Table {
     }
 }
 
-fn read_operation(row: &'static str, words: &impl Fn(&'static str) -> Vec<Word>) -> Operation {
+fn read_operation(row: &'static str, words: &impl Fn(&'static str) -> Vec<ParameterRule>) -> OperationRule {
     let mut columns = row.split('|');
     let (what, parameters, headers) = (columns.next(), columns.next(), columns.next());
     let elements = columns.next().unwrap_or_default();
@@ -150,14 +152,14 @@ fn read_operation(row: &'static str, words: &impl Fn(&'static str) -> Vec<Word>)
     };
     let method = next();
     let resource = match next() {
-        "service" => Resource::Service,
-        "bucket" => Resource::Bucket,
-        "object" => Resource::Object,
+        "service" => PathResource::Service,
+        "bucket" => PathResource::Bucket,
+        "object" => PathResource::Object,
         other => panic!("{other} is no resource"),
     };
     let (name, selector) = (next(), next());
     let (parameters_named, headers_named) = read_selector(selector);
-    Operation {
+    OperationRule {
         name,
         method,
         resource,
@@ -188,7 +190,7 @@ fn read_selector(text: &'static str) -> Selector {
     (parameters, headers)
 }
 
-fn read_words(text: &'static str, groups: &[(&'static str, &'static str)], words: &mut Vec<Word>) {
+fn read_words(text: &'static str, groups: &[(&'static str, &'static str)], words: &mut Vec<ParameterRule>) {
     for word in text.split_ascii_whitespace() {
         if word.starts_with('@') {
             let group = groups.iter().find(|(name, _)| *name == word);
@@ -197,12 +199,12 @@ fn read_words(text: &'static str, groups: &[(&'static str, &'static str)], words
             continue;
         }
         let (name, permits) = match (word.strip_prefix('-'), word.split_once('=')) {
-            (Some(name), _) => (name, Permits::Nothing),
-            (None, Some((name, values))) => (name, Permits::Values(values.split(',').collect())),
-            (None, None) => (word, Permits::Anything),
+            (Some(name), _) => (name, PermittedValues::Nothing),
+            (None, Some((name, values))) => (name, PermittedValues::Values(values.split(',').collect())),
+            (None, None) => (word, PermittedValues::Anything),
         };
         let start = name.strip_suffix('*');
-        words.push(Word { name: start.unwrap_or(name), is_prefix: start.is_some(), permits });
+        words.push(ParameterRule { name: start.unwrap_or(name), is_prefix: start.is_some(), permits });
     }
 }
 
@@ -210,14 +212,14 @@ fn read_words(text: &'static str, groups: &[(&'static str, &'static str)], words
 mod tests {
     use super::*;
 
-    fn named(name: &str) -> &'static Operation {
+    fn named(name: &str) -> &'static OperationRule {
         TABLE.operations.iter().find(|operation| operation.name == name).expect(name)
     }
 
     #[test]
     fn a_row_is_read_whole() {
         let part = named("UploadPartCopy");
-        assert_eq!((part.method, part.resource, part.is_offered), ("PUT", Resource::Object, true));
+        assert_eq!((part.method, part.resource, part.is_offered), ("PUT", PathResource::Object, true));
         assert_eq!(part.selecting_parameters, [("partNumber", None), ("uploadId", None)]);
         assert_eq!(part.selecting_headers, ["x-amz-copy-source"]);
         assert_eq!(named("ListObjectsV2").selecting_parameters, [("list-type", Some("2"))]);
@@ -228,20 +230,20 @@ mod tests {
     #[test]
     fn words_say_what_they_permit() {
         let put = named("PutObject");
-        assert_eq!(put.header("x-amz-meta-colour"), Some(&Permits::Anything));
-        assert_eq!(put.header("x-amz-website-redirect-location"), Some(&Permits::Nothing));
+        assert_eq!(put.header("x-amz-meta-colour"), Some(&PermittedValues::Anything));
+        assert_eq!(put.header("x-amz-website-redirect-location"), Some(&PermittedValues::Nothing));
         assert!(put.header("x-amz-storage-class").unwrap().is_met_by("STANDARD"));
         assert!(!put.header("x-amz-storage-class").unwrap().is_met_by("GLACIER"));
-        assert_eq!(put.header("x-amz-checksum-sha512"), Some(&Permits::Anything));
+        assert_eq!(put.header("x-amz-checksum-sha512"), Some(&PermittedValues::Anything));
         assert_eq!(put.header("x-amz-rename-source"), None);
-        assert_eq!(named("GetObject").parameter("response-expires"), Some(&Permits::Anything));
+        assert_eq!(named("GetObject").parameter("response-expires"), Some(&PermittedValues::Anything));
     }
 
     /// Otherwise one would never be found.
     #[test]
     fn no_two_operations_are_selected_alike() {
         for (at, one) in TABLE.operations.iter().enumerate() {
-            let is_alike = |other: &&Operation| {
+            let is_alike = |other: &&OperationRule| {
                 (one.method, one.resource, &one.selecting_parameters, &one.selecting_headers)
                     == (other.method, other.resource, &other.selecting_parameters, &other.selecting_headers)
             };

@@ -2,8 +2,8 @@
 
 use crate::gate::*;
 
-fn asked(request: http::request::Builder) -> Result<&'static Operation, Refusal> {
-    let domains = Domains::new(&["s3.example".to_owned()]).unwrap();
+fn asked(request: http::request::Builder) -> Result<&'static OperationRule, GateRefusal> {
+    let domains = BucketDomains::new(&["s3.example".to_owned()]).unwrap();
     admit(&mut request.body(()).unwrap(), &domains)
 }
 
@@ -95,7 +95,7 @@ fn a_bucket_may_stand_in_the_host() {
 /// Some clients put headers into the URLs that they presign.
 #[test]
 fn headers_in_a_presigned_url_are_headers() {
-    let domains = Domains::none();
+    let domains = BucketDomains::none();
     let target = "/b/k?X-Amz-Signature=1&x-amz-meta-colour=dark%20red&X-Amz-Acl=private";
     let mut request = Request::put(target).body(()).unwrap();
     assert_eq!(admit(&mut request, &domains).unwrap().name, "PutObject");

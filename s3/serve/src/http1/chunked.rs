@@ -1,6 +1,6 @@
 //! The chunked transfer coding (RFC 9112 section 7.1): bytes in, content out.
 
-use crate::http1::head::Refusal;
+use crate::http1::head::MessageRefusal;
 
 /// The most bytes of a chunk's size line; nobody needs more than a size and a short extension.
 const SIZE_LINE_BYTES_MAX: usize = 256;
@@ -9,13 +9,13 @@ const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
 /// Where in a chunked body the next byte stands.
 #[derive(Debug, Default)]
-pub(crate) struct Decoder {
-    state: State,
+pub(crate) struct ChunkDecoder {
+    state: ChunkState,
     trailer_bytes: usize,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum ChunkState {
     #[default]
     Size,
     Data(u64),
@@ -27,7 +27,7 @@ enum State {
 
 /// What the bytes at hand begin with.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ChunkStep {
     /// Framing, to be skipped.
     Skip(usize),
     /// A trailer and the end of its line.
@@ -40,94 +40,94 @@ pub(crate) enum Step {
     More,
 }
 
-impl Decoder {
+impl ChunkDecoder {
     /// Says what `bytes` begin with, at most `data_max` bytes of content; the caller takes that many
     /// off before it asks again. Errors: framing that is not exactly the RFC's.
-    pub(crate) fn step(&mut self, bytes: &[u8], data_max: usize) -> Result<Step, Refusal> {
+    pub(crate) fn step(&mut self, bytes: &[u8], data_max: usize) -> Result<ChunkStep, MessageRefusal> {
         match self.state {
-            State::Done => Ok(Step::End),
-            State::Size => self.size(bytes),
-            State::Data(left) => Ok(self.data(left, bytes.len().min(data_max))),
-            State::DataEnd => self.data_end(bytes),
-            State::Trailers => self.trailer(bytes),
+            ChunkState::Done => Ok(ChunkStep::End),
+            ChunkState::Size => self.size(bytes),
+            ChunkState::Data(left) => Ok(self.data(left, bytes.len().min(data_max))),
+            ChunkState::DataEnd => self.data_end(bytes),
+            ChunkState::Trailers => self.trailer(bytes),
         }
     }
 
     /// Whether the last byte of the body has been taken.
     pub(crate) fn is_done(&self) -> bool {
-        matches!(self.state, State::Done)
+        matches!(self.state, ChunkState::Done)
     }
 
-    fn size(&mut self, bytes: &[u8]) -> Result<Step, Refusal> {
-        let Some(line) = line(bytes, SIZE_LINE_BYTES_MAX)? else { return Ok(Step::More) };
+    fn size(&mut self, bytes: &[u8]) -> Result<ChunkStep, MessageRefusal> {
+        let Some(line) = line(bytes, SIZE_LINE_BYTES_MAX)? else { return Ok(ChunkStep::More) };
         let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
         let (size, extension) = line.split_at(digits);
         let is_extension = extension.trim_ascii_start().first().is_none_or(|&byte| byte == b';');
         let is_blank_only = !extension.is_empty() && extension.trim_ascii().is_empty();
         if size.is_empty() || size.len() > 15 || !is_extension || is_blank_only {
-            return Err(Refusal::bad("a chunk's size is not a hexadecimal number"));
+            return Err(MessageRefusal::bad("a chunk's size is not a hexadecimal number"));
         }
         let size = size.iter().fold(0, |sum, &digit| sum * 16 + u64::from(hex_value(digit)));
-        self.state = if size == 0 { State::Trailers } else { State::Data(size) };
-        Ok(Step::Skip(line.len() + 2))
+        self.state = if size == 0 { ChunkState::Trailers } else { ChunkState::Data(size) };
+        Ok(ChunkStep::Skip(line.len() + 2))
     }
 
-    fn data(&mut self, left: u64, available: usize) -> Step {
+    fn data(&mut self, left: u64, available: usize) -> ChunkStep {
         let taken = left.min(available as u64);
         if taken == 0 {
-            return Step::More;
+            return ChunkStep::More;
         }
-        self.state = if taken == left { State::DataEnd } else { State::Data(left - taken) };
-        Step::Data(taken as usize)
+        self.state = if taken == left { ChunkState::DataEnd } else { ChunkState::Data(left - taken) };
+        ChunkStep::Data(taken as usize)
     }
 
-    fn data_end(&mut self, bytes: &[u8]) -> Result<Step, Refusal> {
+    fn data_end(&mut self, bytes: &[u8]) -> Result<ChunkStep, MessageRefusal> {
         match bytes {
             [b'\r', b'\n', ..] => {
-                self.state = State::Size;
-                Ok(Step::Skip(2))
+                self.state = ChunkState::Size;
+                Ok(ChunkStep::Skip(2))
             }
-            [] | [b'\r'] => Ok(Step::More),
-            _ => Err(Refusal::bad("a chunk is longer than its size says")),
+            [] | [b'\r'] => Ok(ChunkStep::More),
+            _ => Err(MessageRefusal::bad("a chunk is longer than its size says")),
         }
     }
 
     /// Whether all content was there, though not the end of what may follow it.
     pub(crate) fn is_behind_data(&self) -> bool {
-        matches!(self.state, State::Trailers)
+        matches!(self.state, ChunkState::Trailers)
     }
 
     /// The last line is empty.
-    fn trailer(&mut self, bytes: &[u8]) -> Result<Step, Refusal> {
+    fn trailer(&mut self, bytes: &[u8]) -> Result<ChunkStep, MessageRefusal> {
         let Some(line) = line(bytes, TRAILER_BYTES_MAX.saturating_sub(self.trailer_bytes))? else {
-            return Ok(Step::More);
+            return Ok(ChunkStep::More);
         };
         if line.is_empty() {
-            self.state = State::Done;
-            return Ok(Step::Skip(2));
+            self.state = ChunkState::Done;
+            return Ok(ChunkStep::Skip(2));
         }
         let name = line.split(|&byte| byte == b':').next().unwrap_or_default();
         let is_header = name.len() < line.len() && !name.is_empty() && name.iter().all(is_token);
         if !is_header {
-            return Err(Refusal::bad("a trailer is not a header"));
+            return Err(MessageRefusal::bad("a trailer is not a header"));
         }
         self.trailer_bytes += line.len() + 2;
-        Ok(Step::Trailer(line.len() + 2))
+        Ok(ChunkStep::Trailer(line.len() + 2))
     }
 }
 
 /// The line that `bytes` begin with, without its end. Errors: too long, or ended by half an end.
-fn line(bytes: &[u8], bytes_max: usize) -> Result<Option<&[u8]>, Refusal> {
+fn line(bytes: &[u8], bytes_max: usize) -> Result<Option<&[u8]>, MessageRefusal> {
     let seen = &bytes[..bytes.len().min(bytes_max)];
     let control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
     match seen.iter().position(control) {
-        Some(at) if bytes[at] != b'\r' => Err(Refusal::bad("a control character between chunks")),
+        Some(at) if bytes[at] != b'\r' => Err(MessageRefusal::bad("a control character between chunks")),
         Some(at) => match bytes.get(at + 1) {
             None => Ok(None),
             Some(b'\n') => Ok(Some(&bytes[..at])),
-            Some(_) => Err(Refusal::bad("a carriage return alone between chunks")),
+            Some(_) => Err(MessageRefusal::bad("a carriage return alone between chunks")),
         },
-        None if seen.len() == bytes_max => Err(Refusal::bad("a line between chunks is too long")),
+        None if seen.len() == bytes_max => Err(MessageRefusal::bad("a line between chunks is too long")),
         None => Ok(None),
     }
 }
@@ -149,15 +149,17 @@ mod tests {
     use super::*;
 
     /// Feeds `bytes` in pieces of `piece`; the content, and what is left behind the body's end.
-    fn decode(bytes: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>), Option<Refusal>> {
-        let (mut decoder, mut content, mut at_hand) = (Decoder::default(), Vec::new(), Vec::new());
+    fn decode(bytes: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>), Option<MessageRefusal>> {
+        let (mut decoder, mut content, mut at_hand) = (ChunkDecoder::default(), Vec::new(), Vec::new());
         let mut pieces = bytes.chunks(piece);
         loop {
             match decoder.step(&at_hand, 1 + piece * 2).map_err(Some)? {
-                Step::Skip(count) | Step::Trailer(count) => drop(at_hand.drain(..count)),
-                Step::Data(count) => content.extend(at_hand.drain(..count)),
-                Step::End => return Ok((content, [at_hand, pieces.flatten().copied().collect()].concat())),
-                Step::More => at_hand.extend_from_slice(pieces.next().ok_or(None)?),
+                ChunkStep::Skip(count) | ChunkStep::Trailer(count) => drop(at_hand.drain(..count)),
+                ChunkStep::Data(count) => content.extend(at_hand.drain(..count)),
+                ChunkStep::End => {
+                    return Ok((content, [at_hand, pieces.flatten().copied().collect()].concat()));
+                }
+                ChunkStep::More => at_hand.extend_from_slice(pieces.next().ok_or(None)?),
             }
         }
     }

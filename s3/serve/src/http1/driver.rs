@@ -12,17 +12,17 @@ use bytes::Bytes;
 use http::header::ALT_SVC;
 use http::{Request, Response, StatusCode};
 
-use crate::answer::{self, Reply, Shared};
-use crate::connection::Socket;
-use crate::gateway::Stopped;
-use crate::http1::fast_lane::Taken;
-use crate::http1::head::{Framing, HEADERS_MAX, Head, Refusal, parse};
-use crate::http1::incoming::{Incoming, Lent, RequestBody, take_back};
-use crate::http1::outgoing::{Form, Outgoing};
-use crate::http1::wire::Wire;
-use crate::monitor::{self, Ending, TIMING_WANTED, Trace};
-use crate::s3::Upload;
-use crate::unsigned::Caller;
+use crate::answer::{self, GatewayState, PreparedBody};
+use crate::connection::ClientSocket;
+use crate::gateway::StopReceiver;
+use crate::http1::fast_lane::FastOutcome;
+use crate::http1::head::{HEADERS_MAX, MessageRefusal, RequestFraming, RequestHead, parse};
+use crate::http1::incoming::{IncomingBody, Lent, RequestBody, take_back};
+use crate::http1::outgoing::{OutgoingResponse, ResponseForm};
+use crate::http1::wire::BufferedSocket;
+use crate::monitor::{self, RequestTrace, ResponseEnding, TIMING_WANTED};
+use crate::s3::ObjectUpload;
+use crate::unsigned::ConnectionPeer;
 
 /// The start of HTTP/2 from a client that knows beforehand what is spoken here (RFC 9113 section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -31,14 +31,14 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The socket comes back, with all that was read from it, where the client begins with HTTP/2.
 /// Errors: the connection ended early; `UnexpectedEof` because an object did.
 pub(crate) async fn serve(
-    socket: Socket,
+    socket: ClientSocket,
     ahead: Vec<u8>,
-    caller: &Caller,
-    shared: &Shared,
-    stopped: Stopped,
-) -> io::Result<Option<(Socket, Vec<u8>)>> {
-    let mut wire = Wire::new(socket, ahead, shared.limits.stall_timeout);
-    let driver = Driver { shared, caller, stopped: stopped.clone() };
+    caller: &ConnectionPeer,
+    shared: &GatewayState,
+    stopped: StopReceiver,
+) -> io::Result<Option<(ClientSocket, Vec<u8>)>> {
+    let mut wire = BufferedSocket::new(socket, ahead, shared.limits.stall_timeout);
+    let driver = ConnectionDriver { shared, caller, stopped: stopped.clone() };
     let mut stop = pin!(stopped.over());
     if driver.begins_with_http2(&mut wire, stop.as_mut()).await? {
         return Ok(Some(wire.into_parts()));
@@ -46,62 +46,66 @@ pub(crate) async fn serve(
     driver.run(wire, stop.as_mut()).await.map(|()| None)
 }
 
-struct Driver<'s> {
-    shared: &'s Shared,
-    caller: &'s Caller,
-    stopped: Stopped,
+struct ConnectionDriver<'s> {
+    shared: &'s GatewayState,
+    caller: &'s ConnectionPeer,
+    stopped: StopReceiver,
 }
 
 /// What comes next on a connection.
-enum Next {
-    Request(Received),
-    Answered(Answered),
-    Refused(Refusal),
+enum NextMessage {
+    Request(ReceivedRequest),
+    Answered(PreparedResponse),
+    Refused(MessageRefusal),
     Closed,
 }
 
 /// A request whose head has been taken off the socket.
-struct Received {
-    work: Work,
-    framing: Framing,
+struct ReceivedRequest {
+    work: RequestWork,
+    framing: RequestFraming,
     keep_alive: bool,
     expects_continue: bool,
-    form: Form,
-    trace: Trace,
+    form: ResponseForm,
+    trace: RequestTrace,
     wants_timing: bool,
 }
 
 /// What is to be done for a request.
-enum Work {
+enum RequestWork {
     /// All that has no faster way.
     Common(Request<()>),
-    Upload(Box<Upload>),
+    Upload(Box<ObjectUpload>),
 }
 
 /// A request that is answered already, for the most part.
-struct Answered {
-    outgoing: Outgoing,
+struct PreparedResponse {
+    outgoing: OutgoingResponse,
     keep_alive: bool,
-    form: Form,
-    trace: Trace,
+    form: ResponseForm,
+    trace: RequestTrace,
 }
 
-impl Driver<'_> {
-    async fn run(&self, mut wire: Wire, mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<()> {
+impl ConnectionDriver<'_> {
+    async fn run(
+        &self,
+        mut wire: BufferedSocket,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
+    ) -> io::Result<()> {
         loop {
             wire.settle()?;
             let again = match self.next(&mut wire, stop.as_mut()).await? {
-                Next::Request(received) => self.exchange(wire, received).await?,
-                Next::Answered(Answered { outgoing, keep_alive, form, trace }) => {
+                NextMessage::Request(received) => self.exchange(wire, received).await?,
+                NextMessage::Answered(PreparedResponse { outgoing, keep_alive, form, trace }) => {
                     let goes_on = keep_alive && !self.stopped.is_stopped();
                     self.send(outgoing, &mut wire, goes_on, form, &trace).await?;
                     go_on_or_close(wire, goes_on).await
                 }
-                Next::Refused(refusal) => {
+                NextMessage::Refused(refusal) => {
                     refuse(wire, refusal).await?;
                     None
                 }
-                Next::Closed => go_on_or_close(wire, false).await,
+                NextMessage::Closed => go_on_or_close(wire, false).await,
             };
             match again {
                 Some(back) => wire = back,
@@ -113,7 +117,7 @@ impl Driver<'_> {
     /// Whether the first bytes of a connection are HTTP/2's.
     async fn begins_with_http2(
         &self,
-        wire: &mut Wire,
+        wire: &mut BufferedSocket,
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) -> io::Result<bool> {
         loop {
@@ -134,16 +138,24 @@ impl Driver<'_> {
     }
 
     /// Waits for a whole head; between requests the wait ends when the gateway is told to stop.
-    async fn next(&self, wire: &mut Wire, mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<Next> {
+    async fn next(
+        &self,
+        wire: &mut BufferedSocket,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
+    ) -> io::Result<NextMessage> {
         loop {
             if let Some(next) = self.received(wire) {
                 wire.end_wait();
                 return Ok(next);
             }
             match self.read_more(wire, stop.as_mut()).await {
-                Ok(0) => return Ok(Next::Closed),
+                Ok(0) => return Ok(NextMessage::Closed),
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    return Ok(if wire.ahead().is_empty() { Next::Closed } else { Next::Refused(TOO_SLOW) });
+                    return Ok(if wire.ahead().is_empty() {
+                        NextMessage::Closed
+                    } else {
+                        NextMessage::Refused(TOO_SLOW)
+                    });
                 }
                 read => read?,
             };
@@ -153,7 +165,7 @@ impl Driver<'_> {
     /// Waits for more of a head; 0 at its end, or when the gateway stops before its first byte.
     async fn read_more(
         &self,
-        wire: &mut Wire,
+        wire: &mut BufferedSocket,
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) -> io::Result<usize> {
         let timeout = self.shared.limits.header_timeout;
@@ -168,7 +180,7 @@ impl Driver<'_> {
     }
 
     /// The request at the start of what was read, once its head is whole.
-    fn received(&self, wire: &mut Wire) -> Option<Next> {
+    fn received(&self, wire: &mut BufferedSocket) -> Option<NextMessage> {
         if wire.ahead().is_empty() {
             return None;
         }
@@ -177,31 +189,31 @@ impl Driver<'_> {
         let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
         let (head, length) = match parse(wire.ahead(), &mut room, limits.head_bytes_max) {
             Ok(parsed) => parsed?,
-            Err(refusal) => return Some(Next::Refused(refusal)),
+            Err(refusal) => return Some(NextMessage::Refused(refusal)),
         };
-        if matches!(head.framing, Framing::Length(bytes) if bytes > limits.body_bytes_max) {
-            return Some(Next::Refused(TOO_LARGE));
+        if matches!(head.framing, RequestFraming::Length(bytes) if bytes > limits.body_bytes_max) {
+            return Some(NextMessage::Refused(TOO_LARGE));
         }
-        let form = Form { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
+        let form = ResponseForm { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
         let trace = shared.monitor.start(head.method, head.target, self.caller, start);
         let wants_timing =
             head.headers.iter().any(|header| header.name.eq_ignore_ascii_case(TIMING_WANTED.as_str()));
         let work = match shared.fast_lane.take(&head, self.caller, &trace) {
-            Some(Taken::Answered(mut outgoing)) => {
+            Some(FastOutcome::Answered(mut outgoing)) => {
                 if wants_timing {
                     add_timing(&mut outgoing, &trace);
                 }
                 let keep_alive = head.keep_alive;
                 wire.consume(length);
-                return Some(Next::Answered(Answered { outgoing, keep_alive, form, trace }));
+                return Some(NextMessage::Answered(PreparedResponse { outgoing, keep_alive, form, trace }));
             }
-            Some(Taken::Upload(upload)) => Work::Upload(upload),
+            Some(FastOutcome::Upload(upload)) => RequestWork::Upload(upload),
             None => match self.common(&head, &wire.ahead()[..length], &trace) {
-                Ok(request) => Work::Common(request),
-                Err(refusal) => return Some(Next::Refused(refusal)),
+                Ok(request) => RequestWork::Common(request),
+                Err(refusal) => return Some(NextMessage::Refused(refusal)),
             },
         };
-        let received = Received {
+        let received = ReceivedRequest {
             framing: head.framing,
             keep_alive: head.keep_alive,
             expects_continue: head.expects_continue,
@@ -211,28 +223,34 @@ impl Driver<'_> {
             work,
         };
         wire.consume(length);
-        Some(Next::Request(received))
+        Some(NextMessage::Request(received))
     }
 
     /// A request as the S3 layer takes it, from `source`. Errors: it is none.
-    fn common(&self, head: &Head<'_>, source: &[u8], trace: &Trace) -> Result<Request<()>, Refusal> {
+    fn common(
+        &self,
+        head: &RequestHead<'_>,
+        source: &[u8],
+        trace: &RequestTrace,
+    ) -> Result<Request<()>, MessageRefusal> {
         let request = head.to_request(source).inspect_err(|refusal| {
             let status = refusal.status;
-            let ending = Ending { status, body_bytes: None, ready: Instant::now(), is_complete: true };
+            let ending =
+                ResponseEnding { status, body_bytes: None, ready: Instant::now(), is_complete: true };
             self.shared.monitor.finish(trace, &ending);
         })?;
-        trace.parsed(if let Framing::Length(bytes) = head.framing { bytes } else { 0 });
+        trace.parsed(if let RequestFraming::Length(bytes) = head.framing { bytes } else { 0 });
         Ok(request)
     }
 
     /// Sends an answer, and takes note of its end.
     async fn send(
         &self,
-        mut outgoing: Outgoing,
-        wire: &mut Wire,
+        mut outgoing: OutgoingResponse,
+        wire: &mut BufferedSocket,
         keep_alive: bool,
-        form: Form,
-        trace: &Trace,
+        form: ResponseForm,
+        trace: &RequestTrace,
     ) -> io::Result<()> {
         if let Some(elsewhere) = self.shared.http3.as_ref().and_then(|value| value.to_str().ok()) {
             outgoing.add_header(ALT_SVC.as_str(), elsewhere);
@@ -241,27 +259,32 @@ impl Driver<'_> {
         outgoing.add_header(monitor::HOST_ID.as_str(), self.shared.monitor.ids.host_text());
         let (status, body_bytes, ready) = (outgoing.status, outgoing.body_bytes, Instant::now());
         let sent = outgoing.send(wire, keep_alive, form).await;
-        let ending = Ending { status, body_bytes, ready, is_complete: sent.is_ok() };
+        let ending = ResponseEnding { status, body_bytes, ready, is_complete: sent.is_ok() };
         self.shared.monitor.finish(trace, &ending);
         sent
     }
 
     /// Answers a request; the socket comes back if the connection goes on.
-    async fn exchange(&self, wire: Wire, received: Received) -> io::Result<Option<Wire>> {
-        let Received { work, framing, keep_alive, expects_continue, form, trace, wants_timing } = received;
+    async fn exchange(
+        &self,
+        wire: BufferedSocket,
+        received: ReceivedRequest,
+    ) -> io::Result<Option<BufferedSocket>> {
+        let ReceivedRequest { work, framing, keep_alive, expects_continue, form, trace, wants_timing } =
+            received;
         let (shared, trace) = (self.shared, Arc::new(trace));
         let (body, held) = hold(wire, framing, expects_continue, shared.limits.body_bytes_max);
         let answered = match work {
-            Work::Common(request) => {
+            RequestWork::Common(request) => {
                 Err(answer::answer(shared, self.caller, request.map(|()| body), trace.clone()).await)
             }
-            Work::Upload(upload) => shared
+            RequestWork::Upload(upload) => shared
                 .fast_lane
                 .receive(*upload, body)
                 .await
                 .map_err(|failure| answer::of_failed_upload(shared, trace.id, failure)),
         };
-        let mut outgoing = answered.unwrap_or_else(|response| Outgoing::new(response, form));
+        let mut outgoing = answered.unwrap_or_else(|response| OutgoingResponse::new(response, form));
         if wants_timing {
             add_timing(&mut outgoing, &trace);
         }
@@ -269,7 +292,7 @@ impl Driver<'_> {
             Ok(returned) => returned,
             Err(error) => {
                 let (status, body_bytes) = (outgoing.status, outgoing.body_bytes);
-                let ending = Ending { status, body_bytes, ready: Instant::now(), is_complete: false };
+                let ending = ResponseEnding { status, body_bytes, ready: Instant::now(), is_complete: false };
                 self.shared.monitor.finish(&trace, &ending);
                 return Err(error);
             }
@@ -281,21 +304,22 @@ impl Driver<'_> {
             return Ok(Some(returned.discard().await?));
         }
         match returned {
-            Returned::Unread(incoming) => incoming.into_wire().close_after_answer().await,
-            Returned::Wire(wire) => wire.close().await,
+            ReturnedSocket::Unread(incoming) => incoming.into_wire().close_after_answer().await,
+            ReturnedSocket::Wire(wire) => wire.close().await,
         }
         Ok(None)
     }
 }
 
-const TOO_LARGE: Refusal = Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, why: answer::TOO_LARGE };
+const TOO_LARGE: MessageRefusal =
+    MessageRefusal { status: StatusCode::PAYLOAD_TOO_LARGE, why: answer::TOO_LARGE };
 
 /// Says what the time of the request went to.
-fn add_timing(outgoing: &mut Outgoing, trace: &Trace) {
+fn add_timing(outgoing: &mut OutgoingResponse, trace: &RequestTrace) {
     outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
 }
 
-async fn go_on_or_close(wire: Wire, goes_on: bool) -> Option<Wire> {
+async fn go_on_or_close(wire: BufferedSocket, goes_on: bool) -> Option<BufferedSocket> {
     if goes_on {
         return Some(wire);
     }
@@ -303,70 +327,80 @@ async fn go_on_or_close(wire: Wire, goes_on: bool) -> Option<Wire> {
     None
 }
 
-const TOO_SLOW: Refusal =
-    Refusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };
+const TOO_SLOW: MessageRefusal =
+    MessageRefusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };
 
 /// What holds the socket while a request is answered.
-enum Held {
-    Wire(Wire),
+enum SocketHolder {
+    Wire(BufferedSocket),
     Lent(Lent),
 }
 
 /// The body of a request. One that came with its head is handed on as it is; the socket is lent for others.
-fn hold(mut wire: Wire, framing: Framing, expects_continue: bool, bytes_max: u64) -> (s3s::Body, Held) {
+fn hold(
+    mut wire: BufferedSocket,
+    framing: RequestFraming,
+    expects_continue: bool,
+    bytes_max: u64,
+) -> (s3s::Body, SocketHolder) {
     let at_hand = wire.ahead().len() as u64;
     match framing {
-        Framing::Length(length) if length <= at_hand => {
+        RequestFraming::Length(length) if length <= at_hand => {
             let body = Bytes::copy_from_slice(&wire.ahead()[..length as usize]);
             wire.consume(body.len());
-            (if body.is_empty() { s3s::Body::empty() } else { body.into() }, Held::Wire(wire))
+            (if body.is_empty() { s3s::Body::empty() } else { body.into() }, SocketHolder::Wire(wire))
         }
         framing => {
-            let (body, lent) = RequestBody::lend(Incoming::new(wire, framing, expects_continue, bytes_max));
-            (body, Held::Lent(lent))
+            let (body, lent) =
+                RequestBody::lend(IncomingBody::new(wire, framing, expects_continue, bytes_max));
+            (body, SocketHolder::Lent(lent))
         }
     }
 }
 
-impl Held {
-    fn take_back(self) -> io::Result<Returned> {
+impl SocketHolder {
+    fn take_back(self) -> io::Result<ReturnedSocket> {
         let lent = match self {
-            Held::Wire(wire) => return Ok(Returned::Wire(wire)),
-            Held::Lent(lent) => lent,
+            SocketHolder::Wire(wire) => return Ok(ReturnedSocket::Wire(wire)),
+            SocketHolder::Lent(lent) => lent,
         };
         let gone = || io::Error::other("the socket was not given back");
         let incoming = take_back(&lent).ok_or_else(gone)?;
-        Ok(if incoming.is_done() { Returned::Wire(incoming.into_wire()) } else { Returned::Unread(incoming) })
+        Ok(if incoming.is_done() {
+            ReturnedSocket::Wire(incoming.into_wire())
+        } else {
+            ReturnedSocket::Unread(incoming)
+        })
     }
 }
 
 /// The socket when the answer is there.
-enum Returned {
-    Wire(Wire),
+enum ReturnedSocket {
+    Wire(BufferedSocket),
     /// Some of the request's body is still to come.
-    Unread(Incoming),
+    Unread(IncomingBody),
 }
 
-impl Returned {
+impl ReturnedSocket {
     fn can_go_on(&self) -> bool {
         match self {
-            Returned::Wire(_) => true,
-            Returned::Unread(incoming) => incoming.is_worth_discarding(),
+            ReturnedSocket::Wire(_) => true,
+            ReturnedSocket::Unread(incoming) => incoming.is_worth_discarding(),
         }
     }
 
-    fn wire(&mut self) -> &mut Wire {
+    fn wire(&mut self) -> &mut BufferedSocket {
         match self {
-            Returned::Wire(wire) => wire,
-            Returned::Unread(incoming) => incoming.wire(),
+            ReturnedSocket::Wire(wire) => wire,
+            ReturnedSocket::Unread(incoming) => incoming.wire(),
         }
     }
 
     /// The socket at the start of the next request.
-    async fn discard(self) -> io::Result<Wire> {
+    async fn discard(self) -> io::Result<BufferedSocket> {
         match self {
-            Returned::Wire(wire) => Ok(wire),
-            Returned::Unread(mut incoming) => {
+            ReturnedSocket::Wire(wire) => Ok(wire),
+            ReturnedSocket::Unread(mut incoming) => {
                 incoming.discard().await?;
                 Ok(incoming.into_wire())
             }
@@ -375,22 +409,22 @@ impl Returned {
 }
 
 /// Says why, and ends the connection: where the next request begins is not known.
-async fn refuse(wire: Wire, refusal: Refusal) -> io::Result<()> {
+async fn refuse(wire: BufferedSocket, refusal: MessageRefusal) -> io::Result<()> {
     send_last(wire, answer::refusal(refusal.status, refusal.why)).await
 }
 
 /// Answers whatever a client asks first, and ends the connection.
 pub(crate) async fn turn_away(
-    socket: Socket,
-    response: Response<Reply>,
+    socket: ClientSocket,
+    response: Response<PreparedBody>,
     stall_timeout: Duration,
 ) -> io::Result<()> {
-    send_last(Wire::new(socket, Vec::new(), stall_timeout), response).await
+    send_last(BufferedSocket::new(socket, Vec::new(), stall_timeout), response).await
 }
 
-async fn send_last(mut wire: Wire, response: Response<Reply>) -> io::Result<()> {
-    let form = Form { is_http_1_1: true, is_head: false };
-    Outgoing::new(response, form).send(&mut wire, false, form).await?;
+async fn send_last(mut wire: BufferedSocket, response: Response<PreparedBody>) -> io::Result<()> {
+    let form = ResponseForm { is_http_1_1: true, is_head: false };
+    OutgoingResponse::new(response, form).send(&mut wire, false, form).await?;
     wire.close_after_answer().await;
     Ok(())
 }

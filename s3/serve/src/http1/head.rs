@@ -11,24 +11,24 @@ pub(crate) const HEADERS_MAX: usize = 128;
 
 /// Why a message is not served; the connection ends with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct MessageRefusal {
     pub(crate) status: StatusCode,
     pub(crate) why: &'static str,
 }
 
-impl Refusal {
+impl MessageRefusal {
     pub(crate) const fn bad(why: &'static str) -> Self {
-        Refusal { status: StatusCode::BAD_REQUEST, why }
+        MessageRefusal { status: StatusCode::BAD_REQUEST, why }
     }
 
     const fn too_large(why: &'static str) -> Self {
-        Refusal { status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why }
+        MessageRefusal { status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why }
     }
 }
 
 /// How the end of a body is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Framing {
+pub(crate) enum RequestFraming {
     /// By its length in bytes, 0 where there is none.
     Length(u64),
     /// By its last chunk.
@@ -37,11 +37,11 @@ pub(crate) enum Framing {
 
 /// A request's head as it lies in the bytes received.
 #[derive(Debug)]
-pub(crate) struct Head<'b> {
+pub(crate) struct RequestHead<'b> {
     pub(crate) method: &'b str,
     pub(crate) target: &'b str,
     pub(crate) headers: &'b [httparse::Header<'b>],
-    pub(crate) framing: Framing,
+    pub(crate) framing: RequestFraming,
     /// Whether the client can take chunks and interim answers.
     pub(crate) is_http_1_1: bool,
     /// Whether the client wants to use the connection again.
@@ -61,23 +61,23 @@ pub(crate) fn parse<'b>(
     bytes: &'b [u8],
     room: &'b mut Room<'b>,
     bytes_max: usize,
-) -> Result<Option<(Head<'b>, usize)>, Refusal> {
+) -> Result<Option<(RequestHead<'b>, usize)>, MessageRefusal> {
     let mut request = httparse::Request::new(&mut []);
     let length = match request.parse_with_uninit_headers(bytes, room) {
         Ok(httparse::Status::Complete(length)) if length <= bytes_max => length,
         Ok(httparse::Status::Partial) if bytes.len() < bytes_max => return Ok(None),
-        Ok(_) => return Err(Refusal::too_large(TOO_LARGE)),
+        Ok(_) => return Err(MessageRefusal::too_large(TOO_LARGE)),
         Err(error) => return Err(unreadable(error, bytes.len() >= bytes_max)),
     };
     if has_bare_line_feed(&bytes[..length]) {
-        return Err(Refusal::bad("a line of the request's head ends without a carriage return"));
+        return Err(MessageRefusal::bad("a line of the request's head ends without a carriage return"));
     }
     let is_http_1_1 = request.version == Some(1);
-    let mut head = Head {
+    let mut head = RequestHead {
         method: request.method.unwrap_or_default(),
         target: request.path.unwrap_or_default(),
         headers: request.headers,
-        framing: Framing::Length(0),
+        framing: RequestFraming::Length(0),
         is_http_1_1,
         keep_alive: false,
         expects_continue: false,
@@ -86,15 +86,15 @@ pub(crate) fn parse<'b>(
     Ok(Some((head, length)))
 }
 
-fn unreadable(error: httparse::Error, is_too_long: bool) -> Refusal {
+fn unreadable(error: httparse::Error, is_too_long: bool) -> MessageRefusal {
     match error {
-        httparse::Error::TooManyHeaders => Refusal::too_large("the request has more than 128 headers"),
-        httparse::Error::Version => Refusal {
+        httparse::Error::TooManyHeaders => MessageRefusal::too_large("the request has more than 128 headers"),
+        httparse::Error::Version => MessageRefusal {
             status: StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             why: "only HTTP/1.0 and HTTP/1.1 are spoken here",
         },
-        _ if is_too_long => Refusal::too_large(TOO_LARGE),
-        _ => Refusal::bad("the request's head is not HTTP"),
+        _ if is_too_long => MessageRefusal::too_large(TOO_LARGE),
+        _ => MessageRefusal::bad("the request's head is not HTTP"),
     }
 }
 
@@ -108,18 +108,18 @@ fn has_bare_line_feed(head: &[u8]) -> bool {
 }
 
 /// The headers that say how the message is to be read.
-fn read_semantics(head: &mut Head<'_>) -> Result<(), Refusal> {
+fn read_semantics(head: &mut RequestHead<'_>) -> Result<(), MessageRefusal> {
     let (mut length, mut is_chunked, mut hosts) = (None, false, 0);
     let (mut close, mut keep) = (false, false);
     for header in head.headers {
         let name = header.name;
         if name.eq_ignore_ascii_case("content-length") {
             if length.replace(content_length(header.value)?).is_some() {
-                return Err(Refusal::bad("the request has several Content-Length headers"));
+                return Err(MessageRefusal::bad("the request has several Content-Length headers"));
             }
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             if is_chunked {
-                return Err(Refusal::bad("the request has several Transfer-Encoding headers"));
+                return Err(MessageRefusal::bad("the request has several Transfer-Encoding headers"));
             }
             check_coding(header.value)?;
             is_chunked = true;
@@ -134,27 +134,27 @@ fn read_semantics(head: &mut Head<'_>) -> Result<(), Refusal> {
         }
     }
     if hosts > 1 || (hosts == 0 && head.is_http_1_1) {
-        return Err(Refusal::bad("the request must have one Host header"));
+        return Err(MessageRefusal::bad("the request must have one Host header"));
     }
     head.keep_alive = !close && (head.is_http_1_1 || keep);
     head.framing = match (is_chunked, length) {
-        (false, length) => Framing::Length(length.unwrap_or(0)),
-        (true, None) if head.is_http_1_1 => Framing::Chunked,
-        (true, None) => return Err(Refusal::bad("HTTP/1.0 has no Transfer-Encoding")),
+        (false, length) => RequestFraming::Length(length.unwrap_or(0)),
+        (true, None) if head.is_http_1_1 => RequestFraming::Chunked,
+        (true, None) => return Err(MessageRefusal::bad("HTTP/1.0 has no Transfer-Encoding")),
         (true, Some(_)) => {
-            return Err(Refusal::bad("the request has a Content-Length and a Transfer-Encoding"));
+            return Err(MessageRefusal::bad("the request has a Content-Length and a Transfer-Encoding"));
         }
     };
     Ok(())
 }
 
 /// Digits and nothing else: no sign, no list, no blank.
-fn content_length(value: &[u8]) -> Result<u64, Refusal> {
+fn content_length(value: &[u8]) -> Result<u64, MessageRefusal> {
     let text = std::str::from_utf8(value).unwrap_or_default();
-    fordway_wire::range::digits(text).ok_or(Refusal::bad("the Content-Length is not a number"))
+    fordway_wire::range::digits(text).ok_or(MessageRefusal::bad("the Content-Length is not a number"))
 }
 
-fn check_coding(value: &[u8]) -> Result<(), Refusal> {
+fn check_coding(value: &[u8]) -> Result<(), MessageRefusal> {
     if value.eq_ignore_ascii_case(b"chunked") {
         return Ok(());
     }
@@ -163,18 +163,18 @@ fn check_coding(value: &[u8]) -> Result<(), Refusal> {
         .next()
         .is_some_and(|last| last.trim_ascii().eq_ignore_ascii_case(b"chunked"));
     match ends_chunked {
-        true => Err(Refusal {
+        true => Err(MessageRefusal {
             status: StatusCode::NOT_IMPLEMENTED,
             why: "no Transfer-Encoding but chunked is offered here",
         }),
-        false => Err(Refusal::bad("the Transfer-Encoding does not end with chunked")),
+        false => Err(MessageRefusal::bad("the Transfer-Encoding does not end with chunked")),
     }
 }
 
-fn check_expectation(value: &[u8]) -> Result<(), Refusal> {
+fn check_expectation(value: &[u8]) -> Result<(), MessageRefusal> {
     match value.eq_ignore_ascii_case(b"100-continue") {
         true => Ok(()),
-        false => Err(Refusal {
+        false => Err(MessageRefusal {
             status: StatusCode::EXPECTATION_FAILED,
             why: "no expectation but 100-continue can be met",
         }),
@@ -185,9 +185,9 @@ fn has_option(value: &[u8], option: &[u8]) -> bool {
     value.split(|&byte| byte == b',').any(|listed| listed.trim_ascii().eq_ignore_ascii_case(option))
 }
 
-impl Head<'_> {
+impl RequestHead<'_> {
     /// The head as the S3 layer takes it; `source` is what it was parsed from, which is copied once.
-    pub(crate) fn to_request(&self, source: &[u8]) -> Result<Request<()>, Refusal> {
+    pub(crate) fn to_request(&self, source: &[u8]) -> Result<Request<()>, MessageRefusal> {
         let copy = Bytes::copy_from_slice(source);
         let copied = |part: &[u8]| {
             // An empty part may lie anywhere.
@@ -196,9 +196,9 @@ impl Head<'_> {
         };
         let mut request = Request::new(());
         *request.method_mut() = Method::from_bytes(self.method.as_bytes())
-            .map_err(|_| Refusal::bad("the request's method is not one"))?;
+            .map_err(|_| MessageRefusal::bad("the request's method is not one"))?;
         *request.uri_mut() = Uri::from_maybe_shared(copied(self.target.as_bytes()))
-            .map_err(|_| Refusal::bad("the request's target is not a path"))?;
+            .map_err(|_| MessageRefusal::bad("the request's target is not a path"))?;
         *request.version_mut() = if self.is_http_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
         let headers = request.headers_mut();
         headers.reserve(self.headers.len());
@@ -206,7 +206,7 @@ impl Head<'_> {
             let name = HeaderName::from_bytes(header.name.as_bytes());
             let value = HeaderValue::from_maybe_shared(copied(header.value));
             let (Ok(name), Ok(value)) = (name, value) else {
-                return Err(Refusal::bad("a header of the request is not HTTP"));
+                return Err(MessageRefusal::bad("a header of the request is not HTTP"));
             };
             headers.append(name, value);
         }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(head: &str, look: impl FnOnce(&Head<'_>)) {
+    fn check(head: &str, look: impl FnOnce(&RequestHead<'_>)) {
         let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
         let (parsed, length) =
             parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().expect("the head is whole");
@@ -238,16 +238,16 @@ mod tests {
     fn what_a_good_client_sends() {
         check("GET /b/k?x=1 HTTP/1.1\r\nHost: h\r\nRange: bytes=0-1\r\n\r\n", |head| {
             assert_eq!((head.method, head.target), ("GET", "/b/k?x=1"));
-            assert_eq!(head.framing, Framing::Length(0));
+            assert_eq!(head.framing, RequestFraming::Length(0));
             assert!(head.keep_alive && head.is_http_1_1 && !head.expects_continue);
         });
         check("PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-Continue\r\n\r\n", |head| {
-            assert_eq!(head.framing, Framing::Length(5));
+            assert_eq!(head.framing, RequestFraming::Length(5));
             assert!(head.expects_continue);
         });
         check("PUT /b/k HTTP/1.1\r\nHost: h\r\nExpect: \r\n\r\n", |head| assert!(!head.expects_continue));
         check("PUT /b/k HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: Chunked\r\n\r\n", |head| {
-            assert_eq!(head.framing, Framing::Chunked);
+            assert_eq!(head.framing, RequestFraming::Chunked);
         });
     }
 

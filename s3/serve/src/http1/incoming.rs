@@ -8,10 +8,10 @@ use std::{io, mem};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::buffers::{CHUNK_BYTES, Chunk};
-use crate::http1::chunked::{Decoder, Step};
-use crate::http1::head::Framing;
-use crate::http1::wire::Wire;
+use crate::buffers::{BufferChunk, CHUNK_BYTES};
+use crate::http1::chunked::{ChunkDecoder, ChunkStep};
+use crate::http1::head::RequestFraming;
+use crate::http1::wire::BufferedSocket;
 
 /// Said by a body that stopped arriving; the S3 operation recognises it.
 pub(crate) const STALLED: &str = "the client stopped sending in the middle of the body";
@@ -29,32 +29,37 @@ const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The socket while a body is read from it.
-pub(crate) struct Incoming {
-    wire: Wire,
-    left: Left,
+pub(crate) struct IncomingBody {
+    wire: BufferedSocket,
+    left: UnreadBody,
     /// Of a client that waits to be told to send: bytes that it was told.
     told: Option<usize>,
     has_failed: bool,
-    chunk: Option<Chunk>,
+    chunk: Option<BufferChunk>,
     filled: usize,
     /// Bytes that a body of unstated length may still have.
     room_bytes: u64,
 }
 
 /// What is still to come.
-enum Left {
+enum UnreadBody {
     Length(u64),
-    Chunked(Decoder),
+    Chunked(ChunkDecoder),
 }
 
-impl Incoming {
+impl IncomingBody {
     /// A body of unstated length fails beyond `bytes_max`.
-    pub(crate) fn new(wire: Wire, framing: Framing, expects_continue: bool, bytes_max: u64) -> Self {
+    pub(crate) fn new(
+        wire: BufferedSocket,
+        framing: RequestFraming,
+        expects_continue: bool,
+        bytes_max: u64,
+    ) -> Self {
         let left = match framing {
-            Framing::Length(bytes) => Left::Length(bytes),
-            Framing::Chunked => Left::Chunked(Decoder::default()),
+            RequestFraming::Length(bytes) => UnreadBody::Length(bytes),
+            RequestFraming::Chunked => UnreadBody::Chunked(ChunkDecoder::default()),
         };
-        Incoming {
+        IncomingBody {
             wire,
             left,
             told: expects_continue.then_some(0),
@@ -68,14 +73,14 @@ impl Incoming {
     /// Whether every byte of the body has been taken off the socket.
     pub(crate) fn is_done(&self) -> bool {
         match &self.left {
-            Left::Length(left) => *left == 0,
-            Left::Chunked(decoder) => decoder.is_done(),
+            UnreadBody::Length(left) => *left == 0,
+            UnreadBody::Chunked(decoder) => decoder.is_done(),
         }
     }
 
     /// Whether the rest, which nobody wants, is worth reading so that the connection can go on.
     pub(crate) fn is_worth_discarding(&self) -> bool {
-        let is_small = matches!(self.left, Left::Length(left) if left <= DISCARD_BYTES_MAX);
+        let is_small = matches!(self.left, UnreadBody::Length(left) if left <= DISCARD_BYTES_MAX);
         is_small && !self.has_failed && self.told.is_none()
     }
 
@@ -88,11 +93,11 @@ impl Incoming {
     }
 
     /// The socket, to send the answer on.
-    pub(crate) fn wire(&mut self) -> &mut Wire {
+    pub(crate) fn wire(&mut self) -> &mut BufferedSocket {
         &mut self.wire
     }
 
-    pub(crate) fn into_wire(self) -> Wire {
+    pub(crate) fn into_wire(self) -> BufferedSocket {
         self.wire
     }
 
@@ -108,8 +113,8 @@ impl Incoming {
         ready!(self.poll_tell(context))?;
         while self.filled < CHUNK_BYTES && !self.is_done() {
             let done = match &self.left {
-                Left::Length(left) => self.poll_plain(context, *left).map_err(BodyError::from),
-                Left::Chunked(_) => self.poll_chunked(context),
+                UnreadBody::Length(left) => self.poll_plain(context, *left).map_err(BodyError::from),
+                UnreadBody::Chunked(_) => self.poll_chunked(context),
             };
             ready!(done)?;
         }
@@ -135,7 +140,7 @@ impl Incoming {
 
     /// Some more bytes: first those that came with the head.
     fn poll_plain(&mut self, context: &mut Context<'_>, left: u64) -> Poll<io::Result<()>> {
-        let chunk = self.chunk.get_or_insert_with(Chunk::new);
+        let chunk = self.chunk.get_or_insert_with(BufferChunk::new);
         let room = &mut chunk.memory()[self.filled..];
         let wanted = room.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let ahead = self.wire.ahead();
@@ -148,30 +153,30 @@ impl Incoming {
             count
         };
         self.filled += count;
-        self.left = Left::Length(left - count as u64);
+        self.left = UnreadBody::Length(left - count as u64);
         Poll::Ready(Ok(()))
     }
 
     fn poll_chunked(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        let Left::Chunked(decoder) = &mut self.left else { return Poll::Ready(Ok(())) };
-        let chunk = self.chunk.get_or_insert_with(Chunk::new);
+        let UnreadBody::Chunked(decoder) = &mut self.left else { return Poll::Ready(Ok(())) };
+        let chunk = self.chunk.get_or_insert_with(BufferChunk::new);
         let room = &mut chunk.memory()[self.filled..];
         let ahead = self.wire.ahead();
         let step = decoder.step(ahead, room.len());
         match step.map_err(|refusal| format!("{BROKEN}: {}", refusal.why))? {
             // What S3 sends in trailers travels inside of `aws-chunked`.
-            Step::Skip(count) | Step::Trailer(count) => self.wire.consume(count),
-            Step::Data(count) if count as u64 > self.room_bytes => {
+            ChunkStep::Skip(count) | ChunkStep::Trailer(count) => self.wire.consume(count),
+            ChunkStep::Data(count) if count as u64 > self.room_bytes => {
                 return Poll::Ready(Err(format!("{BROKEN}: it is larger than this gateway takes").into()));
             }
-            Step::Data(count) => {
+            ChunkStep::Data(count) => {
                 self.room_bytes -= count as u64;
                 room[..count].copy_from_slice(&ahead[..count]);
                 self.filled += count;
                 self.wire.consume(count);
             }
-            Step::End => {}
-            Step::More => {
+            ChunkStep::End => {}
+            ChunkStep::More => {
                 let timeout = self.wire.stall_timeout();
                 ended_early(ready!(self.wire.poll_ahead(context, timeout)))?;
                 self.wire.end_wait();
@@ -198,14 +203,14 @@ pub(crate) struct RequestBody {
 }
 
 /// A socket that is lent for a request.
-pub(crate) type Lent = Arc<Mutex<Option<Incoming>>>;
+pub(crate) type Lent = Arc<Mutex<Option<IncomingBody>>>;
 
 impl RequestBody {
     /// The body, and what the connection keeps to get its socket back.
-    pub(crate) fn lend(incoming: Incoming) -> (s3s::Body, Lent) {
+    pub(crate) fn lend(incoming: IncomingBody) -> (s3s::Body, Lent) {
         let length = match incoming.left {
-            Left::Length(left) => Some(left),
-            Left::Chunked(_) => None,
+            UnreadBody::Length(left) => Some(left),
+            UnreadBody::Chunked(_) => None,
         };
         let lent = Arc::new(Mutex::new(Some(incoming)));
         (s3s::Body::http_body_unsync(RequestBody { incoming: lent.clone(), length }), lent)
@@ -213,7 +218,7 @@ impl RequestBody {
 }
 
 /// Takes the socket back; a body that somebody still holds fails from now on.
-pub(crate) fn take_back(lent: &Lent) -> Option<Incoming> {
+pub(crate) fn take_back(lent: &Lent) -> Option<IncomingBody> {
     lent.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
@@ -253,7 +258,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::connection::Socket;
+    use crate::connection::ClientSocket;
 
     /// A thread that has just got a socket does not know yet that it takes something, and says that it would
     /// have to wait.
@@ -270,9 +275,9 @@ mod tests {
             told
         });
         let body = crate::workers::new_runtime().unwrap().block_on(async {
-            let socket = Socket::Plain(tokio::net::TcpStream::from_std(socket).unwrap());
-            let wire = Wire::new(socket, Vec::new(), Duration::from_secs(60));
-            let mut incoming = Incoming::new(wire, Framing::Length(4), true, 100);
+            let socket = ClientSocket::Plain(tokio::net::TcpStream::from_std(socket).unwrap());
+            let wire = BufferedSocket::new(socket, Vec::new(), Duration::from_secs(60));
+            let mut incoming = IncomingBody::new(wire, RequestFraming::Length(4), true, 100);
             std::future::poll_fn(|context| incoming.poll_piece(context)).await
         });
         assert_eq!(body.unwrap().unwrap(), "body");

@@ -16,7 +16,7 @@ mod incoming;
 mod outgoing;
 mod wire;
 
-pub(crate) use chunked::{Decoder as ChunkDecoder, Step as ChunkStep};
+pub(crate) use chunked::{ChunkDecoder, ChunkStep};
 pub(crate) use driver::{serve, turn_away};
-pub(crate) use fast_lane::{FastLane, Verifier};
+pub(crate) use fast_lane::{FastLane, SignatureVerifier};
 pub(crate) use incoming::{BROKEN, STALLED};

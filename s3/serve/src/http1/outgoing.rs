@@ -7,15 +7,15 @@ use std::pin::Pin;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use fordway_store::{Content, FileRegion};
+use fordway_store::{FileRegion, ObjectContent};
 use fordway_wire::date::format_http;
 use http::{HeaderName, Response, StatusCode, header};
 use http_body::Body as _;
 
-use crate::answer::Reply;
+use crate::answer::PreparedBody;
 use crate::buffers::{give_buffer, take_buffer};
-use crate::content::{PIECE_BYTES, Parts, Pieces, Source, append, append_part};
-use crate::http1::wire::Wire;
+use crate::content::{ContentPieces, MultipartContent, PIECE_BYTES, RangeSource, append, append_part};
+use crate::http1::wire::BufferedSocket;
 
 /// A body up to this size is copied behind its head, so that both leave in one call. For files the
 /// copy costs less than `sendfile` does up to here.
@@ -27,7 +27,7 @@ const UNREADABLE: &[u8] =
 
 /// What an answer has to suit.
 #[derive(Clone, Copy)]
-pub(crate) struct Form {
+pub(crate) struct ResponseForm {
     /// Whether the client can take chunks.
     pub(crate) is_http_1_1: bool,
     /// Whether only the head is wanted.
@@ -35,28 +35,28 @@ pub(crate) struct Form {
 }
 
 /// An answer that is ready to be sent but for its last headers.
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingResponse {
     pub(crate) status: StatusCode,
     /// Bytes of the body, where they are known.
     pub(crate) body_bytes: Option<u64>,
     head: Vec<u8>,
-    body: Body,
+    body: OutgoingBody,
     /// The end of the connection is the only end that its body has.
     ends_connection: bool,
 }
 
-enum Body {
+enum OutgoingBody {
     Nothing,
     Bytes(Bytes),
     File(FileRegion),
-    Pieces(Pieces),
+    Pieces(ContentPieces),
     /// Of the S3 layer; the flag says whether it is sent in chunks.
     Stream(s3s::Body, bool),
-    Parts(Parts),
+    Parts(MultipartContent),
 }
 
-impl Outgoing {
-    pub(crate) fn new(response: Response<Reply>, form: Form) -> Self {
+impl OutgoingResponse {
+    pub(crate) fn new(response: Response<PreparedBody>, form: ResponseForm) -> Self {
         let (parts, reply) = response.into_parts();
         let mut head = start(parts.status);
         for (name, value) in &parts.headers {
@@ -77,18 +77,24 @@ impl Outgoing {
             put(&mut head, "transfer-encoding", b"chunked");
         }
         let body = match may_have_body && !form.is_head {
-            true => Body::new(reply, is_chunked && form.is_http_1_1),
-            false => Body::Nothing,
+            true => OutgoingBody::new(reply, is_chunked && form.is_http_1_1),
+            false => OutgoingBody::Nothing,
         };
         let ends_connection = is_chunked && !form.is_http_1_1;
-        let body_bytes = if matches!(body, Body::Nothing) { Some(0) } else { body_bytes };
-        Outgoing { status: parts.status, body_bytes, head, body, ends_connection }
+        let body_bytes = if matches!(body, OutgoingBody::Nothing) { Some(0) } else { body_bytes };
+        OutgoingResponse { status: parts.status, body_bytes, head, body, ends_connection }
     }
 
     /// An answer whose head is written but for the headers of the connection.
-    pub(crate) fn written(status: StatusCode, head: Vec<u8>, reply: Reply) -> Self {
+    pub(crate) fn written(status: StatusCode, head: Vec<u8>, reply: PreparedBody) -> Self {
         let body_bytes = reply.len();
-        Outgoing { status, body_bytes, head, body: Body::new(reply, false), ends_connection: false }
+        OutgoingResponse {
+            status,
+            body_bytes,
+            head,
+            body: OutgoingBody::new(reply, false),
+            ends_connection: false,
+        }
     }
 
     /// Adds a header, whose name is in lower case.
@@ -103,7 +109,12 @@ impl Outgoing {
 
     /// Sends it, with word of what becomes of the connection. Errors: the connection is of no use any
     /// more, be it that the client is gone or that the content ended early.
-    pub(crate) async fn send(mut self, wire: &mut Wire, keep_alive: bool, form: Form) -> io::Result<()> {
+    pub(crate) async fn send(
+        mut self,
+        wire: &mut BufferedSocket,
+        keep_alive: bool,
+        form: ResponseForm,
+    ) -> io::Result<()> {
         put(&mut self.head, "date", &date());
         match (keep_alive, form.is_http_1_1) {
             (false, _) => put(&mut self.head, "connection", b"close"),
@@ -117,39 +128,41 @@ impl Outgoing {
     }
 }
 
-impl Body {
-    fn new(reply: Reply, is_chunked: bool) -> Self {
+impl OutgoingBody {
+    fn new(reply: PreparedBody, is_chunked: bool) -> Self {
         match reply {
-            Reply::Nothing => Body::Nothing,
-            Reply::Content(Content::Bytes(bytes)) => Body::Bytes(bytes),
-            Reply::Content(Content::File(region)) => Body::File(region),
-            Reply::Content(stream @ Content::Stream(..)) => Body::Pieces(Pieces::new(stream)),
-            Reply::Parts(parts) => Body::Parts(parts),
-            Reply::Document(document) => match document.bytes() {
-                Some(bytes) => Body::Bytes(bytes),
-                None => Body::Stream(document, is_chunked),
+            PreparedBody::Nothing => OutgoingBody::Nothing,
+            PreparedBody::Content(ObjectContent::Bytes(bytes)) => OutgoingBody::Bytes(bytes),
+            PreparedBody::Content(ObjectContent::File(region)) => OutgoingBody::File(region),
+            PreparedBody::Content(stream @ ObjectContent::Stream(..)) => {
+                OutgoingBody::Pieces(ContentPieces::new(stream))
+            }
+            PreparedBody::Parts(parts) => OutgoingBody::Parts(parts),
+            PreparedBody::Document(document) => match document.bytes() {
+                Some(bytes) => OutgoingBody::Bytes(bytes),
+                None => OutgoingBody::Stream(document, is_chunked),
             },
         }
     }
 
-    async fn send(self, wire: &mut Wire, head: &mut Vec<u8>) -> io::Result<()> {
+    async fn send(self, wire: &mut BufferedSocket, head: &mut Vec<u8>) -> io::Result<()> {
         match self {
-            Body::Nothing => wire.send(head).await,
-            Body::Bytes(bytes) => wire.send_both(head, &bytes).await,
-            Body::File(region) if region.len <= INLINE_BYTES => {
+            OutgoingBody::Nothing => wire.send(head).await,
+            OutgoingBody::Bytes(bytes) => wire.send_both(head, &bytes).await,
+            OutgoingBody::File(region) if region.len <= INLINE_BYTES => {
                 if let Err(error) = append(&region.file, range_of(&region), head).await {
                     wire.send(UNREADABLE).await?;
                     return Err(error);
                 }
                 wire.send(head).await
             }
-            Body::File(region) => {
+            OutgoingBody::File(region) => {
                 wire.send_before_file(head).await?;
                 wire.send_file(&region.file, range_of(&region)).await
             }
-            Body::Pieces(pieces) => send_pieces(wire, head, pieces).await,
-            Body::Parts(parts) => send_parts(wire, head, parts).await,
-            Body::Stream(body, is_chunked) => send_stream(wire, head, body, is_chunked).await,
+            OutgoingBody::Pieces(pieces) => send_pieces(wire, head, pieces).await,
+            OutgoingBody::Parts(parts) => send_parts(wire, head, parts).await,
+            OutgoingBody::Stream(body, is_chunked) => send_stream(wire, head, body, is_chunked).await,
         }
     }
 }
@@ -159,12 +172,16 @@ fn range_of(region: &FileRegion) -> Range<u64> {
 }
 
 /// Small pieces are gathered in `buffer`, so that many of them leave in one call.
-async fn send_parts(wire: &mut Wire, buffer: &mut Vec<u8>, parts: Parts) -> io::Result<()> {
-    let Parts { source, parts, end, .. } = parts;
+async fn send_parts(
+    wire: &mut BufferedSocket,
+    buffer: &mut Vec<u8>,
+    parts: MultipartContent,
+) -> io::Result<()> {
+    let MultipartContent { source, parts, end, .. } = parts;
     for (before, range) in parts {
         buffer.extend_from_slice(before.as_bytes());
         match &source {
-            Source::File(region) if range.end - range.start > INLINE_BYTES => {
+            RangeSource::File(region) if range.end - range.start > INLINE_BYTES => {
                 wire.send_before_file(buffer).await?;
                 buffer.clear();
                 let place = region.offset + range.start..region.offset + range.end;
@@ -181,7 +198,7 @@ async fn send_parts(wire: &mut Wire, buffer: &mut Vec<u8>, parts: Parts) -> io::
     wire.send(buffer).await
 }
 
-async fn send_pieces(wire: &mut Wire, head: &[u8], mut pieces: Pieces) -> io::Result<()> {
+async fn send_pieces(wire: &mut BufferedSocket, head: &[u8], mut pieces: ContentPieces) -> io::Result<()> {
     wire.send_before_file(head).await?;
     while pieces.len() > 0 {
         let piece;
@@ -191,7 +208,12 @@ async fn send_pieces(wire: &mut Wire, head: &[u8], mut pieces: Pieces) -> io::Re
     Ok(())
 }
 
-async fn send_stream(wire: &mut Wire, head: &[u8], mut body: s3s::Body, is_chunked: bool) -> io::Result<()> {
+async fn send_stream(
+    wire: &mut BufferedSocket,
+    head: &[u8],
+    mut body: s3s::Body,
+    is_chunked: bool,
+) -> io::Result<()> {
     wire.send_before_file(head).await?;
     while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
@@ -257,18 +279,18 @@ mod tests {
 
     #[test]
     fn what_an_answer_says_of_its_length() {
-        let written = |status: u16, reply: Reply, is_http_1_1: bool| {
+        let written = |status: u16, reply: PreparedBody, is_http_1_1: bool| {
             let mut response = Response::new(reply);
             *response.status_mut() = StatusCode::from_u16(status).unwrap();
-            let outgoing = Outgoing::new(response, Form { is_http_1_1, is_head: false });
+            let outgoing = OutgoingResponse::new(response, ResponseForm { is_http_1_1, is_head: false });
             (String::from_utf8(outgoing.head).unwrap(), outgoing.ends_connection)
         };
-        let bytes = || Reply::Content(Content::Bytes(Bytes::from_static(b"hello")));
+        let bytes = || PreparedBody::Content(ObjectContent::Bytes(Bytes::from_static(b"hello")));
         assert_eq!(written(200, bytes(), true).0, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n");
-        assert_eq!(written(204, Reply::Nothing, true).0, "HTTP/1.1 204 No Content\r\n");
+        assert_eq!(written(204, PreparedBody::Nothing, true).0, "HTTP/1.1 204 No Content\r\n");
         assert_eq!(written(304, bytes(), true).0, "HTTP/1.1 304 Not Modified\r\n");
-        assert_eq!(written(200, Reply::Nothing, true).0, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n");
-        let unknown = || Reply::Document(s3s::Body::http_body_unsync(Endless));
+        assert_eq!(written(200, PreparedBody::Nothing, true).0, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n");
+        let unknown = || PreparedBody::Document(s3s::Body::http_body_unsync(Endless));
         let (head, ends_connection) = written(200, unknown(), true);
         assert!(head.ends_with("transfer-encoding: chunked\r\n") && !ends_connection);
         let (head, ends_connection) = written(200, unknown(), false);

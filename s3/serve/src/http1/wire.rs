@@ -12,9 +12,9 @@ use std::time::Duration;
 use bytes::BufMut as _;
 use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf};
 
-use crate::buffers::{CHUNK_BYTES, Chunk, give_buffer, take_buffer};
-use crate::connection::Patience;
-use crate::connection::Socket;
+use crate::buffers::{BufferChunk, CHUNK_BYTES, give_buffer, take_buffer};
+use crate::connection::ClientSocket;
+use crate::connection::WaitDeadline;
 use crate::content::{PIECE_BYTES, read_elsewhere, read_piece};
 use crate::workers::here;
 
@@ -28,20 +28,27 @@ const TURN_BYTES: u64 = 4 * 1024 * 1024;
 /// How long a client that was refused may go on sending before it must have seen the answer.
 const LINGER: Duration = Duration::from_secs(5);
 
-pub(crate) struct Wire {
-    stream: Socket,
+pub(crate) struct BufferedSocket {
+    stream: ClientSocket,
     ahead: Vec<u8>,
     /// Bytes of `ahead` that were used already.
     used: usize,
-    patience: Patience,
+    patience: WaitDeadline,
     stall_timeout: Duration,
     /// The thread by which the socket learns what happens on it.
     home: usize,
 }
 
-impl Wire {
-    pub(crate) fn new(stream: Socket, ahead: Vec<u8>, stall_timeout: Duration) -> Self {
-        Wire { stream, ahead, used: 0, patience: Patience::default(), stall_timeout, home: here() }
+impl BufferedSocket {
+    pub(crate) fn new(stream: ClientSocket, ahead: Vec<u8>, stall_timeout: Duration) -> Self {
+        BufferedSocket {
+            stream,
+            ahead,
+            used: 0,
+            patience: WaitDeadline::default(),
+            stall_timeout,
+            home: here(),
+        }
     }
 
     /// Makes the socket one of the thread that serves it now, if it has come from another.
@@ -49,7 +56,7 @@ impl Wire {
     pub(crate) fn settle(&mut self) -> io::Result<()> {
         if self.home != here() {
             self.stream.register_anew()?;
-            self.patience = Patience::default();
+            self.patience = WaitDeadline::default();
             self.home = here();
         }
         Ok(())
@@ -60,7 +67,7 @@ impl Wire {
         &self.ahead[self.used..]
     }
 
-    /// Marks the first `count` bytes of [`Wire::ahead`] as used.
+    /// Marks the first `count` bytes of [`BufferedSocket::ahead`] as used.
     pub(crate) fn consume(&mut self, count: usize) {
         self.used += count;
         if self.used == self.ahead.len() {
@@ -85,7 +92,7 @@ impl Wire {
     }
 
     /// Reads more behind what is there; 0 at the end of the stream. The wait, which began with the
-    /// first call after [`Wire::end_wait`], may last for `timeout`. Errors: `TimedOut`.
+    /// first call after [`BufferedSocket::end_wait`], may last for `timeout`. Errors: `TimedOut`.
     pub(crate) fn poll_ahead(
         &mut self,
         context: &mut Context<'_>,
@@ -129,7 +136,7 @@ impl Wire {
     fn timed<T>(
         &mut self,
         context: &mut Context<'_>,
-        operation: impl FnOnce(&mut Socket, &mut Context<'_>) -> Poll<io::Result<T>>,
+        operation: impl FnOnce(&mut ClientSocket, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if let Poll::Ready(done) = operation(&mut self.stream, context) {
             self.patience.end();
@@ -140,7 +147,7 @@ impl Wire {
     }
 
     /// The socket and what was read from it, for a driver that can use them.
-    pub(crate) fn into_parts(mut self) -> (Socket, Vec<u8>) {
+    pub(crate) fn into_parts(mut self) -> (ClientSocket, Vec<u8>) {
         self.ahead.drain(..self.used);
         (self.stream, self.ahead)
     }
@@ -161,7 +168,8 @@ impl Wire {
         if !self.stream.is_encrypted() {
             return Ok(());
         }
-        let flush = |stream: &mut Socket, context: &mut Context<'_>| Pin::new(stream).poll_flush(context);
+        let flush =
+            |stream: &mut ClientSocket, context: &mut Context<'_>| Pin::new(stream).poll_flush(context);
         poll_fn(|context| self.timed(context, flush)).await
     }
 
@@ -242,7 +250,7 @@ impl Wire {
         len: usize,
         send: impl Fn(BorrowedFd<'_>) -> Result<usize, fordway_sys::Errno>,
     ) -> io::Result<usize> {
-        let attempt = |stream: &mut Socket, context: &mut Context<'_>| {
+        let attempt = |stream: &mut ClientSocket, context: &mut Context<'_>| {
             stream.poll_send(context, len, |socket| send(socket).map_err(io::Error::from))
         };
         poll_fn(|context| self.timed(context, attempt)).await
@@ -277,7 +285,7 @@ impl Wire {
         if self.stream.shutdown().await.is_err() {
             return;
         }
-        let mut sink = Chunk::new();
+        let mut sink = BufferChunk::new();
         let discard = async { while self.stream.read(sink.memory()).await.is_ok_and(|count| count > 0) {} };
         // Whoever is still sending after that is on its own.
         let _ = tokio::time::timeout(LINGER, discard).await;

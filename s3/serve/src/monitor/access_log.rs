@@ -27,12 +27,12 @@ const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Lines of JSON on their way to a file or to standard output. What was written before it is dropped
 /// is in the file.
 pub(crate) struct AccessLog {
-    queue: Arc<Queue>,
+    queue: Arc<LogQueue>,
     writer: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct LogQueue {
     waiting: Mutex<Vec<u8>>,
     wake: Condvar,
     dropped: AtomicU64,
@@ -48,8 +48,8 @@ impl AccessLog {
             let why = format!("the access log {} cannot be opened", path.display());
             Error::new(ErrorKind::InvalidArgument, why).caused_by(error)
         };
-        let sink = Sink::open(path).map_err(failed)?;
-        let queue = Arc::new(Queue::default());
+        let sink = LogSink::open(path).map_err(failed)?;
+        let queue = Arc::new(LogQueue::default());
         let (theirs, path) = (queue.clone(), path.to_owned());
         let named = std::thread::Builder::new().name("fordway-log".to_owned());
         let writer = named.spawn(move || theirs.drain(sink, &path)).map_err(failed)?;
@@ -81,7 +81,7 @@ impl Drop for AccessLog {
     }
 }
 
-impl Queue {
+impl LogQueue {
     fn locked(&self) -> MutexGuard<'_, Vec<u8>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,7 +99,7 @@ impl Queue {
         }
     }
 
-    fn drain(&self, mut sink: Sink, path: &Path) {
+    fn drain(&self, mut sink: LogSink, path: &Path) {
         let mut batch = Vec::new();
         loop {
             let is_over = self.is_over.load(Ordering::Acquire);
@@ -110,7 +110,7 @@ impl Queue {
             std::mem::swap(&mut *waiting, &mut batch);
             drop(waiting);
             if self.reopen.swap(false, Ordering::Relaxed) {
-                match Sink::open(path) {
+                match LogSink::open(path) {
                     Ok(opened) => sink = opened,
                     Err(error) => tracing::error!(%error, "the access log goes on in the old file"),
                 }
@@ -133,23 +133,23 @@ impl Queue {
     }
 }
 
-enum Sink {
+enum LogSink {
     Output(io::Stdout),
     File(File),
 }
 
-impl Sink {
+impl LogSink {
     fn open(path: &Path) -> io::Result<Self> {
         if path == Path::new("-") {
-            return Ok(Sink::Output(io::stdout()));
+            return Ok(LogSink::Output(io::stdout()));
         }
-        OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(Sink::File)
+        OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(LogSink::File)
     }
 
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
-            Sink::Output(output) => output.write_all(lines).and_then(|()| output.flush()),
-            Sink::File(file) => file.write_all(lines),
+            LogSink::Output(output) => output.write_all(lines).and_then(|()| output.flush()),
+            LogSink::File(file) => file.write_all(lines),
         }
     }
 }

@@ -52,20 +52,20 @@ const OPERATIONS: [&str; 39] = [
 
 /// What a request asks for, as S3 names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Operation(u8);
+pub(crate) struct OperationCode(u8);
 
-impl Operation {
+impl OperationCode {
     /// Of a request whose signature was not found right.
-    pub(crate) const UNKNOWN: Self = Operation(1);
-    const OTHER: Self = Operation(0);
-    pub(crate) const GET_OBJECT: Self = Operation(18);
-    pub(crate) const HEAD_OBJECT: Self = Operation(23);
-    pub(crate) const DELETE_OBJECT: Self = Operation(8);
-    pub(crate) const PUT_OBJECT: Self = Operation(33);
+    pub(crate) const UNKNOWN: Self = OperationCode(1);
+    const OTHER: Self = OperationCode(0);
+    pub(crate) const GET_OBJECT: Self = OperationCode(18);
+    pub(crate) const HEAD_OBJECT: Self = OperationCode(23);
+    pub(crate) const DELETE_OBJECT: Self = OperationCode(8);
+    pub(crate) const PUT_OBJECT: Self = OperationCode(33);
 
     /// `other` for what is not counted by its name.
     pub(crate) fn named(name: &str) -> Self {
-        OPERATIONS[2..].binary_search(&name).map_or(Self::OTHER, |at| Operation(at as u8 + 2))
+        OPERATIONS[2..].binary_search(&name).map_or(Self::OTHER, |at| OperationCode(at as u8 + 2))
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -84,7 +84,7 @@ const SHARDS: usize = 16;
 
 /// Counters of one operation.
 #[derive(Default)]
-struct Counts {
+struct OperationCounts {
     statuses: [AtomicU64; STATUSES.len()],
     /// The last is for what took longer than all bounds.
     latencies: [AtomicU64; BOUNDS + 1],
@@ -92,8 +92,8 @@ struct Counts {
 }
 
 #[derive(Default)]
-struct Shard {
-    operations: Vec<Counts>,
+struct MetricsShard {
+    operations: Vec<OperationCounts>,
     started: AtomicU64,
     finished: AtomicU64,
     received_bytes: AtomicU64,
@@ -101,18 +101,18 @@ struct Shard {
 }
 
 /// What is counted of all requests of a gateway.
-pub(crate) struct Metrics(Vec<Shard>);
+pub(crate) struct GatewayMetrics(Vec<MetricsShard>);
 
-impl Metrics {
+impl GatewayMetrics {
     pub(crate) fn new() -> Self {
-        let shard = || Shard {
-            operations: OPERATIONS.iter().map(|_| Counts::default()).collect(),
+        let shard = || MetricsShard {
+            operations: OPERATIONS.iter().map(|_| OperationCounts::default()).collect(),
             ..Default::default()
         };
-        Metrics((0..SHARDS).map(|_| shard()).collect())
+        GatewayMetrics((0..SHARDS).map(|_| shard()).collect())
     }
 
-    fn shard(&self) -> &Shard {
+    fn shard(&self) -> &MetricsShard {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
@@ -126,7 +126,7 @@ impl Metrics {
 
     pub(super) fn finished(
         &self,
-        operation: Operation,
+        operation: OperationCode,
         status: StatusCode,
         took: Duration,
         received_bytes: u64,
@@ -147,8 +147,9 @@ impl Metrics {
     /// All of it as text. What is asked while requests are counted may be off by those.
     pub(crate) fn text(&self, connections: usize, is_available: bool) -> String {
         let mut text = String::with_capacity(16 * 1024);
-        let total =
-            |field: fn(&Shard) -> &AtomicU64| self.0.iter().map(|shard| get(field(shard))).sum::<u64>();
+        let total = |field: fn(&MetricsShard) -> &AtomicU64| {
+            self.0.iter().map(|shard| get(field(shard))).sum::<u64>()
+        };
         self.put_requests(&mut text);
         self.put_latencies(&mut text);
         let in_flight = total(|shard| &shard.started).saturating_sub(total(|shard| &shard.finished));
@@ -208,7 +209,7 @@ impl Metrics {
         }
     }
 
-    fn sum(&self, counter: impl Fn(&Shard) -> &AtomicU64) -> u64 {
+    fn sum(&self, counter: impl Fn(&MetricsShard) -> &AtomicU64) -> u64 {
         self.0.iter().map(|shard| get(counter(shard))).sum()
     }
 }
@@ -240,12 +241,17 @@ mod tests {
     fn tables_are_in_order_and_bounds_hold() {
         assert!(OPERATIONS[2..].is_sorted() && STATUSES.is_sorted());
         assert_eq!(
-            [Operation::GET_OBJECT, Operation::HEAD_OBJECT, Operation::PUT_OBJECT, Operation::DELETE_OBJECT]
-                .map(Operation::name),
+            [
+                OperationCode::GET_OBJECT,
+                OperationCode::HEAD_OBJECT,
+                OperationCode::PUT_OBJECT,
+                OperationCode::DELETE_OBJECT
+            ]
+            .map(OperationCode::name),
             ["GetObject", "HeadObject", "PutObject", "DeleteObject"]
         );
-        assert_eq!(Operation::named("UploadPartCopy").name(), "UploadPartCopy");
-        assert_eq!(Operation::named("PutBucketWebsite").name(), "other");
+        assert_eq!(OperationCode::named("UploadPartCopy").name(), "UploadPartCopy");
+        assert_eq!(OperationCode::named("PutBucketWebsite").name(), "other");
         assert_eq!(
             [0, 32, 33, 64, 1 << 25, (1 << 25) + 1, u64::MAX / 2].map(bound_of),
             [0, 0, 1, 1, 20, 21, 21]
@@ -254,11 +260,11 @@ mod tests {
 
     #[test]
     fn what_was_counted_is_written() {
-        let metrics = Metrics::new();
+        let metrics = GatewayMetrics::new();
         metrics.started();
         metrics.started();
         let took = Duration::from_micros(40);
-        metrics.finished(Operation::named("GetObject"), StatusCode::OK, took, 3, Some(5));
+        metrics.finished(OperationCode::named("GetObject"), StatusCode::OK, took, 3, Some(5));
         let text = metrics.text(7, true);
         for line in [
             "fordway_requests_total{operation=\"GetObject\",status=\"200\"} 1",

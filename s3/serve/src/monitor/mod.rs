@@ -11,8 +11,8 @@ mod trace;
 
 pub(crate) use access_log::AccessLog;
 pub(crate) use access_log::{HOST_ID, REQUEST_ID, RequestId, RequestIds};
-pub(crate) use metrics::{Metrics, Operation};
-pub(crate) use trace::{Signed, Trace};
+pub(crate) use metrics::{GatewayMetrics, OperationCode};
+pub(crate) use trace::{RequestTrace, SignedOperation};
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use http::{HeaderName, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::unsigned::Caller;
+use crate::unsigned::ConnectionPeer;
 
 /// The header of a request that wants to know where its time went.
 pub(crate) const TIMING_WANTED: HeaderName = HeaderName::from_static("x-fordway-timing");
@@ -29,14 +29,14 @@ pub(crate) const TIMING_WANTED: HeaderName = HeaderName::from_static("x-fordway-
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Takes note of requests, for all threads of a gateway.
-pub(crate) struct Monitor {
-    pub(crate) metrics: Metrics,
+pub(crate) struct RequestMonitor {
+    pub(crate) metrics: GatewayMetrics,
     pub(crate) log: Option<AccessLog>,
     pub(crate) ids: RequestIds,
 }
 
 /// How an answer ended.
-pub(crate) struct Ending {
+pub(crate) struct ResponseEnding {
     pub(crate) status: StatusCode,
     /// Bytes of the body, where they were known before it was sent.
     pub(crate) body_bytes: Option<u64>,
@@ -46,21 +46,31 @@ pub(crate) struct Ending {
     pub(crate) is_complete: bool,
 }
 
-impl Monitor {
+impl RequestMonitor {
     /// Counts from zero, and writes to `log` if there is one.
     pub(crate) fn new(log: Option<AccessLog>) -> Self {
-        Monitor { metrics: Metrics::new(), log, ids: RequestIds::new() }
+        RequestMonitor { metrics: GatewayMetrics::new(), log, ids: RequestIds::new() }
     }
 
     /// A request has arrived, which was first looked at at `start`.
-    pub(crate) fn start(&self, method: &str, target: &str, caller: &Caller, start: Instant) -> Trace {
+    pub(crate) fn start(
+        &self,
+        method: &str,
+        target: &str,
+        caller: &ConnectionPeer,
+        start: Instant,
+    ) -> RequestTrace {
         self.metrics.started();
         let log = self.log.as_ref();
-        Trace::new(self.ids.next(), start, log.map(|_| trace::Asked::new(method, target, caller)))
+        RequestTrace::new(
+            self.ids.next(),
+            start,
+            log.map(|_| trace::LoggedRequest::new(method, target, caller)),
+        )
     }
 
     /// Its answer is sent, or will never be.
-    pub(crate) fn finish(&self, trace: &Trace, ending: &Ending) {
+    pub(crate) fn finish(&self, trace: &RequestTrace, ending: &ResponseEnding) {
         let end = Instant::now();
         let took = end.duration_since(trace.start);
         self.metrics.finished(trace.operation(), ending.status, took, trace.bytes_in(), ending.body_bytes);
@@ -76,7 +86,7 @@ const REQUEST_BYTES_MAX: usize = 8 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is asked for.
-pub(crate) trait Health: Send + Sync + 'static {
+pub(crate) trait HealthProbe: Send + Sync + 'static {
     /// Whether requests are served as they should.
     fn is_ready(&self) -> bool;
     /// The counters.
@@ -84,7 +94,7 @@ pub(crate) trait Health: Send + Sync + 'static {
 }
 
 /// Answers for as long as it is polled.
-pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl Health>) {
+pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl HealthProbe>) {
     loop {
         match listener.accept().await {
             Ok((socket, _)) => {
@@ -102,7 +112,7 @@ pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl Hea
     }
 }
 
-async fn answer(mut socket: TcpStream, health: &impl Health) -> io::Result<()> {
+async fn answer(mut socket: TcpStream, health: &impl HealthProbe) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
         if head.len() > REQUEST_BYTES_MAX || socket.read_buf(&mut head).await? == 0 {

@@ -8,48 +8,48 @@ use fordway_wire::date::format_iso8601;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
-use crate::monitor::{Ending, Operation, RequestId};
-use crate::unsigned::Caller;
+use crate::monitor::{OperationCode, RequestId, ResponseEnding};
+use crate::unsigned::ConnectionPeer;
 use crate::users::User;
 
 /// A request in progress.
-pub(crate) struct Trace {
+pub(crate) struct RequestTrace {
     pub(crate) id: RequestId,
     pub(super) start: Instant,
-    pub(crate) asked: Option<Asked>,
+    pub(crate) asked: Option<LoggedRequest>,
     parsed: OnceLock<Instant>,
-    signed: OnceLock<Signed>,
+    signed: OnceLock<SignedOperation>,
     bytes_in: AtomicU64,
 }
 
 /// What the access log says of a request; kept only where there is one.
-pub(crate) struct Asked {
+pub(crate) struct LoggedRequest {
     method: String,
     /// Without the query, which may hold a signature.
     path: String,
-    remote: Caller,
+    remote: ConnectionPeer,
 }
 
-impl Asked {
-    pub(super) fn new(method: &str, target: &str, caller: &Caller) -> Self {
+impl LoggedRequest {
+    pub(super) fn new(method: &str, target: &str, caller: &ConnectionPeer) -> Self {
         let path = target.split('?').next().unwrap_or_default();
-        Asked { method: method.to_owned(), path: path.to_owned(), remote: caller.clone() }
+        LoggedRequest { method: method.to_owned(), path: path.to_owned(), remote: caller.clone() }
     }
 }
 
 /// What is known once the signature was found right.
-pub(crate) struct Signed {
+pub(crate) struct SignedOperation {
     pub(crate) user: Arc<User>,
-    pub(crate) operation: Operation,
+    pub(crate) operation: OperationCode,
     /// Bucket and key, where they are not what the path spells.
     pub(crate) names: Option<(String, String)>,
     pub(crate) at: Instant,
 }
 
-impl Trace {
-    pub(super) fn new(id: RequestId, start: Instant, asked: Option<Asked>) -> Self {
+impl RequestTrace {
+    pub(super) fn new(id: RequestId, start: Instant, asked: Option<LoggedRequest>) -> Self {
         let (parsed, signed) = (OnceLock::new(), OnceLock::new());
-        Trace { id, start, asked, parsed, signed, bytes_in: AtomicU64::new(0) }
+        RequestTrace { id, start, asked, parsed, signed, bytes_in: AtomicU64::new(0) }
     }
 
     /// The head is understood; its body has `bytes_in` bytes, as far as that is known.
@@ -59,12 +59,12 @@ impl Trace {
     }
 
     /// The signature is right. Only the first word counts.
-    pub(crate) fn signed(&self, signed: Signed) {
+    pub(crate) fn signed(&self, signed: SignedOperation) {
         let _ = self.signed.set(signed);
     }
 
-    pub(super) fn operation(&self) -> Operation {
-        self.signed.get().map_or(Operation::UNKNOWN, |signed| signed.operation)
+    pub(super) fn operation(&self) -> OperationCode {
+        self.signed.get().map_or(OperationCode::UNKNOWN, |signed| signed.operation)
     }
 
     pub(super) fn bytes_in(&self) -> u64 {
@@ -89,10 +89,10 @@ impl Trace {
 
 /// A line of the access log.
 #[derive(Serialize)]
-pub(super) struct Line<'t> {
+pub(super) struct LogLine<'t> {
     time: String,
     request_id: &'t str,
-    remote: &'t Caller,
+    remote: &'t ConnectionPeer,
     user: Option<&'t str>,
     operation: &'static str,
     method: &'t str,
@@ -109,7 +109,12 @@ pub(super) struct Line<'t> {
     complete: bool,
 }
 
-pub(super) fn line<'t>(trace: &'t Trace, asked: &'t Asked, ending: &Ending, end: Instant) -> Line<'t> {
+pub(super) fn line<'t>(
+    trace: &'t RequestTrace,
+    asked: &'t LoggedRequest,
+    ending: &ResponseEnding,
+    end: Instant,
+) -> LogLine<'t> {
     let signed = trace.signed.get();
     let (bucket, key) = match signed.and_then(|signed| signed.names.as_ref()) {
         Some((bucket, key)) => (bucket.as_str(), key.clone()),
@@ -119,7 +124,7 @@ pub(super) fn line<'t>(trace: &'t Trace, asked: &'t Asked, ending: &Ending, end:
             (bucket, percent_decode_str(key).decode_utf8_lossy().into_owned())
         }
     };
-    Line {
+    LogLine {
         time: format_iso8601(SystemTime::now()),
         request_id: trace.id.as_str(),
         remote: &asked.remote,

@@ -7,13 +7,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result, Store};
-use fordway_sys::{Helper, Peer, act_as, peer_of, user_id};
+use fordway_sys::{PeerCredentials, PrivilegedThread, act_as, peer_of, user_id};
 use fordway_wire::node::{BATCH_OBJECTS_MAX, PAGE_ENTRIES_MAX, RANGES_BYTES_MAX, Request, longest_bytes};
 
 use crate::OpenStore;
 
 /// What a caller was admitted to.
-pub(super) struct Admitted {
+pub(super) struct AdmittedCaller {
     /// The user; for a client known by a secret, the gateway's own.
     pub(super) uid: u32,
     pub(super) store: Arc<dyn Store>,
@@ -22,7 +22,7 @@ pub(super) struct Admitted {
 }
 
 /// Decides who may call.
-pub(super) struct Access {
+pub(super) struct NodeAccess {
     open: OpenStore,
     /// The gateway's own user.
     uid: u32,
@@ -32,18 +32,18 @@ pub(super) struct Access {
     allowed: Vec<u32>,
     /// The stores of other users, for as long as one of their connections is open. What a store
     /// remembers (held directories, sorted names) was found with the permissions of its one user.
-    stores: Mutex<HashMap<Peer, Weak<dyn Store>>>,
+    stores: Mutex<HashMap<PeerCredentials, Weak<dyn Store>>>,
 }
 
-impl Access {
+impl NodeAccess {
     /// Opens the store of the gateway's own user. Errors: from opening it.
     pub(super) fn new(open: OpenStore, allowed: Vec<u32>) -> Result<Self> {
         let own = open()?;
         if user_id() == 0 {
             // Threads that act as clients for good cannot make what is to be a bucket's owner's.
-            Helper::start();
+            PrivilegedThread::start();
         }
-        Ok(Access { open, uid: user_id(), own, allowed, stores: Mutex::default() })
+        Ok(NodeAccess { open, uid: user_id(), own, allowed, stores: Mutex::default() })
     }
 
     /// Whether the gateway acts as the caller.
@@ -54,19 +54,19 @@ impl Access {
     /// The store for the peer of a Unix socket. If that is another user and the
     /// gateway is root, the calling thread acts as that user from now on, for good.
     /// Errors: `AccessDenied`, and errors of opening the store as that user.
-    pub(super) fn admit(&self, socket: impl AsFd) -> Result<Admitted> {
+    pub(super) fn admit(&self, socket: impl AsFd) -> Result<AdmittedCaller> {
         let peer = peer_of(socket).map_err(|errno| {
             Error::new(ErrorKind::AccessDenied, "the kernel does not say who calls").caused_by(errno)
         })?;
         let uid = peer.uid;
         if peer.uid == self.uid {
-            return Ok(Admitted { uid, store: self.own.clone(), lends_files: true });
+            return Ok(AdmittedCaller { uid, store: self.own.clone(), lends_files: true });
         }
         if self.is_root() {
-            return Ok(Admitted { uid, store: self.store_of(&peer)?, lends_files: true });
+            return Ok(AdmittedCaller { uid, store: self.store_of(&peer)?, lends_files: true });
         }
         match self.allowed.contains(&peer.uid) {
-            true => Ok(Admitted { uid, store: self.own.clone(), lends_files: false }),
+            true => Ok(AdmittedCaller { uid, store: self.own.clone(), lends_files: false }),
             false => Err(Error::new(
                 ErrorKind::AccessDenied,
                 format!(
@@ -79,11 +79,11 @@ impl Access {
     }
 
     /// The store for a client that has proved to know the secret.
-    pub(super) fn admit_by_secret(&self) -> Admitted {
-        Admitted { uid: self.uid, store: self.own.clone(), lends_files: false }
+    pub(super) fn admit_by_secret(&self) -> AdmittedCaller {
+        AdmittedCaller { uid: self.uid, store: self.own.clone(), lends_files: false }
     }
 
-    fn store_of(&self, peer: &Peer) -> Result<Arc<dyn Store>> {
+    fn store_of(&self, peer: &PeerCredentials) -> Result<Arc<dyn Store>> {
         act_as(peer).map_err(|errno| {
             let why = format!(
                 "the gateway may not act as the user with the id {}; it needs CAP_SETUID and CAP_SETGID",
@@ -111,25 +111,25 @@ const ENTRY_BYTES: usize = 1 << 10;
 const DESCRIBED_BYTES: usize = 12 << 10;
 
 /// Something there is only so much of.
-pub(super) struct Pool {
+pub(super) struct LimitedPool {
     most: usize,
     taken: Mutex<usize>,
     given_back: Condvar,
 }
 
-/// A part of a [`Pool`], given back when dropped.
-pub(super) struct Share {
-    pool: Arc<Pool>,
+/// A part of a [`LimitedPool`], given back when dropped.
+pub(super) struct PoolShare {
+    pool: Arc<LimitedPool>,
     count: usize,
 }
 
-impl Pool {
+impl LimitedPool {
     pub(super) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Pool { most, taken: Mutex::new(0), given_back: Condvar::new() })
+        Arc::new(LimitedPool { most, taken: Mutex::new(0), given_back: Condvar::new() })
     }
 
     /// Takes `count`, waiting for others to give back; `None` if that takes longer than `patience`.
-    pub(super) fn take(self: &Arc<Self>, count: usize, patience: Duration) -> Option<Share> {
+    pub(super) fn take(self: &Arc<Self>, count: usize, patience: Duration) -> Option<PoolShare> {
         let is_short = |taken: &mut usize| taken.saturating_add(count) > self.most;
         if count > self.most {
             return None;
@@ -140,7 +140,7 @@ impl Pool {
             return None;
         }
         *taken += count;
-        Some(Share { pool: self.clone(), count })
+        Some(PoolShare { pool: self.clone(), count })
     }
 
     /// How much is taken now.
@@ -153,13 +153,13 @@ impl Pool {
     }
 }
 
-impl Share {
+impl PoolShare {
     pub(super) fn count(&self) -> usize {
         self.count
     }
 }
 
-impl Drop for Share {
+impl Drop for PoolShare {
     fn drop(&mut self) {
         *self.pool.locked() -= self.count;
         self.pool.given_back.notify_all();
@@ -167,22 +167,22 @@ impl Drop for Share {
 }
 
 /// The limits of a gateway.
-pub(super) struct Limits {
+pub(super) struct NodeLimits {
     /// Bytes beyond what each connection has of its own, all connections together.
-    pub(super) memory: Arc<Pool>,
+    pub(super) memory: Arc<LimitedPool>,
     /// The same of one connection.
     pub(super) connection_bytes_max: usize,
     /// Requests being done; `None` for as many as there are connections.
-    pub(super) requests: Option<Arc<Pool>>,
+    pub(super) requests: Option<Arc<LimitedPool>>,
     /// How long a request waits for others to end.
     pub(super) patience: Duration,
 }
 
-impl Limits {
+impl NodeLimits {
     /// Memory for `bytes`, for a connection that holds `held` already; nothing is taken for what fits
     /// its own.
     /// Errors: `EntityTooLarge` for more than is ever given, `Unavailable` if others keep it.
-    pub(super) fn memory_for(&self, bytes: usize, held: usize) -> Result<Option<Share>> {
+    pub(super) fn memory_for(&self, bytes: usize, held: usize) -> Result<Option<PoolShare>> {
         if bytes <= OWN_BYTES {
             return Ok(None);
         }
@@ -202,7 +202,7 @@ impl Limits {
     }
 
     /// A place among the requests being done. Errors: `Unavailable` if none becomes free.
-    pub(super) fn place(&self) -> Result<Option<Share>> {
+    pub(super) fn place(&self) -> Result<Option<PoolShare>> {
         let Some(requests) = &self.requests else { return Ok(None) };
         requests.take(1, self.patience).map(Some).ok_or_else(|| {
             let why = "the gateway does as many requests as it may; try again later, or raise --requests";
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_waited_for() {
-        let pool = Pool::new(10);
+        let pool = LimitedPool::new(10);
         let (soon, late) = (Duration::from_millis(20), Duration::from_secs(20));
         let first = pool.take(6, soon).unwrap();
         assert!(pool.take(5, soon).is_none() && pool.take(11, soon).is_none());
@@ -266,10 +266,10 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_told() {
-        let limits = Limits {
-            memory: Pool::new(20 << 20),
+        let limits = NodeLimits {
+            memory: LimitedPool::new(20 << 20),
             connection_bytes_max: 16 << 20,
-            requests: Some(Pool::new(1)),
+            requests: Some(LimitedPool::new(1)),
             patience: Duration::from_millis(20),
         };
         assert!(limits.memory_for(OWN_BYTES, 0).unwrap().is_none());

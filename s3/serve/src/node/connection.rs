@@ -6,37 +6,37 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, Wait, receive, send_all};
+use fordway_sys::{Errno, WaitMode, receive, send_all};
 use fordway_wire::node::{
-    FIELDS_BYTES_MAX, Flags, HELLO_BYTES, Header, Hello, Inbox, NONCE_BYTES, Proof, Put, Reply, Request,
-    Side, VERSION, Welcome,
+    ClientHello, FIELDS_BYTES_MAX, FrameBuffer, FrameHeader, GatewayWelcome, HELLO_BYTES, HandshakeProof,
+    NONCE_BYTES, NodeResponse, ProofSide, Request, ResponseFlags, VERSION, WriteField,
 };
 
-use crate::Identity;
-use crate::node::access::{Access, Admitted};
-use crate::node::access::{Limits, OWN_BYTES, Share};
-use crate::node::content::Outbox;
-use crate::node::http::{Http, is_http};
-use crate::node::session::Session;
-use crate::node::stats::Stats;
-use crate::node::stats::{Activity, Lookout};
+use crate::AccessKeyPair;
+use crate::node::access::{AdmittedCaller, NodeAccess};
+use crate::node::access::{NodeLimits, OWN_BYTES, PoolShare};
+use crate::node::content::ResponseOutbox;
+use crate::node::http::{HttpService, is_http};
+use crate::node::session::ClientSession;
+use crate::node::stats::NodeStats;
+use crate::node::stats::{ConnectionLookout, NodeActivity};
 
 /// What all connections share.
-pub(super) struct Shared {
-    pub(super) access: Access,
+pub(super) struct NodeGatewayState {
+    pub(super) access: NodeAccess,
     /// The keys of clients that come by TCP.
-    pub(super) keys: Option<Identity>,
-    pub(super) activity: Activity,
-    pub(super) stats: Arc<Stats>,
-    pub(super) limits: Arc<Limits>,
+    pub(super) keys: Option<AccessKeyPair>,
+    pub(super) activity: NodeActivity,
+    pub(super) stats: Arc<NodeStats>,
+    pub(super) limits: Arc<NodeLimits>,
     /// How long a thread looks out before it sleeps.
     pub(super) lookout: Duration,
-    pub(super) http: Http,
+    pub(super) http: HttpService,
 }
 
 /// How a client came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum CallerTransport {
     /// Through the Unix socket: the kernel knows who it is.
     Unix,
     /// Through TCP: it must know the secret.
@@ -44,10 +44,10 @@ pub(super) enum By {
 }
 
 /// A connection, as it is known from outside of its thread.
-pub(super) struct Connection {
+pub(super) struct GatewayConnection {
     pub(super) socket: Arc<OwnedFd>,
-    pub(super) by: By,
-    pub(super) standing: Arc<Standing>,
+    pub(super) by: CallerTransport,
+    pub(super) standing: Arc<ConnectionStanding>,
 }
 
 /// Whether a connection is in the middle of something that stopping should wait for.
@@ -55,9 +55,9 @@ pub(super) struct Connection {
 /// Its thread and the gateway that stops agree on one order: nothing is started on a connection that
 /// was ended, and what was started before is waited for.
 #[derive(Debug, Default)]
-pub(super) struct Standing(AtomicU8);
+pub(super) struct ConnectionStanding(AtomicU8);
 
-impl Standing {
+impl ConnectionStanding {
     const IDLE: u8 = 0;
     const BUSY: u8 = 1;
     const ENDED: u8 = 2;
@@ -83,39 +83,47 @@ impl Standing {
     }
 }
 
-impl Connection {
+impl GatewayConnection {
     /// Serves the client until it goes, or until the socket is shut down for reading.
-    pub(super) fn serve(&self, shared: &Shared) {
+    pub(super) fn serve(&self, shared: &NodeGatewayState) {
         if let Err(errno) = self.greet_and_serve(shared) {
             tracing::debug!(%errno, "a connection ended");
         }
     }
 
-    fn greet_and_serve(&self, shared: &Shared) -> Result<(), Errno> {
-        let mut inbox = Inbox::default();
+    fn greet_and_serve(&self, shared: &NodeGatewayState) -> Result<(), Errno> {
+        let mut inbox = FrameBuffer::default();
         while inbox.waiting().len() < HELLO_BYTES {
-            self.receive(&mut inbox, Wait::Yes)?;
-            if self.by == By::Unix && is_http(inbox.waiting()) {
+            self.receive(&mut inbox, WaitMode::Yes)?;
+            if self.by == CallerTransport::Unix && is_http(inbox.waiting()) {
                 return self.serve_http(inbox.waiting(), shared);
             }
         }
-        let hello = inbox.waiting().first_chunk().map(Hello::from_bytes);
+        let hello = inbox.waiting().first_chunk().map(ClientHello::from_bytes);
         let Some(Ok(hello)) = hello else {
             shared.stats.malformed.add(1);
             return Err(Errno::PROTO);
         };
         inbox.consume(HELLO_BYTES);
-        let takes_descriptors = hello.takes_descriptors && self.by == By::Unix;
+        let takes_descriptors = hello.takes_descriptors && self.by == CallerTransport::Unix;
         let admitted = self.admit(hello, shared, &mut inbox)?;
-        let outbox = Outbox::new(self.socket.clone(), shared.stats.clone());
+        let outbox = ResponseOutbox::new(self.socket.clone(), shared.stats.clone());
         let standing = self.standing.clone();
-        let session = Session::new(admitted, takes_descriptors, outbox, shared.limits.clone(), standing);
-        Reader { connection: self, shared, inbox, session, lookout: Lookout::default(), held: Vec::new() }
-            .run()
+        let session =
+            ClientSession::new(admitted, takes_descriptors, outbox, shared.limits.clone(), standing);
+        RequestReader {
+            connection: self,
+            shared,
+            inbox,
+            session,
+            lookout: ConnectionLookout::default(),
+            held: Vec::new(),
+        }
+        .run()
     }
 
     /// Serves a client that began with `ahead` as one that speaks HTTP.
-    fn serve_http(&self, ahead: &[u8], shared: &Shared) -> Result<(), Errno> {
+    fn serve_http(&self, ahead: &[u8], shared: &NodeGatewayState) -> Result<(), Errno> {
         shared.stats.http_connections.add(1);
         // Ending has words of its own there, and answers what was asked.
         if !self.standing.enter() {
@@ -132,7 +140,12 @@ impl Connection {
     }
 
     /// Welcomes the client, and has it prove what it must.
-    fn admit(&self, hello: Hello, shared: &Shared, inbox: &mut Inbox) -> Result<Admitted, Errno> {
+    fn admit(
+        &self,
+        hello: ClientHello,
+        shared: &NodeGatewayState,
+        inbox: &mut FrameBuffer,
+    ) -> Result<AdmittedCaller, Errno> {
         let admitted = match (hello.version == VERSION, self.by, &shared.keys) {
             (false, ..) => Err(Error::new(
                 ErrorKind::NotImplemented,
@@ -141,9 +154,9 @@ impl Connection {
                     hello.version
                 ),
             )),
-            (true, By::Unix, _) => shared.access.admit(&self.socket),
-            (true, By::Tcp, Some(keys)) => return self.challenge(keys, shared, inbox),
-            (true, By::Tcp, None) => Err(ErrorKind::Internal.into()),
+            (true, CallerTransport::Unix, _) => shared.access.admit(&self.socket),
+            (true, CallerTransport::Tcp, Some(keys)) => return self.challenge(keys, shared, inbox),
+            (true, CallerTransport::Tcp, None) => Err(ErrorKind::Internal.into()),
         };
         match admitted {
             Ok(admitted) => {
@@ -158,12 +171,17 @@ impl Connection {
     }
 
     fn welcome(&self, nonce: [u8; NONCE_BYTES], wants_proof: bool) -> Result<(), Errno> {
-        let welcome = Welcome { version: VERSION, wants_proof, is_refusal: false, nonce };
+        let welcome = GatewayWelcome { version: VERSION, wants_proof, is_refusal: false, nonce };
         send_all(&self.socket, &welcome.to_bytes(), &[], None)
     }
 
     /// Has the client show that it knows the secret, and shows the same.
-    fn challenge(&self, keys: &Identity, shared: &Shared, inbox: &mut Inbox) -> Result<Admitted, Errno> {
+    fn challenge(
+        &self,
+        keys: &AccessKeyPair,
+        shared: &NodeGatewayState,
+        inbox: &mut FrameBuffer,
+    ) -> Result<AdmittedCaller, Errno> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(|_| Errno::IO)?;
         self.welcome(nonce, true)?;
@@ -172,7 +190,7 @@ impl Connection {
                 Some(header) => break header,
                 // A client that has proved nothing gets no memory.
                 None if inbox.waiting().len() > 4096 => return Err(Errno::PROTO),
-                None => self.receive(inbox, Wait::Yes)?,
+                None => self.receive(inbox, WaitMode::Yes)?,
             }
         };
         let request = inbox.frame(&header).map(|frame| Request::take(header.code, frame.fields));
@@ -180,13 +198,13 @@ impl Connection {
         let Some(Ok(Request::Authenticate { access_key, nonce: theirs, proof })) = request else {
             return Err(Errno::PROTO);
         };
-        let expected = |side| Proof::new(&keys.secret_key, side, &nonce, &theirs, &access_key);
-        let refused = match (access_key == keys.access_key, expected(Side::Client).is(&proof)) {
+        let expected = |side| HandshakeProof::new(&keys.secret_key, side, &nonce, &theirs, &access_key);
+        let refused = match (access_key == keys.access_key, expected(ProofSide::Client).is(&proof)) {
             (true, true) => None,
             (true, false) => Some(ErrorKind::SignatureDoesNotMatch),
             (false, _) => Some(ErrorKind::InvalidAccessKeyId),
         };
-        let answer = refused.map_or(Ok(expected(Side::Gateway).to_bytes()), |kind| Err(kind.into()));
+        let answer = refused.map_or(Ok(expected(ProofSide::Gateway).to_bytes()), |kind| Err(kind.into()));
         self.reply(header.id, &answer)?;
         if refused.is_some() {
             shared.stats.refused.add(1);
@@ -195,15 +213,15 @@ impl Connection {
         Ok(shared.access.admit_by_secret())
     }
 
-    fn reply<T: Put>(&self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
+    fn reply<T: WriteField>(&self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         let mut bytes = Vec::new();
-        let flags = Flags::default();
-        Reply { id, flags, answer: answer.as_ref(), body_bytes: 0 }.put(&mut bytes);
+        let flags = ResponseFlags::default();
+        NodeResponse { id, flags, answer: answer.as_ref(), body_bytes: 0 }.put(&mut bytes);
         send_all(&self.socket, &bytes, &[], None)
     }
 
     /// Receives what there is. Errors: from the socket; `CONNRESET` at the end of the stream.
-    fn receive(&self, inbox: &mut Inbox, wait: Wait) -> Result<(), Errno> {
+    fn receive(&self, inbox: &mut FrameBuffer, wait: WaitMode) -> Result<(), Errno> {
         match receive(self.socket.as_fd(), inbox.room(), wait)? {
             0 => Err(Errno::CONNRESET),
             count => {
@@ -216,17 +234,18 @@ impl Connection {
 
 /// Tells a client why it is not served; answers what ends the connection.
 pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
-    let welcome = Welcome { version: VERSION, wants_proof: false, is_refusal: true, nonce: [0; NONCE_BYTES] };
+    let welcome =
+        GatewayWelcome { version: VERSION, wants_proof: false, is_refusal: true, nonce: [0; NONCE_BYTES] };
     let mut bytes = welcome.to_bytes().to_vec();
     let answer: Result<&(), _> = Err(error);
-    Reply { id: 0, flags: Flags::default(), answer, body_bytes: 0 }.put(&mut bytes);
+    NodeResponse { id: 0, flags: ResponseFlags::default(), answer, body_bytes: 0 }.put(&mut bytes);
     // Whether it is heard or not, it is the last word.
     let _ = send_all(socket, &bytes, &[], None);
     Errno::ACCESS
 }
 
 /// Reads the request of a frame. Errors: `InvalidArgument`, also for fields that are too long.
-fn take_request(header: &Header, fields: &[u8]) -> Result<Request<'static>> {
+fn take_request(header: &FrameHeader, fields: &[u8]) -> Result<Request<'static>> {
     if fields.len() > FIELDS_BYTES_MAX {
         let why =
             format!("the request has {} bytes beside content, {FIELDS_BYTES_MAX} are the most", fields.len());
@@ -236,17 +255,17 @@ fn take_request(header: &Header, fields: &[u8]) -> Result<Request<'static>> {
 }
 
 /// Reads requests and has them answered.
-struct Reader<'c> {
-    connection: &'c Connection,
-    shared: &'c Shared,
-    inbox: Inbox,
-    session: Session,
-    lookout: Lookout,
+struct RequestReader<'c> {
+    connection: &'c GatewayConnection,
+    shared: &'c NodeGatewayState,
+    inbox: FrameBuffer,
+    session: ClientSession,
+    lookout: ConnectionLookout,
     /// Memory for a message that is longer than what a connection has of its own.
-    held: Vec<Share>,
+    held: Vec<PoolShare>,
 }
 
-impl Reader<'_> {
+impl RequestReader<'_> {
     fn run(mut self) -> Result<(), Errno> {
         loop {
             self.answer_all()?;
@@ -267,7 +286,8 @@ impl Reader<'_> {
         while let Some(header) = next {
             let has_cores = self.shared.activity.note(&mut self.lookout);
             let is_awake = has_cores && !self.shared.lookout.is_zero();
-            self.session.outbox.flags = if is_awake { Flags::AWAKE } else { Flags::default() };
+            self.session.outbox.flags =
+                if is_awake { ResponseFlags::AWAKE } else { ResponseFlags::default() };
             let arrived = self.inbox.waiting();
             self.session.outbox.more_to_come = arrived.len() > header.frame_bytes();
             let Some(frame) = header.frame(arrived) else { return Err(Errno::PROTO) };
@@ -288,7 +308,7 @@ impl Reader<'_> {
     }
 
     /// Errors: `PROTO` for what is no message, after the client was told.
-    fn next_header(&mut self) -> Result<Option<Header>, Errno> {
+    fn next_header(&mut self) -> Result<Option<FrameHeader>, Errno> {
         self.inbox.next_header().map_err(|error| {
             self.shared.stats.malformed.add(1);
             self.last_word(error)
@@ -298,7 +318,7 @@ impl Reader<'_> {
     /// Takes memory for the message that has begun to arrive, or gives back what the last one needed.
     /// Errors: `PROTO` where there is none, after the client was told.
     fn hold_enough(&mut self) -> Result<(), Errno> {
-        let held = self.held.iter().map(Share::count).sum();
+        let held = self.held.iter().map(PoolShare::count).sum();
         if self.inbox.waiting().is_empty() {
             if held > 0 {
                 self.inbox.shrink(OWN_BYTES);
@@ -312,7 +332,7 @@ impl Reader<'_> {
                 self.shared.limits.memory_for(wanted - held, held).map_err(|error| self.last_word(error))?;
             self.held.extend(more);
         }
-        self.session.held_bytes = self.held.iter().map(Share::count).sum();
+        self.session.held_bytes = self.held.iter().map(PoolShare::count).sum();
         Ok(())
     }
 
@@ -325,10 +345,10 @@ impl Reader<'_> {
 
     /// Waits for more to arrive: awake for a moment where that pays, then asleep.
     fn wait(&mut self) -> Result<(), Errno> {
-        if self.session.outbox.flags.has(Flags::AWAKE) && self.lookout.pays() {
+        if self.session.outbox.flags.has(ResponseFlags::AWAKE) && self.lookout.pays() {
             let since = Instant::now();
             while since.elapsed() < self.shared.lookout {
-                match self.connection.receive(&mut self.inbox, Wait::No) {
+                match self.connection.receive(&mut self.inbox, WaitMode::No) {
                     Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
                     done => {
                         self.lookout.learn(true);
@@ -340,7 +360,7 @@ impl Reader<'_> {
         } else {
             self.lookout.skip();
         }
-        self.connection.receive(&mut self.inbox, Wait::Yes)
+        self.connection.receive(&mut self.inbox, WaitMode::Yes)
     }
 }
 
@@ -350,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_is_busy_is_not_ended_and_what_is_ended_starts_nothing() {
-        let standing = Standing::default();
+        let standing = ConnectionStanding::default();
         assert!(standing.enter());
         assert!(!standing.end(), "something was started");
         standing.leave();

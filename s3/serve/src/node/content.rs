@@ -7,14 +7,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, ByteRange, Content, Error, ErrorKind, Expected, GetOptions, Key, Object, PutOptions, PutResult,
-    Result, Store, Writer,
+    Bucket, ByteRange, Error, ErrorKind, ExpectedContent, GetOptions, Key, ObjectContent, OpenObject,
+    PutOptions, PutResult, Result, Store, Writer,
 };
 use fordway_sys::{Errno, send_all};
-use fordway_wire::node::{Committed, Flags, Got, INLINE_BYTES_MAX, Put, ReadDone, Reply, Sent};
+use fordway_wire::node::{
+    CommitResponse, ContentDelivery, GetResponse, INLINE_BYTES_MAX, NodeResponse, ReadResponse,
+    ResponseFlags, WriteField,
+};
 
-use crate::node::session::Session;
-use crate::node::stats::Stats;
+use crate::node::session::ClientSession;
+use crate::node::stats::NodeStats;
 
 /// From so much content on, a reply to a batch is sent while the rest is read: about what takes as
 /// long to read as a client looks out for it.
@@ -23,23 +26,23 @@ const BATCH_REPLY_BYTES: usize = 32 << 10;
 const BATCH_REPLY_OBJECTS: usize = 64;
 
 /// What an object is described with in front of its content.
-trait Head: Put {
-    fn new(object: &Object, sent: Sent) -> Self;
+trait ContentHead: WriteField {
+    fn new(object: &OpenObject, sent: ContentDelivery) -> Self;
 }
 
-impl Head for Got {
-    fn new(object: &Object, sent: Sent) -> Self {
-        Got { info: object.info.clone(), range: object.range.clone(), sent }
+impl ContentHead for GetResponse {
+    fn new(object: &OpenObject, sent: ContentDelivery) -> Self {
+        GetResponse { info: object.info.clone(), range: object.range.clone(), sent }
     }
 }
 
-impl Head for ReadDone {
-    fn new(object: &Object, sent: Sent) -> Self {
-        ReadDone { size: object.info.size, sent }
+impl ContentHead for ReadResponse {
+    fn new(object: &OpenObject, sent: ContentDelivery) -> Self {
+        ReadResponse { size: object.info.size, sent }
     }
 }
 
-impl Session {
+impl ClientSession {
     pub(super) fn get(
         &mut self,
         id: u32,
@@ -48,7 +51,7 @@ impl Session {
         options: &GetOptions,
     ) -> Result<(), Errno> {
         let object = self.store.get(bucket, key, options);
-        self.send_object::<Got>(id, object)
+        self.send_object::<GetResponse>(id, object)
     }
 
     /// Small content by as few calls of the store as there are; large content as `get` has it.
@@ -67,12 +70,12 @@ impl Session {
         self.was_large = false;
         match small {
             Some(size) => {
-                let done = size.map(|size| ReadDone { size, sent: Sent::Inline });
+                let done = size.map(|size| ReadResponse { size, sent: ContentDelivery::Inline });
                 self.send_scratch(id, &done)
             }
             None => {
                 let object = self.store.get(bucket, key, options);
-                self.send_object::<ReadDone>(id, object)
+                self.send_object::<ReadResponse>(id, object)
             }
         }
     }
@@ -101,7 +104,7 @@ impl Session {
     }
 
     /// Answers with the content of the scratch buffer, if all is well.
-    pub(super) fn send_scratch<T: Put>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
+    pub(super) fn send_scratch<T: WriteField>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         let body = if answer.is_ok() { self.scratch.as_slice() } else { &[] };
         let sent = self.outbox.answer_with_body(id, answer, body);
         // What many ranges needed is not kept for good.
@@ -110,7 +113,7 @@ impl Session {
         sent
     }
 
-    fn send_object<H: Head>(&mut self, id: u32, object: Result<Object>) -> Result<(), Errno> {
+    fn send_object<H: ContentHead>(&mut self, id: u32, object: Result<OpenObject>) -> Result<(), Errno> {
         let object = match object {
             Ok(object) => object,
             Err(error) => return self.outbox.answer::<H>(id, &Err(error)),
@@ -118,23 +121,23 @@ impl Session {
         let len = object.content.len();
         self.was_large = len > INLINE_BYTES_MAX as u64;
         if len <= INLINE_BYTES_MAX as u64 {
-            let head = H::new(&object, Sent::Inline);
+            let head = H::new(&object, ContentDelivery::Inline);
             let read = object.content.read_to(&mut self.scratch).map(|()| head);
             return self.send_scratch(id, &read);
         }
         if self.takes_descriptors
-            && let Content::File(region) = &object.content
+            && let ObjectContent::File(region) = &object.content
         {
-            let head = H::new(&object, Sent::Descriptor(region.offset, region.len));
+            let head = H::new(&object, ContentDelivery::Descriptor(region.offset, region.len));
             self.outbox.stats.descriptor_bytes_out.add(region.len);
             return self.outbox.answer_with_descriptor(id, &head, region.file.as_fd());
         }
-        self.outbox.answer_before_stream(id, &H::new(&object, Sent::Stream(len)));
+        self.outbox.answer_before_stream(id, &H::new(&object, ContentDelivery::Stream(len)));
         self.stream(object.content)
     }
 
     /// Content that ends early ends the connection: the client was told how much would come.
-    fn stream(&mut self, content: Content) -> Result<(), Errno> {
+    fn stream(&mut self, content: ObjectContent) -> Result<(), Errno> {
         let mut sent = Ok(());
         let streamed = content.for_each_chunk(|chunk| {
             sent = self.outbox.stream(chunk);
@@ -183,28 +186,34 @@ pub(super) fn read_small(
 const GATHER_BYTES: usize = 64 << 10;
 
 /// Collects replies, and sends as many as there are by one system call.
-pub(super) struct Outbox {
+pub(super) struct ResponseOutbox {
     socket: Arc<OwnedFd>,
     buffer: Vec<u8>,
-    pub(super) stats: Arc<Stats>,
+    pub(super) stats: Arc<NodeStats>,
     /// Whether another request has arrived already, so that its reply can share the call.
     pub(super) more_to_come: bool,
     /// Flags that all replies have.
-    pub(super) flags: Flags,
+    pub(super) flags: ResponseFlags,
 }
 
-impl Outbox {
-    pub(super) fn new(socket: Arc<OwnedFd>, stats: Arc<Stats>) -> Self {
-        Outbox { socket, buffer: Vec::new(), stats, more_to_come: false, flags: Flags::default() }
+impl ResponseOutbox {
+    pub(super) fn new(socket: Arc<OwnedFd>, stats: Arc<NodeStats>) -> Self {
+        ResponseOutbox {
+            socket,
+            buffer: Vec::new(),
+            stats,
+            more_to_come: false,
+            flags: ResponseFlags::default(),
+        }
     }
 
     /// Answers a request. Errors: from the socket, after which the connection is over.
-    pub(super) fn answer<T: Put>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
+    pub(super) fn answer<T: WriteField>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         self.answer_with_body(id, answer, &[])
     }
 
-    /// As [`Outbox::answer`], with content.
-    pub(super) fn answer_with_body<T: Put>(
+    /// As [`ResponseOutbox::answer`], with content.
+    pub(super) fn answer_with_body<T: WriteField>(
         &mut self,
         id: u32,
         answer: &Result<T>,
@@ -220,13 +229,13 @@ impl Outbox {
     }
 
     /// Answers at once; another answer to the same request will follow.
-    pub(super) fn answer_before_more<T: Put>(
+    pub(super) fn answer_before_more<T: WriteField>(
         &mut self,
         id: u32,
         answer: &T,
         body: &[u8],
     ) -> Result<(), Errno> {
-        self.put(id, self.flags.with(Flags::MORE), Ok(answer), body.len());
+        self.put(id, self.flags.with(ResponseFlags::MORE), Ok(answer), body.len());
         self.stats.inline_bytes_out.add(body.len() as u64);
         self.send(body, None)
     }
@@ -234,11 +243,11 @@ impl Outbox {
     /// Has neither side look out before the next request: a client that moves large content itself is
     /// busy for longer, and two threads that take turns share a core best.
     pub(super) fn let_sleep(&mut self) {
-        self.flags = Flags::default();
+        self.flags = ResponseFlags::default();
     }
 
     /// Answers, and passes `descriptor`.
-    pub(super) fn answer_with_descriptor<T: Put>(
+    pub(super) fn answer_with_descriptor<T: WriteField>(
         &mut self,
         id: u32,
         answer: &T,
@@ -247,14 +256,14 @@ impl Outbox {
         // A descriptor goes with the first byte of its own frame.
         self.flush()?;
         self.let_sleep();
-        self.put(id, self.flags.with(Flags::DESCRIPTOR), Ok(answer), 0);
+        self.put(id, self.flags.with(ResponseFlags::DESCRIPTOR), Ok(answer), 0);
         self.stats.descriptors_out.add(1);
         self.send(&[], Some(descriptor))
     }
 
-    /// Answers; content will follow through [`Outbox::stream`].
-    pub(super) fn answer_before_stream<T: Put>(&mut self, id: u32, answer: &T) {
-        self.put(id, self.flags.with(Flags::STREAM), Ok(answer), 0);
+    /// Answers; content will follow through [`ResponseOutbox::stream`].
+    pub(super) fn answer_before_stream<T: WriteField>(&mut self, id: u32, answer: &T) {
+        self.put(id, self.flags.with(ResponseFlags::STREAM), Ok(answer), 0);
     }
 
     /// Sends content behind what was answered.
@@ -271,11 +280,17 @@ impl Outbox {
         }
     }
 
-    fn put<T: Put>(&mut self, id: u32, flags: Flags, answer: Result<&T, &Error>, body_bytes: usize) {
+    fn put<T: WriteField>(
+        &mut self,
+        id: u32,
+        flags: ResponseFlags,
+        answer: Result<&T, &Error>,
+        body_bytes: usize,
+    ) {
         if answer.is_err() {
             self.stats.failed.add(1);
         }
-        Reply { id, flags, answer, body_bytes }.put(&mut self.buffer);
+        NodeResponse { id, flags, answer, body_bytes }.put(&mut self.buffer);
     }
 
     fn send(&mut self, body: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
@@ -291,20 +306,20 @@ impl Outbox {
 pub(super) type Described = (Bucket, Key, PutOptions);
 
 /// A started object whose key can still change.
-pub(super) struct Spare {
+pub(super) struct SpareObject {
     bucket: Bucket,
     options: PutOptions,
     writer: Box<dyn Writer>,
 }
 
-impl Spare {
+impl SpareObject {
     /// For an object like `(bucket, key, options)`; `None` where its content cannot go to a file.
     fn new(store: &dyn Store, (bucket, key, options): Described) -> Option<Self> {
         // The next one may be shorter or longer.
         let options = PutOptions { size_hint: None, ..options };
         let writer = store.writer(&bucket, &key, &options).ok()?;
         writer.file()?;
-        Some(Spare { bucket, options, writer })
+        Some(SpareObject { bucket, options, writer })
     }
 
     /// The writer, turned to an object that it was not made for; `None` if it does not suit.
@@ -314,32 +329,32 @@ impl Spare {
     }
 }
 
-impl Session {
+impl ClientSession {
     /// Publishes what the client has written to the spare file, and lends it another one.
     pub(super) fn put_spare(&mut self, id: u32, object: Described, bytes: u64) -> Result<(), Errno> {
         let Some(mut writer) = self.spare.take().and_then(|spare| spare.turned_to(&object)) else {
-            return self.outbox.answer(id, &Ok(None::<Committed>));
+            return self.outbox.answer(id, &Ok(None::<CommitResponse>));
         };
         self.outbox.stats.descriptor_bytes_in.add(bytes);
         self.outbox.let_sleep();
-        match writer.filled(bytes).and_then(|()| writer.commit(&Expected::default())) {
+        match writer.filled(bytes).and_then(|()| writer.commit(&ExpectedContent::default())) {
             Ok(made) => self.committed(id, made, Some(object), Some),
-            Err(error) => self.outbox.answer::<Option<Committed>>(id, &Err(error)),
+            Err(error) => self.outbox.answer::<Option<CommitResponse>>(id, &Err(error)),
         }
     }
 
     /// Answers that an object is stored; with a spare file if another one like `next` is to come.
-    pub(super) fn committed<T: Put>(
+    pub(super) fn committed<T: WriteField>(
         &mut self,
         id: u32,
         made: PutResult,
         next: Option<Described>,
-        answer: impl FnOnce(Committed) -> T,
+        answer: impl FnOnce(CommitResponse) -> T,
     ) -> Result<(), Errno> {
         let next = next.filter(|_| self.lends_files);
-        let spare = next.and_then(|like| Spare::new(&*self.store, like));
+        let spare = next.and_then(|like| SpareObject::new(&*self.store, like));
         let file = spare.as_ref().and_then(|spare| spare.writer.file());
-        let answer = answer(Committed { made, has_spare: file.is_some() });
+        let answer = answer(CommitResponse { made, has_spare: file.is_some() });
         match file {
             Some(file) => self.outbox.answer_with_descriptor(id, &answer, file)?,
             None => self.outbox.answer(id, &Ok(answer))?,

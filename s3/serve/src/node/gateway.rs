@@ -19,11 +19,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::node::access::{Access, Limits, Pool};
-use crate::node::connection::{By, Connection, Shared, refuse};
-use crate::node::http::Http;
-use crate::node::stats::{Activity, Stats};
-use crate::{Identity, OpenStore};
+use crate::node::access::{LimitedPool, NodeAccess, NodeLimits};
+use crate::node::connection::{CallerTransport, GatewayConnection, NodeGatewayState, refuse};
+use crate::node::http::HttpService;
+use crate::node::stats::{NodeActivity, NodeStats};
+use crate::{AccessKeyPair, OpenStore};
 
 /// How long the accept loop rests when the process has no descriptor left.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -64,7 +64,7 @@ pub struct NodeTcp {
     /// The address; port 0 takes any free one.
     pub listen: SocketAddr,
     /// The keys that clients must know. They act as the gateway's user.
-    pub keys: Identity,
+    pub keys: AccessKeyPair,
     /// Whether that may be root.
     pub may_be_root: bool,
 }
@@ -115,9 +115,9 @@ impl NodeStop {
 pub struct NodeGateway {
     unix: SocketFile,
     tcp: Option<(TcpListener, SocketAddr)>,
-    shared: Arc<Shared>,
+    shared: Arc<NodeGatewayState>,
     config: NodeConfig,
-    connections: Arc<Connections>,
+    connections: Arc<ConnectionTable>,
     stop: NodeStop,
 }
 
@@ -126,7 +126,7 @@ impl NodeGateway {
     /// gateway runs. Errors: from the store; `InvalidArgument` for a socket path that is in use,
     /// too long or something else's, and for TCP as root; `AccessDenied`, `Io`.
     pub fn bind(open: OpenStore, config: NodeConfig) -> Result<Self> {
-        let access = Access::new(open, config.allow_uids.clone())?;
+        let access = NodeAccess::new(open, config.allow_uids.clone())?;
         if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {
             let why = "who knows the secret would be root by TCP; run the gateway as the user whose files are to be \
                        served, or say --tcp-as-root";
@@ -137,19 +137,19 @@ impl NodeGateway {
             &config.socket,
             config.mode.unwrap_or(if user_id() == 0 { 0o666 } else { 0o600 }),
         )?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NodeGatewayState {
             access,
             keys: config.tcp.as_ref().map(|tcp| tcp.keys.clone()),
-            activity: Activity::new(thread::available_parallelism().map_or(1, usize::from)),
-            stats: Arc::new(Stats::new()),
-            limits: Arc::new(Limits {
-                memory: Pool::new(config.memory_bytes_max),
+            activity: NodeActivity::new(thread::available_parallelism().map_or(1, usize::from)),
+            stats: Arc::new(NodeStats::new()),
+            limits: Arc::new(NodeLimits {
+                memory: LimitedPool::new(config.memory_bytes_max),
                 connection_bytes_max: config.connection_bytes_max,
-                requests: config.requests_max.map(Pool::new),
+                requests: config.requests_max.map(LimitedPool::new),
                 patience: config.stall_timeout,
             }),
             lookout: config.lookout,
-            http: Http::new(config.stall_timeout),
+            http: HttpService::new(config.stall_timeout),
         });
         Ok(NodeGateway { unix, tcp, shared, config, connections: Arc::default(), stop: NodeStop::new()? })
     }
@@ -176,9 +176,11 @@ impl NodeGateway {
         tracing::info!(endpoint = self.endpoint(), tcp = ?self.tcp_addr(), "serving the node protocol");
         while !self.stop.is_triggered() {
             let is_tcp_ready = self.wait_for_clients();
-            self.accept(By::Unix, || self.unix.listener.accept().map(|(socket, _)| socket.into()));
+            self.accept(CallerTransport::Unix, || {
+                self.unix.listener.accept().map(|(socket, _)| socket.into())
+            });
             if let Some((listener, _)) = self.tcp.as_ref().filter(|_| is_tcp_ready) {
-                self.accept(By::Tcp, || {
+                self.accept(CallerTransport::Tcp, || {
                     let (socket, peer) = listener.accept()?;
                     socket.set_nodelay(true)?;
                     fordway_sys::send_unpaced_on_loopback(&socket, peer.ip())?;
@@ -214,7 +216,7 @@ impl NodeGateway {
     }
 
     /// Takes in all clients that wait.
-    fn accept(&self, by: By, mut next: impl FnMut() -> io::Result<OwnedFd>) {
+    fn accept(&self, by: CallerTransport, mut next: impl FnMut() -> io::Result<OwnedFd>) {
         while !self.stop.is_triggered() {
             match next() {
                 Ok(socket) => self.start(socket, by),
@@ -230,14 +232,15 @@ impl NodeGateway {
         }
     }
 
-    fn start(&self, socket: OwnedFd, by: By) {
+    fn start(&self, socket: OwnedFd, by: CallerTransport) {
         let limit = Some(self.config.stall_timeout);
         let timed = set_socket_timeout(&socket, Timeout::Recv, limit)
             .and_then(|()| set_socket_timeout(&socket, Timeout::Send, limit));
         if let Err(errno) = timed {
             return tracing::warn!(%errno, "a connection cannot be given a time limit");
         }
-        let connection = Arc::new(Connection { socket: Arc::new(socket), by, standing: Arc::default() });
+        let connection =
+            Arc::new(GatewayConnection { socket: Arc::new(socket), by, standing: Arc::default() });
         let Some(slot) = self.connections.add(&connection, self.config.connections_max) else {
             self.shared.stats.refused.add(1);
             let most = self.config.connections_max;
@@ -265,25 +268,25 @@ impl NodeGateway {
 
 /// The connections that are open.
 #[derive(Default)]
-struct Connections(Mutex<Vec<Arc<Connection>>>);
+struct ConnectionTable(Mutex<Vec<Arc<GatewayConnection>>>);
 
 /// The place of a connection among them; free again when dropped.
-struct Slot {
-    connections: Arc<Connections>,
+struct TableSlot {
+    connections: Arc<ConnectionTable>,
     socket: Arc<OwnedFd>,
 }
 
-impl Connections {
-    fn locked(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+impl ConnectionTable {
+    fn locked(&self) -> MutexGuard<'_, Vec<Arc<GatewayConnection>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `None` if there are `most` already.
-    fn add(self: &Arc<Self>, connection: &Arc<Connection>, most: usize) -> Option<Slot> {
+    fn add(self: &Arc<Self>, connection: &Arc<GatewayConnection>, most: usize) -> Option<TableSlot> {
         let mut open = self.locked();
         (open.len() < most).then(|| {
             open.push(connection.clone());
-            Slot { connections: self.clone(), socket: connection.socket.clone() }
+            TableSlot { connections: self.clone(), socket: connection.socket.clone() }
         })
     }
 
@@ -310,7 +313,7 @@ impl Connections {
     }
 }
 
-impl Drop for Slot {
+impl Drop for TableSlot {
     fn drop(&mut self) {
         self.connections.locked().retain(|open| !Arc::ptr_eq(&open.socket, &self.socket));
     }

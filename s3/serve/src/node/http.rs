@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use fordway_store::Error;
 
-use crate::answer::{Limits, Reply, Shared};
-use crate::connection::Socket;
+use crate::answer::{ConnectionLimits, GatewayState, PreparedBody};
+use crate::connection::ClientSocket;
 use crate::connection::exchange;
-use crate::domains::Domains;
-use crate::gateway::{Stop, Stopped};
+use crate::domains::BucketDomains;
+use crate::gateway::{GatewayStop, StopReceiver};
 use crate::http1::{FastLane, turn_away};
-use crate::monitor::Monitor;
-use crate::node::access::Admitted;
-use crate::s3::Pace;
-use crate::unsigned::Caller;
+use crate::monitor::RequestMonitor;
+use crate::node::access::AdmittedCaller;
+use crate::s3::PublishPace;
+use crate::unsigned::ConnectionPeer;
 use crate::users::{User, Users};
 use crate::workers::new_runtime;
 
@@ -30,34 +30,34 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// What all connections that speak HTTP share.
-pub(super) struct Http {
-    shared: Arc<Shared>,
-    stop: Stop,
+pub(super) struct HttpService {
+    shared: Arc<GatewayState>,
+    stop: GatewayStop,
 }
 
-impl Http {
+impl HttpService {
     pub(super) fn new(stall_timeout: Duration) -> Self {
         let users = Arc::new(Users::without_keys());
-        let limits = Limits {
+        let limits = ConnectionLimits {
             header_timeout: HEADER_TIMEOUT,
             stall_timeout,
             head_bytes_max: HEAD_BYTES_MAX,
             body_bytes_max: u64::MAX,
         };
-        let publishing = Arc::new(Pace::default());
-        let shared = Shared {
+        let publishing = Arc::new(PublishPace::default());
+        let shared = GatewayState {
             service: crate::s3::service_for_peers(publishing.clone()),
             region: REGION.to_owned(),
             allows_version_2: false,
             limits,
-            fast_lane: FastLane::new(users.clone(), Domains::none(), publishing),
-            domains: Domains::none(),
+            fast_lane: FastLane::new(users.clone(), BucketDomains::none(), publishing),
+            domains: BucketDomains::none(),
             users,
-            monitor: Arc::new(Monitor::new(None)),
+            monitor: Arc::new(RequestMonitor::new(None)),
             tls: None,
             http3: None,
         };
-        Http { shared: Arc::new(shared), stop: Stop::new() }
+        HttpService { shared: Arc::new(shared), stop: GatewayStop::new() }
     }
 
     /// Has every connection end once its requests in progress are answered.
@@ -65,14 +65,14 @@ impl Http {
         self.stop.trigger();
     }
 
-    /// Serves a client, `ahead` of whose bytes was read already, until it goes or [`Http::stop`]; one
+    /// Serves a client, `ahead` of whose bytes was read already, until it goes or [`HttpService::stop`]; one
     /// that is not admitted is told why. Threads that read for it are started by this one, and so act
     /// as the same user.
     pub(super) fn serve(
         &self,
         socket: &OwnedFd,
         ahead: &[u8],
-        admitted: Result<Admitted, Error>,
+        admitted: Result<AdmittedCaller, Error>,
     ) -> io::Result<()> {
         let stream = UnixStream::from(socket.try_clone()?);
         stream.set_nonblocking(true)?;
@@ -81,14 +81,15 @@ impl Http {
             let stream = tokio::net::UnixStream::from_std(stream)?;
             // The runtime learns only by waiting that a new socket takes something.
             stream.writable().await?;
-            let socket = Socket::Unix(stream);
+            let socket = ClientSocket::Unix(stream);
             match admitted {
                 Ok(admitted) => {
-                    let caller = Caller::Peer(User::of_peer(admitted.uid, admitted.store));
-                    exchange(socket, ahead.to_vec(), caller, &self.shared, Stopped::from(&self.stop)).await
+                    let caller = ConnectionPeer::Peer(User::of_peer(admitted.uid, admitted.store));
+                    exchange(socket, ahead.to_vec(), caller, &self.shared, StopReceiver::from(&self.stop))
+                        .await
                 }
                 Err(error) => {
-                    let refusal = crate::s3::failed(error).map(Reply::Document);
+                    let refusal = crate::s3::failed(error).map(PreparedBody::Document);
                     turn_away(socket, refusal, self.shared.limits.stall_timeout).await
                 }
             }

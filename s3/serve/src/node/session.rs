@@ -3,20 +3,22 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use fordway_store::{Bucket, Error, ErrorKind, Expected, Key, PutOptions, PutResult, Result, Store, Writer};
-use fordway_sys::{Cores, Errno};
-use fordway_wire::node::{Committed, PAGE_ENTRIES_MAX, Request, Started};
+use fordway_store::{
+    Bucket, Error, ErrorKind, ExpectedContent, Key, PutOptions, PutResult, Result, Store, Writer,
+};
+use fordway_sys::{Errno, ThreadCores};
+use fordway_wire::node::{CommitResponse, PAGE_ENTRIES_MAX, Request, StartResponse};
 
-use crate::node::access::Admitted;
-use crate::node::access::{Limits, Share, answer_bytes};
-use crate::node::connection::Standing;
-use crate::node::content::Outbox;
-use crate::node::content::{Described, Spare};
+use crate::node::access::AdmittedCaller;
+use crate::node::access::{NodeLimits, PoolShare, answer_bytes};
+use crate::node::connection::ConnectionStanding;
+use crate::node::content::ResponseOutbox;
+use crate::node::content::{Described, SpareObject};
 
 /// One client's requests, one after the other.
-pub(super) struct Session {
+pub(super) struct ClientSession {
     pub(super) store: Arc<dyn Store>,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: ResponseOutbox,
     pub(super) takes_descriptors: bool,
     /// Content between the store and the socket.
     pub(super) scratch: Vec<u8>,
@@ -27,17 +29,17 @@ pub(super) struct Session {
     /// Memory that is held for the message being answered.
     pub(super) held_bytes: usize,
     pub(super) lends_files: bool,
-    limits: Arc<Limits>,
-    standing: Arc<Standing>,
+    limits: Arc<NodeLimits>,
+    standing: Arc<ConnectionStanding>,
     /// What was started and is neither committed nor abandoned.
-    writing: Option<Writing>,
+    writing: Option<PiecewiseWrite>,
     /// Lent to the client ahead of its next object.
-    pub(super) spare: Option<Spare>,
-    cores: Cores,
+    pub(super) spare: Option<SpareObject>,
+    cores: ThreadCores,
 }
 
 /// Content that arrives in pieces.
-struct Writing {
+struct PiecewiseWrite {
     writer: Box<dyn Writer>,
     /// What is written; `None` of a part.
     object: Option<Described>,
@@ -45,15 +47,15 @@ struct Writing {
     failed: Option<Error>,
 }
 
-impl Session {
+impl ClientSession {
     pub(super) fn new(
-        admitted: Admitted,
+        admitted: AdmittedCaller,
         takes_descriptors: bool,
-        outbox: Outbox,
-        limits: Arc<Limits>,
-        standing: Arc<Standing>,
+        outbox: ResponseOutbox,
+        limits: Arc<NodeLimits>,
+        standing: Arc<ConnectionStanding>,
     ) -> Self {
-        Session {
+        ClientSession {
             store: admitted.store,
             outbox,
             takes_descriptors,
@@ -66,7 +68,7 @@ impl Session {
             standing,
             writing: None,
             spare: None,
-            cores: Cores::of_this_thread(),
+            cores: ThreadCores::of_this_thread(),
         }
     }
 
@@ -117,7 +119,7 @@ impl Session {
     }
 
     /// Waits for what the request needs. `Append` needs nothing: no answer could say that it is missing.
-    fn admit(&self, request: &Request<'_>) -> Result<[Option<Share>; 2]> {
+    fn admit(&self, request: &Request<'_>) -> Result<[Option<PoolShare>; 2]> {
         if matches!(request, Request::Append {}) {
             return Ok([None, None]);
         }
@@ -154,7 +156,7 @@ impl Session {
                 let object = self.writing.as_mut().and_then(|writing| writing.object.take());
                 match self.commit(&expected, filled) {
                     Ok(made) => self.committed(id, made, object.filter(|_| wants_spare), |done| done),
-                    Err(error) => self.outbox.answer::<Committed>(id, &Err(error)),
+                    Err(error) => self.outbox.answer::<CommitResponse>(id, &Err(error)),
                 }
             }
             Request::PutSpare { bucket, key, options, filled, core: _ } => {
@@ -172,9 +174,9 @@ impl Session {
         (bucket, key): (&Bucket, &Key),
         body: &[u8],
         options: &PutOptions,
-        expected: &Expected,
+        expected: &ExpectedContent,
     ) -> Result<PutResult> {
-        let Expected { size, md5, checksum } = expected;
+        let ExpectedContent { size, md5, checksum } = expected;
         if md5.is_none() && checksum.is_none() && size.is_none_or(|size| size == body.len() as u64) {
             return self.store.put(bucket, key, body, options);
         }
@@ -215,14 +217,14 @@ impl Session {
         }
         let writer = match started {
             Ok(writer) if self.standing.enter() => writer,
-            Ok(_) => return self.outbox.answer::<Started>(id, &Err(stopping())),
-            Err(error) => return self.outbox.answer::<Started>(id, &Err(error)),
+            Ok(_) => return self.outbox.answer::<StartResponse>(id, &Err(stopping())),
+            Err(error) => return self.outbox.answer::<StartResponse>(id, &Err(error)),
         };
         match writer.file().filter(|_| self.lends_files) {
-            Some(file) => self.outbox.answer_with_descriptor(id, &Started { has_file: true }, file)?,
-            None => self.outbox.answer(id, &Ok(Started { has_file: false }))?,
+            Some(file) => self.outbox.answer_with_descriptor(id, &StartResponse { has_file: true }, file)?,
+            None => self.outbox.answer(id, &Ok(StartResponse { has_file: false }))?,
         }
-        self.writing = Some(Writing { writer, object, failed: None });
+        self.writing = Some(PiecewiseWrite { writer, object, failed: None });
         Ok(())
     }
 
@@ -235,8 +237,8 @@ impl Session {
         Ok(())
     }
 
-    fn commit(&mut self, expected: &Expected, filled: Option<u64>) -> Result<PutResult> {
-        let Some(Writing { mut writer, failed, .. }) = self.writing.take() else {
+    fn commit(&mut self, expected: &ExpectedContent, filled: Option<u64>) -> Result<PutResult> {
+        let Some(PiecewiseWrite { mut writer, failed, .. }) = self.writing.take() else {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 "nothing was started that could be committed",

@@ -9,31 +9,31 @@ use std::time::{Duration, Instant};
 
 use fordway_wire::node::Request;
 
-use crate::node::access::Limits;
+use crate::node::access::NodeLimits;
 
 /// Counters since the start; read while they change.
-pub(super) struct Stats {
+pub(super) struct NodeStats {
     start: Instant,
-    pub(super) connections: Counter,
-    pub(super) connections_ended: Counter,
-    pub(super) http_connections: Counter,
-    pub(super) refused: Counter,
+    pub(super) connections: MonotonicCounter,
+    pub(super) connections_ended: MonotonicCounter,
+    pub(super) http_connections: MonotonicCounter,
+    pub(super) refused: MonotonicCounter,
     /// By the code of the operation.
-    requests: [Counter; 256],
-    pub(super) failed: Counter,
-    pub(super) malformed: Counter,
-    pub(super) inline_bytes_out: Counter,
-    body_bytes_in: Counter,
-    pub(super) descriptors_out: Counter,
-    pub(super) descriptor_bytes_out: Counter,
-    pub(super) descriptor_bytes_in: Counter,
+    requests: [MonotonicCounter; 256],
+    pub(super) failed: MonotonicCounter,
+    pub(super) malformed: MonotonicCounter,
+    pub(super) inline_bytes_out: MonotonicCounter,
+    body_bytes_in: MonotonicCounter,
+    pub(super) descriptors_out: MonotonicCounter,
+    pub(super) descriptor_bytes_out: MonotonicCounter,
+    pub(super) descriptor_bytes_in: MonotonicCounter,
 }
 
 /// A number that only grows.
 #[derive(Debug, Default)]
-pub(super) struct Counter(AtomicU64);
+pub(super) struct MonotonicCounter(AtomicU64);
 
-impl Counter {
+impl MonotonicCounter {
     pub(super) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
@@ -43,10 +43,10 @@ impl Counter {
     }
 }
 
-impl Stats {
+impl NodeStats {
     pub(super) fn new() -> Self {
-        let counter = Counter::default;
-        Stats {
+        let counter = MonotonicCounter::default;
+        NodeStats {
             start: Instant::now(),
             connections: counter(),
             connections_ended: counter(),
@@ -70,9 +70,9 @@ impl Stats {
     }
 
     /// All by name; of requests the kinds that there were.
-    pub(super) fn counters(&self, limits: &Limits) -> Vec<(String, u64)> {
+    pub(super) fn counters(&self, limits: &NodeLimits) -> Vec<(String, u64)> {
         let ended = self.connections_ended.get();
-        let requests = || self.requests.iter().map(Counter::get);
+        let requests = || self.requests.iter().map(MonotonicCounter::get);
         let all = [
             ("uptime_s", self.start.elapsed().as_secs()),
             ("connections", self.connections.get()),
@@ -120,7 +120,7 @@ const RARELY: u32 = 64;
 
 /// What all connections share.
 #[derive(Debug)]
-pub(super) struct Activity {
+pub(super) struct NodeActivity {
     start: Instant,
     cores: u64,
     /// The counts of the two latest periods.
@@ -129,15 +129,15 @@ pub(super) struct Activity {
 
 /// What one connection remembers.
 #[derive(Debug, Default)]
-pub(super) struct Lookout {
+pub(super) struct ConnectionLookout {
     period: u64,
     misses: u32,
 }
 
-impl Activity {
+impl NodeActivity {
     /// For a machine with this many cores.
     pub(super) fn new(cores: usize) -> Self {
-        Activity {
+        NodeActivity {
             start: Instant::now(),
             cores: cores as u64,
             periods: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -146,7 +146,7 @@ impl Activity {
 
     /// Notes a request of the connection that `lookout` is of; says whether its client and its thread
     /// can both look out without keeping others from work. Cost: one look at the clock.
-    pub(super) fn note(&self, lookout: &mut Lookout) -> bool {
+    pub(super) fn note(&self, lookout: &mut ConnectionLookout) -> bool {
         // Periods are counted from 1, so that 0 is nobody's.
         let period = 1 + (self.start.elapsed().as_millis() / PERIOD.as_millis()) as u64;
         if lookout.period != period {
@@ -169,7 +169,7 @@ impl Activity {
     }
 }
 
-impl Lookout {
+impl ConnectionLookout {
     /// Whether to look out this time, as far as it was of use before.
     pub(super) fn pays(&mut self) -> bool {
         self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)
@@ -194,8 +194,8 @@ mod tests {
 
     #[test]
     fn looking_out_ends_when_cores_are_few() {
-        let activity = Activity::new(4);
-        let mut connections: Vec<Lookout> = (0..3).map(|_| Lookout::default()).collect();
+        let activity = NodeActivity::new(4);
+        let mut connections: Vec<ConnectionLookout> = (0..3).map(|_| ConnectionLookout::default()).collect();
         assert!(activity.note(&mut connections[0]) && activity.note(&mut connections[0]));
         assert!(activity.note(&mut connections[1]), "two clients and two threads fit four cores");
         assert!(!activity.note(&mut connections[2]) && !activity.note(&mut connections[0]));
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn looking_out_for_nothing_becomes_rare() {
-        let mut lookout = Lookout::default();
+        let mut lookout = ConnectionLookout::default();
         let mut times = 0;
         for _ in 0..1000 {
             if lookout.pays() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_store::{Error, ErrorKind, Expected, PutResult, Store, Uncommitted, Writer};
+use fordway_store::{CommitFailure, Error, ErrorKind, ExpectedContent, PutResult, Store, Writer};
 use fordway_sys::with_lock_patience;
 
 use crate::s3::error::Outcome;
@@ -45,21 +45,25 @@ async fn on_its_own<T: Send + 'static>(work: impl FnOnce() -> Outcome<T> + Send 
 /// How long it took recently to publish content. Where that waits for a disk, each does so apart, and the
 /// disk has many at once to order; where it is done in memory, another thread would cost more.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub(crate) struct PublishPace {
     /// Moves an eighth of the way to each that was measured.
     typical_us: AtomicU32,
 }
 
-impl Pace {
+impl PublishPace {
     /// Publishes what went to `writer`, once nobody else has the lock that takes. Errors: from that.
-    pub(super) async fn publish(&self, writer: Box<dyn Writer>, expected: Expected) -> Outcome<PutResult> {
+    pub(super) async fn publish(
+        &self,
+        writer: Box<dyn Writer>,
+        expected: ExpectedContent,
+    ) -> Outcome<PutResult> {
         let (mut writer, expected, mut pauses) = (writer, Arc::new(expected), None);
         loop {
             match self.try_publish(writer, expected.clone()).await? {
                 Ok(made) => return Ok(made),
-                Err(Uncommitted::Failed(error)) => return Err(error.into()),
-                Err(Uncommitted::Locked(back, error)) => {
-                    if !pauses.get_or_insert_with(Pauses::new).pause().await {
+                Err(CommitFailure::Failed(error)) => return Err(error.into()),
+                Err(CommitFailure::Locked(back, error)) => {
+                    if !pauses.get_or_insert_with(RetryPauses::new).pause().await {
                         return Err(error.into());
                     }
                     writer = back;
@@ -71,8 +75,8 @@ impl Pace {
     async fn try_publish(
         &self,
         writer: Box<dyn Writer>,
-        expected: Arc<Expected>,
-    ) -> Outcome<Result<PutResult, Uncommitted>> {
+        expected: Arc<ExpectedContent>,
+    ) -> Outcome<Result<PutResult, CommitFailure>> {
         let commit = move || {
             let started = Instant::now();
             let made = with_lock_patience(Duration::ZERO, || writer.try_commit(&expected));
@@ -100,14 +104,14 @@ const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// The pauses of one request between its tries.
-pub(super) struct Pauses {
+pub(super) struct RetryPauses {
     started: Instant,
     next: Duration,
 }
 
-impl Pauses {
+impl RetryPauses {
     pub(super) fn new() -> Self {
-        Pauses { started: Instant::now(), next: PAUSE_MIN }
+        RetryPauses { started: Instant::now(), next: PAUSE_MIN }
     }
 
     /// Lets others go on; says `false` at once if there was enough of that.
@@ -128,7 +132,7 @@ pub(super) async fn until_unlocked<T>(mut work: impl FnMut() -> Outcome<T>) -> O
     loop {
         match with_lock_patience(Duration::ZERO, &mut work) {
             Err(failure) if failure.is_lock_timeout() => {
-                if !pauses.get_or_insert_with(Pauses::new).pause().await {
+                if !pauses.get_or_insert_with(RetryPauses::new).pause().await {
                     return Err(failure);
                 }
             }
@@ -155,7 +159,7 @@ mod tests {
             self.0.write(data)
         }
 
-        fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+        fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
             self.2.lock().unwrap().push(thread::current().id());
             thread::sleep(self.1);
             self.0.commit(expected)
@@ -167,12 +171,12 @@ mod tests {
         let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
         let store = MemoryStore::default();
         store.create_bucket(&bucket).unwrap();
-        let (pace, seen) = (Pace::default(), Arc::new(Mutex::new(Vec::new())));
+        let (pace, seen) = (PublishPace::default(), Arc::new(Mutex::new(Vec::new())));
         let runtime = crate::workers::new_runtime().unwrap();
         for time in [Duration::ZERO, 16 * LONG, Duration::ZERO] {
             let writer = store.writer(&bucket, &key, &PutOptions::default()).unwrap();
             let slow = Box::new(Slow(writer, time, seen.clone()));
-            runtime.block_on(pace.publish(slow, Expected::default())).map_err(|_| "it fails").unwrap();
+            runtime.block_on(pace.publish(slow, ExpectedContent::default())).map_err(|_| "it fails").unwrap();
         }
         let here = thread::current().id();
         assert_eq!(
@@ -184,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_is_quick_again_is_published_here_again() {
-        let pace = Pace::default();
+        let pace = PublishPace::default();
         pace.took(100 * LONG);
         assert!(u128::from(pace.typical_us.load(Ordering::Relaxed)) >= LONG.as_micros());
         (0..40).for_each(|_| pace.took(Duration::ZERO));

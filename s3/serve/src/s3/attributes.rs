@@ -1,13 +1,13 @@
 //! What is known of an object, in one document: S3's GetObjectAttributes.
 
 use fordway_store::{Error, ErrorKind, GetOptions, ObjectPart, Store};
-use fordway_wire::s3_xml::AnswerDocument;
+use fordway_wire::s3_xml::ResponseDocument;
 use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{GetObjectAttributesInput, GetObjectAttributesOutput, ObjectAttributes};
 
 use crate::s3::convert::{names, page_size, timestamp, version, version_name, written};
-use crate::s3::error::{Failure, Outcome};
+use crate::s3::error::{Outcome, S3Failure};
 
 /// The most parts in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
@@ -25,7 +25,7 @@ pub(super) fn get(
     store.head_bucket(&bucket)?;
     check_names(&named)?;
     let info = store.head(&bucket, &key, &options)?;
-    let mut document = AnswerDocument::new("GetObjectAttributesResponse");
+    let mut document = ResponseDocument::new("GetObjectAttributesResponse");
     if wants(ObjectAttributes::ETAG) {
         // Without quotes, as nowhere else.
         document.element("ETag", info.etag.as_str());
@@ -62,20 +62,20 @@ fn check_names(named: &[&str]) -> Outcome<()> {
     match named.iter().find(|name| !KNOWN.contains(name)) {
         None if !named.is_empty() => Ok(()),
         Some(name) if !name.is_empty() => {
-            Err(Failure::argument("Invalid attribute name specified.", "x-amz-object-attributes", name))
+            Err(S3Failure::argument("Invalid attribute name specified.", "x-amz-object-attributes", name))
         }
         _ => {
             let words = "The x-amz-object-attributes header specifying the attributes to be retrieved is \
                          either missing or empty";
             let detail = format!("name one or more of {}", KNOWN.join(", "));
-            Err(Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, &detail))
+            Err(S3Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, &detail))
         }
     }
 }
 
 /// The parts after the marker.
 fn write_parts(
-    document: &mut AnswerDocument,
+    document: &mut ResponseDocument,
     parts: &[ObjectPart],
     input: &GetObjectAttributesInput,
 ) -> Outcome<()> {

@@ -10,7 +10,7 @@ use s3s::dto::{
 };
 
 use crate::s3::convert::{add_text, timestamp};
-use crate::s3::error::{Failure, Outcome};
+use crate::s3::error::{Outcome, S3Failure};
 
 /// The most buckets in one answer (S3's limit).
 const PAGE_MAX: usize = 10_000;
@@ -62,7 +62,7 @@ fn page_size(asked: Option<i32>) -> Outcome<usize> {
         Ok(count) if (1..=PAGE_MAX).contains(&count) => Ok(count),
         _ => {
             let words = format!("Argument max-buckets must be an integer between 1 and {PAGE_MAX}.");
-            Err(Failure::argument(&words, "max-buckets", &asked.to_string()))
+            Err(S3Failure::argument(&words, "max-buckets", &asked.to_string()))
         }
     }
 }
@@ -93,7 +93,7 @@ fn check_region(asked: &str, region: &str) -> Outcome<()> {
         "buckets lie in {region} here, not in {asked:?}; set the client's region to {region}, \
          or start the gateway with --region"
     );
-    Err(Failure::new("InvalidLocationConstraint", StatusCode::BAD_REQUEST, message))
+    Err(S3Failure::new("InvalidLocationConstraint", StatusCode::BAD_REQUEST, message))
 }
 
 /// New buckets have names that S3 would take, so that what is here can go there. Errors: `InvalidBucketName`.
@@ -141,11 +141,11 @@ pub(super) fn location(store: &dyn Store, region: &str, bucket: String) -> Outco
 }
 
 /// Answers for a configuration that buckets here never have, once the bucket is known to exist.
-pub(super) fn without(store: &dyn Store, bucket: String, code: &str) -> Failure {
+pub(super) fn without(store: &dyn Store, bucket: String, code: &str) -> S3Failure {
     let found = Bucket::new(bucket).and_then(|bucket| store.head_bucket(&bucket));
     match found {
         Err(error) => error.into(),
-        Ok(_) => Failure::new(code, StatusCode::NOT_FOUND, "buckets here have no such configuration"),
+        Ok(_) => S3Failure::new(code, StatusCode::NOT_FOUND, "buckets here have no such configuration"),
     }
 }
 

@@ -5,22 +5,22 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fordway_store::{
-    BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, Content, ETag, ETagMatch,
-    Error, ErrorKind, Key, Metadata, ObjectInfo, Tags, VersionId,
+    BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagMatch, Error,
+    ErrorKind, Key, Metadata, ObjectContent, ObjectInfo, Tags, VersionId,
 };
 use fordway_wire::date::{format_http, parse_http};
 use fordway_wire::header_text::decode;
-use fordway_wire::s3_xml::AnswerDocument;
+use fordway_wire::s3_xml::ResponseDocument;
 use fordway_wire::{header_text, tagging};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
 use s3s::dto::{ETagCondition, Timestamp};
 use s3s::{Body, S3Response};
 
-use crate::answer::Reply;
-use crate::content::Payload;
+use crate::answer::PreparedBody;
+use crate::content::BodyExtension;
 use crate::message::composed;
-use crate::s3::error::{Failure, Outcome};
+use crate::s3::error::{Outcome, S3Failure};
 
 /// The names a request is about.
 pub(super) fn names(bucket: &str, key: &str) -> Outcome<(Bucket, Key)> {
@@ -35,7 +35,7 @@ pub(super) fn version(named: Option<&str>) -> Outcome<Option<VersionId>> {
         return Err(Error::new(ErrorKind::InvalidArgument, detail).into());
     }
     if named.is_some_and(|name| name != VersionId::NULL && name.len() < VERSION_BYTES_MIN) {
-        return Err(Failure::argument(
+        return Err(S3Failure::argument(
             "Invalid version id specified",
             "versionId",
             named.unwrap_or_default(),
@@ -58,7 +58,7 @@ pub(super) fn tags(header: Option<&str>) -> Outcome<Tags> {
     tagging::decode(text).map_err(|_| {
         let words = "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters \
                      without tag name duplicates.";
-        Failure::argument(words, TAGGING.as_str(), text)
+        S3Failure::argument(words, TAGGING.as_str(), text)
     })
 }
 
@@ -67,7 +67,7 @@ pub(super) fn page_size(name: &str, wanted: Option<i32>, max: usize) -> Outcome<
     let wanted = wanted.unwrap_or(i32::MAX);
     let count = usize::try_from(wanted).map_err(|_| {
         let words = format!("Argument {name} must be an integer between 0 and 2147483647");
-        Failure::argument(&words, name, &wanted.to_string())
+        S3Failure::argument(&words, name, &wanted.to_string())
     })?;
     Ok(count.min(max))
 }
@@ -226,15 +226,15 @@ pub(super) const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 
 /// An answer whose document is written here: the S3 layer does not know all that stands in it.
-pub(super) fn written<T>(output: T, document: AnswerDocument) -> S3Response<T> {
+pub(super) fn written<T>(output: T, document: ResponseDocument) -> S3Response<T> {
     let mut response = S3Response::new(output);
     let document = Bytes::from(document.finish());
-    response.extensions.insert(Payload::new(Reply::Content(Content::Bytes(document))));
+    response.extensions.insert(BodyExtension::new(PreparedBody::Content(ObjectContent::Bytes(document))));
     response
 }
 
 /// The same where the S3 layer has no part in the answer.
-pub(super) fn document(document: AnswerDocument) -> S3Response<Body> {
+pub(super) fn document(document: ResponseDocument) -> S3Response<Body> {
     let mut response = written(Body::empty(), document);
     response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response
@@ -273,8 +273,8 @@ pub(super) fn checksum_type(name: &str) -> Outcome<ChecksumType> {
 }
 
 /// S3's code for what is wrong with checksums, and with a few other things.
-pub(super) fn invalid_request(message: impl Into<String>) -> Failure {
-    Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
+pub(super) fn invalid_request(message: impl Into<String>) -> S3Failure {
+    S3Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
 }
 
 /// Refuses what a client asks for and would believe it had got. Errors: `NotImplemented`.

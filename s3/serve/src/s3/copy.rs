@@ -5,7 +5,7 @@ use fordway_store::{
 };
 use fordway_wire::date::format_iso8601;
 use fordway_wire::range::parse_range;
-use fordway_wire::s3_xml::AnswerDocument;
+use fordway_wire::s3_xml::ResponseDocument;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 use s3s::{Body, S3Response};
@@ -15,7 +15,7 @@ use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, conditions_in, document, invalid_request,
     metadata, names, quoted, tags, version,
 };
-use crate::s3::error::{Failure, Outcome};
+use crate::s3::error::{Outcome, S3Failure};
 
 pub(super) fn copy(
     store: &dyn Store,
@@ -64,7 +64,7 @@ fn replaces(headers: &HeaderMap, directive: &str) -> Outcome<bool> {
         Some(b"REPLACE") => Ok(true),
         Some(_) => {
             let kind = if directive == "x-amz-tagging-directive" { "tagging" } else { "metadata" };
-            Err(Failure::argument(&format!("Unknown {kind} directive."), directive, ""))
+            Err(S3Failure::argument(&format!("Unknown {kind} directive."), directive, ""))
         }
     }
 }
@@ -84,8 +84,8 @@ pub(super) fn add_versions(
 const SOURCE_VERSION_ID: HeaderName = HeaderName::from_static("x-amz-copy-source-version-id");
 
 /// What a copy made, as S3 describes it.
-pub(super) fn copied(root: &'static str, made: &PutResult) -> AnswerDocument {
-    let mut document = AnswerDocument::new(root);
+pub(super) fn copied(root: &'static str, made: &PutResult) -> ResponseDocument {
+    let mut document = ResponseDocument::new(root);
     document.element("ETag", &quoted(&made.etag));
     document.element("LastModified", &format_iso8601(made.modified));
     document.checksum_with_type(made.checksum.as_ref());
@@ -114,7 +114,7 @@ pub(super) fn copy_source(headers: &HeaderMap) -> Outcome<(Bucket, Key, Option<V
     let (bucket, key) = path.split_once('/').ok_or_else(|| wrong(""))?;
     let source = Bucket::new(bucket);
     let invalid =
-        |what: &str| Failure::argument(&format!("Invalid copy source {what}"), "x-amz-copy-source", "");
+        |what: &str| S3Failure::argument(&format!("Invalid copy source {what}"), "x-amz-copy-source", "");
     let bucket = source.map_err(|_| invalid("bucket name"))?;
     Ok((bucket, Key::new(key)?, version(named.as_deref())?))
 }
@@ -127,7 +127,7 @@ pub(super) fn copy_source_options(headers: &HeaderMap, version: Option<VersionId
         _ => {
             let words = "The x-amz-copy-source-range value must be of the form bytes=first-last where first \
                          and last are the zero-based offsets of the first and last bytes to copy";
-            Err(Failure::argument(words, "x-amz-copy-source-range", text))
+            Err(S3Failure::argument(words, "x-amz-copy-source-range", text))
         }
     });
     let conditions = conditions_in(headers, &SOURCE_CONDITIONS)?;

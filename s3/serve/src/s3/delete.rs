@@ -1,10 +1,10 @@
 //! Deleting objects and versions of them.
 
 use fordway_store::{
-    Bucket, Conditions, DeleteOptions, Deleted, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
+    Bucket, Conditions, DeleteOptions, DeleteResult, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
     ObjectInfo, Store, VersionId,
 };
-use fordway_wire::s3_xml::AnswerDocument;
+use fordway_wire::s3_xml::ResponseDocument;
 use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{
@@ -14,7 +14,7 @@ use s3s::dto::{
 use time::OffsetDateTime;
 
 use crate::s3::convert::{names, version, version_name, write_conditions, written};
-use crate::s3::error::{Failure, Outcome, message};
+use crate::s3::error::{Outcome, S3Failure, message};
 
 /// The most keys one DeleteObjects may name (S3's limit).
 const KEYS_MAX: usize = 1000;
@@ -23,7 +23,7 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> Outcome<Delete
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let conditions = write_conditions(input.if_match, None);
     let options = DeleteOptions { conditions, version: version(input.version_id.as_deref())? };
-    let state = Wanted { size: input.if_match_size, modified: input.if_match_last_modified_time };
+    let state = DeleteConditions { size: input.if_match_size, modified: input.if_match_last_modified_time };
     let deleted = state.delete(store, &bucket, &key, options)?;
     Ok(DeleteObjectOutput {
         delete_marker: deleted.is_marker.then_some(true),
@@ -45,7 +45,7 @@ pub(super) fn many(store: &dyn Store, input: DeleteObjectsInput) -> Outcome<S3Re
     store.head_bucket(&bucket)?;
 
     let quiet = input.delete.quiet.unwrap_or(false);
-    let mut document = AnswerDocument::new("DeleteResult");
+    let mut document = ResponseDocument::new("DeleteResult");
     for (object, result) in objects.iter().zip(results(store, &bucket, &objects)) {
         match result {
             Ok(_) if quiet => {}
@@ -56,8 +56,8 @@ pub(super) fn many(store: &dyn Store, input: DeleteObjectsInput) -> Outcome<S3Re
     Ok(written(DeleteObjectsOutput::default(), document))
 }
 
-fn malformed(message: String) -> Failure {
-    Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
+fn malformed(message: String) -> S3Failure {
+    S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
 /// Whether XML 1.0 has all of its characters, be it as references.
@@ -75,9 +75,9 @@ fn results(
     store: &dyn Store,
     bucket: &Bucket,
     objects: &[ObjectIdentifier],
-) -> Vec<fordway_store::Result<Deleted>> {
+) -> Vec<fordway_store::Result<DeleteResult>> {
     let is_plain = |object: &ObjectIdentifier| {
-        object.version_id.is_none() && object.e_tag.is_none() && Wanted::of(object).is_nothing()
+        object.version_id.is_none() && object.e_tag.is_none() && DeleteConditions::of(object).is_nothing()
     };
     let keys = objects.iter().filter(|object| is_plain(object)).map(|object| Key::new(object.key.as_str()));
     match keys.collect::<fordway_store::Result<Vec<_>>>() {
@@ -86,7 +86,11 @@ fn results(
     }
 }
 
-fn remove(store: &dyn Store, bucket: &Bucket, object: &ObjectIdentifier) -> fordway_store::Result<Deleted> {
+fn remove(
+    store: &dyn Store,
+    bucket: &Bucket,
+    object: &ObjectIdentifier,
+) -> fordway_store::Result<DeleteResult> {
     let key = Key::new(object.key.as_str())?;
     let version = object.version_id.as_deref().filter(|name| !name.is_empty());
     let options = DeleteOptions {
@@ -96,18 +100,18 @@ fn remove(store: &dyn Store, bucket: &Bucket, object: &ObjectIdentifier) -> ford
             .as_ref()
             .map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag.value()))),
     };
-    Wanted::of(object).delete(store, bucket, &key, options)
+    DeleteConditions::of(object).delete(store, bucket, &key, options)
 }
 
 /// What a client asks an object to be like that it deletes, beside its tag.
-struct Wanted {
+struct DeleteConditions {
     size: Option<i64>,
     modified: Option<Timestamp>,
 }
 
-impl Wanted {
+impl DeleteConditions {
     fn of(object: &ObjectIdentifier) -> Self {
-        Wanted { size: object.size, modified: object.last_modified_time.clone() }
+        DeleteConditions { size: object.size, modified: object.last_modified_time.clone() }
     }
 
     fn is_nothing(&self) -> bool {
@@ -122,7 +126,7 @@ impl Wanted {
         bucket: &Bucket,
         key: &Key,
         mut options: DeleteOptions,
-    ) -> fordway_store::Result<Deleted> {
+    ) -> fordway_store::Result<DeleteResult> {
         let look = || {
             let version = options.version.clone();
             store.head(bucket, key, &GetOptions { version, ..Default::default() })
@@ -162,7 +166,7 @@ fn differs(why: &str) -> Error {
 }
 
 /// A version that was asked for is named; a delete marker is, whether it was made or removed.
-fn write_deleted(document: &mut AnswerDocument, object: &ObjectIdentifier, done: Deleted) {
+fn write_deleted(document: &mut ResponseDocument, object: &ObjectIdentifier, done: DeleteResult) {
     document.open("Deleted").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());
     if done.is_marker {
@@ -172,7 +176,7 @@ fn write_deleted(document: &mut AnswerDocument, object: &ObjectIdentifier, done:
     document.close();
 }
 
-fn write_failure(document: &mut AnswerDocument, object: &ObjectIdentifier, error: &Error) {
+fn write_failure(document: &mut ResponseDocument, object: &ObjectIdentifier, error: &Error) {
     let (_, code) = fordway_wire::s3_error::to_s3(error.kind());
     document.open("Error").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());

@@ -1,7 +1,7 @@
 //! The store's errors as S3 writes them, and operations that S3 has and this gateway does not offer: those are refused by
 //! name after the signature and the bucket were checked, so that strangers learn nothing about buckets.
 
-use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store, Versioning};
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store, VersioningState};
 use fordway_sys::is_to_be_done_again;
 use fordway_wire::s3_error::to_s3;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -19,18 +19,18 @@ const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
 const DELETE_MARKER_HEADER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
 
 /// Results of the operations in this module.
-pub(crate) type Outcome<T> = Result<T, Failure>;
+pub(crate) type Outcome<T> = Result<T, S3Failure>;
 
 /// An error on its way to the client: `?` makes one of what the store or the S3 layer says.
 #[derive(Debug)]
-pub(crate) struct Failure(pub(super) S3Error);
+pub(crate) struct S3Failure(pub(super) S3Error);
 
-impl Failure {
+impl S3Failure {
     /// An error with a code that no [`ErrorKind`] has.
     pub(super) fn new(code: &str, status: StatusCode, message: impl Into<String>) -> Self {
         let mut error = S3Error::with_message(code_of(code), message.into());
         error.set_status_code(status);
-        let mut failure = Failure(error);
+        let mut failure = S3Failure(error);
         if let Ok(code) = HeaderValue::from_str(code) {
             failure.add_header(CODE_HEADER, code);
         }
@@ -39,14 +39,14 @@ impl Failure {
 
     /// An error in AWS's words; `detail` are ours, or nothing.
     pub(super) fn aws(code: &str, status: StatusCode, words: &str, detail: &str) -> Self {
-        Failure::new(code, status, composed(words, detail, &[]))
+        S3Failure::new(code, status, composed(words, detail, &[]))
     }
 
     /// An argument that is wrong, in AWS's words.
     pub(super) fn argument(words: &str, name: &str, value: &str) -> Self {
         let facts = [("ArgumentName", name), ("ArgumentValue", value)];
         let facts = if value.is_empty() { &facts[..1] } else { &facts[..] };
-        Failure::new("InvalidArgument", StatusCode::BAD_REQUEST, composed(words, "", facts))
+        S3Failure::new("InvalidArgument", StatusCode::BAD_REQUEST, composed(words, "", facts))
     }
 
     /// Whether somebody held a lock, so that it may be done again.
@@ -65,7 +65,7 @@ impl Failure {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for S3Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -75,7 +75,7 @@ impl From<Error> for Failure {
         if is_ours && !is_locked && !is_to_be_done_again() {
             tracing::error!(%error, "a request failed");
         }
-        let mut failure = Failure::new(code, status, message(&error));
+        let mut failure = S3Failure::new(code, status, message(&error));
         if is_locked {
             failure.add_header(RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -86,9 +86,9 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<S3Error> for Failure {
+impl From<S3Error> for S3Failure {
     fn from(error: S3Error) -> Self {
-        Failure(error)
+        S3Failure(error)
     }
 }
 
@@ -126,7 +126,7 @@ fn code_of(code: &str) -> S3ErrorCode {
 
 /// Why a body could not be read. The S3 layer keeps the types of these errors to itself, so their
 /// text is all there is to tell them apart by.
-pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> Failure {
+pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> S3Failure {
     let text = error.to_string();
     let says = |words: &str| text.contains(words);
     if says("Sha256Mismatch") {
@@ -134,7 +134,7 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     }
     if says(NOT_CHUNKED) || says("FormatError") || says("TooLarge") || says("TooMany") {
         let words = "The request body terminated unexpectedly";
-        return Failure::aws("IncompleteBody", StatusCode::BAD_REQUEST, words, NOT_CHUNKED);
+        return S3Failure::aws("IncompleteBody", StatusCode::BAD_REQUEST, words, NOT_CHUNKED);
     }
     let (kind, detail) = if says(STALLED) {
         (ErrorKind::Timeout, STALLED)
@@ -149,21 +149,21 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
 }
 
 /// Of a body that is not the one signed.
-pub(super) fn wrong_sha256() -> Failure {
+pub(super) fn wrong_sha256() -> S3Failure {
     let message = "the body does not have the SHA-256 that x-amz-content-sha256 states; send it again";
-    Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message)
+    S3Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message)
 }
 
 /// AWS's words for what is not done.
 const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that is not implemented.";
 
 /// The answer to such an operation.
-pub(super) fn refusal(store: &dyn Store, (bucket, key): &(String, String), operation: &str) -> Failure {
+pub(super) fn refusal(store: &dyn Store, (bucket, key): &(String, String), operation: &str) -> S3Failure {
     match locks(store, bucket, key, operation) {
         Err(failure) => failure,
         Ok(()) => {
             let detail = format!("{operation} is not offered here; do without it");
-            Failure::aws("NotImplemented", StatusCode::NOT_IMPLEMENTED, NOT_IMPLEMENTED, &detail)
+            S3Failure::aws("NotImplemented", StatusCode::NOT_IMPLEMENTED, NOT_IMPLEMENTED, &detail)
         }
     }
 }
@@ -182,9 +182,9 @@ fn locks(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome
             Err(no_lock())
         }
         "PutObjectLegalHold" | "PutObjectRetention" => Err(no_lock()),
-        "PutObjectLockConfiguration" if store.versioning(&bucket)? != Versioning::Enabled => {
+        "PutObjectLockConfiguration" if store.versioning(&bucket)? != VersioningState::Enabled => {
             let words = "Versioning must be 'Enabled' on the bucket to apply a Object Lock configuration";
-            Err(Failure::aws(
+            Err(S3Failure::aws(
                 "InvalidBucketState",
                 StatusCode::CONFLICT,
                 words,
@@ -195,9 +195,9 @@ fn locks(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome
     }
 }
 
-fn no_lock() -> Failure {
+fn no_lock() -> S3Failure {
     let words = "Bucket is missing Object Lock Configuration";
-    Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, "objects are not locked here")
+    S3Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, "objects are not locked here")
 }
 
 #[cfg(test)]
@@ -208,7 +208,7 @@ mod tests {
     fn every_kind_keeps_its_code_and_status() {
         for kind in ErrorKind::ALL {
             let (status, code) = to_s3(*kind);
-            let Failure(error) = Error::new(*kind, "why").into();
+            let S3Failure(error) = Error::new(*kind, "why").into();
             assert_eq!(error.code().as_str(), code);
             assert_eq!(error.status_code().unwrap().as_u16(), status, "{kind:?}");
         }

@@ -3,10 +3,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{
-    Bucket, ChecksumPlan, Entry, Error, ErrorKind, ListQuery, Listing, MAX_KEYS, ObjectSummary, Store,
+    Bucket, ChecksumPlan, Error, ErrorKind, ListEntry, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary,
+    Store,
 };
 use fordway_wire::date::format_iso8601;
-use fordway_wire::s3_xml::AnswerDocument;
+use fordway_wire::s3_xml::ResponseDocument;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::S3Response;
 use s3s::dto::{
@@ -22,17 +23,17 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 /// How names are written in an answer: a client asks for URL encoding because XML cannot hold
 /// every character.
 #[derive(Clone, Copy)]
-pub(super) enum Encoding {
+pub(super) enum NameEncoding {
     Plain,
     Url,
 }
 
-impl Encoding {
+impl NameEncoding {
     /// Errors: `InvalidArgument`.
     pub(super) fn new(asked: Option<&EncodingType>) -> Outcome<Self> {
         match asked.map(EncodingType::as_str) {
-            None | Some("") => Ok(Encoding::Plain),
-            Some(EncodingType::URL) => Ok(Encoding::Url),
+            None | Some("") => Ok(NameEncoding::Plain),
+            Some(EncodingType::URL) => Ok(NameEncoding::Url),
             Some(other) => {
                 let detail = format!("encoding-type {other:?} is not url");
                 Err(Error::new(ErrorKind::InvalidArgument, detail).into())
@@ -42,8 +43,8 @@ impl Encoding {
 
     pub(super) fn apply(self, name: &str) -> String {
         match self {
-            Encoding::Plain => name.to_owned(),
-            Encoding::Url => utf8_percent_encode(name, ENCODED).to_string(),
+            NameEncoding::Plain => name.to_owned(),
+            NameEncoding::Url => utf8_percent_encode(name, ENCODED).to_string(),
         }
     }
 }
@@ -61,7 +62,7 @@ pub(super) fn list_v1(
         max_keys: page_size("max-keys", input.max_keys, MAX_KEYS)?,
     };
     let listing = store.list(&bucket, &query)?;
-    let encoding = Encoding::new(input.encoding_type.as_ref())?;
+    let encoding = NameEncoding::new(input.encoding_type.as_ref())?;
     let marker = encoding.apply(query.start_after.as_deref().unwrap_or_default());
     let mut document = opened(&bucket, &query, encoding);
     document.element("Marker", &marker);
@@ -89,7 +90,7 @@ pub(super) fn list_v2(
         max_keys: page_size("max-keys", input.max_keys, MAX_KEYS)?,
     };
     let listing = store.list(&bucket, &query)?;
-    let encoding = Encoding::new(input.encoding_type.as_ref())?;
+    let encoding = NameEncoding::new(input.encoding_type.as_ref())?;
     let mut document = opened(&bucket, &query, encoding);
     document.maybe("StartAfter", input.start_after.as_deref().map(|start| encoding.apply(start)).as_deref());
     document.maybe("ContinuationToken", token.as_deref());
@@ -103,40 +104,40 @@ pub(super) fn list_v2(
 
 /// The beginning of both forms. It is written here, because the S3 layer lets carriage returns stand for
 /// themselves, which readers of XML fold.
-fn opened(bucket: &Bucket, query: &ListQuery, encoding: Encoding) -> AnswerDocument {
-    let mut document = AnswerDocument::new("ListBucketResult");
+fn opened(bucket: &Bucket, query: &ListQuery, encoding: NameEncoding) -> ResponseDocument {
+    let mut document = ResponseDocument::new("ListBucketResult");
     document.element("Name", bucket.as_str()).element("Prefix", &encoding.apply(&query.prefix));
     document.maybe("Delimiter", query.delimiter.as_deref().map(|text| encoding.apply(text)).as_deref());
     document.element("MaxKeys", &query.max_keys.to_string());
-    if matches!(encoding, Encoding::Url) {
+    if matches!(encoding, NameEncoding::Url) {
         document.element("EncodingType", "url");
     }
     document
 }
 
 fn write_entries(
-    document: &mut AnswerDocument,
-    listing: &Listing,
-    encoding: Encoding,
+    document: &mut ResponseDocument,
+    listing: &ObjectListing,
+    encoding: NameEncoding,
     owner: Option<&Owner>,
 ) {
     for entry in &listing.entries {
         match entry {
-            Entry::CommonPrefix(_) => {}
-            Entry::Object(object) => write_object(document, object, encoding, owner),
+            ListEntry::CommonPrefix(_) => {}
+            ListEntry::Object(object) => write_object(document, object, encoding, owner),
         }
     }
     for entry in &listing.entries {
-        if let Entry::CommonPrefix(prefix) = entry {
+        if let ListEntry::CommonPrefix(prefix) = entry {
             document.open("CommonPrefixes").element("Prefix", &encoding.apply(prefix)).close();
         }
     }
 }
 
 fn write_object(
-    document: &mut AnswerDocument,
+    document: &mut ResponseDocument,
     object: &ObjectSummary,
-    encoding: Encoding,
+    encoding: NameEncoding,
     owner: Option<&Owner>,
 ) {
     document.open("Contents").element("Key", &encoding.apply(&object.key));
@@ -153,7 +154,7 @@ fn write_object(
 }
 
 /// A user as documents name them.
-pub(super) fn write_owner(document: &mut AnswerDocument, element: &'static str, owner: &Owner) {
+pub(super) fn write_owner(document: &mut ResponseDocument, element: &'static str, owner: &Owner) {
     document.open(element).maybe("ID", owner.id.as_deref());
     document.maybe("DisplayName", owner.display_name.as_deref()).close();
 }
@@ -176,8 +177,8 @@ mod tests {
 
     #[test]
     fn names_survive_their_encoding() {
-        assert_eq!(Encoding::Url.apply("a b/ü+~\u{1}"), "a%20b/%C3%BC%2B~%01");
-        assert_eq!(Encoding::Plain.apply("a b+"), "a b+");
+        assert_eq!(NameEncoding::Url.apply("a b/ü+~\u{1}"), "a%20b/%C3%BC%2B~%01");
+        assert_eq!(NameEncoding::Plain.apply("a b+"), "a b+");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use fordway_sys::without_waiting;
 use s3s::S3Result;
 
 use crate::s3::apart::apart;
-use crate::s3::error::{Failure, Outcome};
+use crate::s3::error::{Outcome, S3Failure};
 use crate::users::User;
 
 /// What `read` makes of the store of `user`. Where names would have to be waited for, the whole of it
@@ -21,7 +21,7 @@ pub(super) async fn look_up<T: Send + 'static>(
         Some(outcome) => outcome,
         None => apart(user, read).await,
     };
-    outcome.map_err(|Failure(error)| error)
+    outcome.map_err(|S3Failure(error)| error)
 }
 
 #[cfg(test)]

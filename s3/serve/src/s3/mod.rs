@@ -29,22 +29,22 @@ use s3s::validation::NameValidation;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
 use crate::GatewayConfig;
-use crate::domains::Domains;
-use crate::identity::{Admission, KnownKeys};
+use crate::domains::BucketDomains;
+use crate::identity::{KnownKeys, RequestAdmission};
 use crate::users::{User, Users};
 pub(crate) use convert::stated_checksum;
 pub(crate) use reads::DEFAULT_TYPE;
 
 use absent::absent;
-pub(crate) use apart::Pace;
+pub(crate) use apart::PublishPace;
 use apart::until_unlocked;
 use apart::{apart, change_apart};
 use convert::names;
 pub(crate) use convert::{describe, is_plain};
-pub(crate) use error::{Failure, Outcome};
+pub(crate) use error::{Outcome, S3Failure};
 use look_up::look_up;
 use routes::ObjectRoutes;
-pub(crate) use upload::Upload;
+pub(crate) use upload::ObjectUpload;
 
 /// The most bytes of an HTML form upload, which is read before it is refused.
 const FORM_BYTES_MAX: usize = 64 * 1024;
@@ -53,11 +53,11 @@ const FORM_BYTES_MAX: usize = 64 * 1024;
 pub(crate) fn service(
     users: Arc<Users>,
     config: &GatewayConfig,
-    domains: Domains,
-    publishing: Arc<Pace>,
+    domains: BucketDomains,
+    publishing: Arc<PublishPace>,
 ) -> S3Service {
     let keys = KnownKeys(users.clone());
-    let admission = Admission::Signed(users);
+    let admission = RequestAdmission::Signed(users);
     let mut builder = builder(Some(&config.region), admission, domains.clone(), publishing);
     builder.set_auth(keys);
     builder.set_host(domains);
@@ -65,15 +65,15 @@ pub(crate) fn service(
 }
 
 /// The service that answers requests without a signature, for callers whose user is an extension of them.
-pub(crate) fn service_for_peers(publishing: Arc<Pace>) -> S3Service {
-    builder(None, Admission::Peers, Domains::none(), publishing).build()
+pub(crate) fn service_for_peers(publishing: Arc<PublishPace>) -> S3Service {
+    builder(None, RequestAdmission::Peers, BucketDomains::none(), publishing).build()
 }
 
 fn builder(
     region: Option<&str>,
-    admission: Admission,
-    domains: Domains,
-    publishing: Arc<Pace>,
+    admission: RequestAdmission,
+    domains: BucketDomains,
+    publishing: Arc<PublishPace>,
 ) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
     // The gate limits documents.
@@ -81,7 +81,7 @@ fn builder(
     limits.form_max_field_size = FORM_BYTES_MAX;
     limits.form_max_fields_size = FORM_BYTES_MAX;
     limits.post_object_max_file_size = FORM_BYTES_MAX as u64;
-    let mut builder = S3ServiceBuilder::new(Frontend { region: region.map(str::to_owned) });
+    let mut builder = S3ServiceBuilder::new(S3Frontend { region: region.map(str::to_owned) });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(StoreNames);
     builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing });
@@ -90,7 +90,7 @@ fn builder(
 }
 
 /// The answer to a request that failed outside of the S3 layer, as that would have written it.
-pub(crate) fn failed(failure: impl Into<Failure>) -> http::Response<s3s::Body> {
+pub(crate) fn failed(failure: impl Into<S3Failure>) -> http::Response<s3s::Body> {
     failure.into().0.to_http_response().unwrap_or_else(|error| {
         tracing::error!(?error, "an error could not be written as S3 has it");
         let mut response = http::Response::new(s3s::Body::empty());
@@ -110,12 +110,12 @@ impl NameValidation for StoreNames {
 
 /// S3 in front of the caller's store. Calls block the thread they come in on (see the crate's
 /// own words on why), but for those that may take long.
-struct Frontend {
+struct S3Frontend {
     /// `None` where requests are not signed for one.
     region: Option<String>,
 }
 
-impl Frontend {
+impl S3Frontend {
     fn region(&self) -> &str {
         self.region.as_deref().unwrap_or("us-east-1")
     }
@@ -134,7 +134,7 @@ fn owner(user: &User) -> Owner {
 
 /// An answer with its output's headers only.
 fn plain<T>(outcome: Outcome<T>) -> S3Result<S3Response<T>> {
-    outcome.map(S3Response::new).map_err(|Failure(error)| error)
+    outcome.map(S3Response::new).map_err(|S3Failure(error)| error)
 }
 
 fn bucket_exists(store: &dyn Store, bucket: String) -> Outcome<()> {
@@ -150,7 +150,7 @@ fn object_exists(store: &dyn Store, bucket: &str, key: &str, version: Option<&st
 }
 
 #[async_trait::async_trait]
-impl S3 for Frontend {
+impl S3 for S3Frontend {
     async fn list_buckets(
         &self,
         request: S3Request<ListBucketsInput>,
@@ -165,7 +165,7 @@ impl S3 for Frontend {
         request: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let user = caller(&request)?;
-        buckets::create(&*user.store, self.region.as_deref(), request.input).map_err(|Failure(error)| error)
+        buckets::create(&*user.store, self.region.as_deref(), request.input).map_err(|S3Failure(error)| error)
     }
 
     async fn head_bucket(
@@ -220,7 +220,7 @@ impl S3 for Frontend {
         let user = caller(&request)?;
         let owner = owner(&user);
         let listed = apart(user, move |store| versions::list(store, &owner, request.input)).await;
-        listed.map_err(|Failure(error)| error)
+        listed.map_err(|S3Failure(error)| error)
     }
 
     async fn get_bucket_acl(
@@ -311,7 +311,7 @@ impl S3 for Frontend {
     ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
         let user = caller(&request)?;
         let described = apart(user, |store| attributes::get(store, request.input)).await;
-        described.map_err(|Failure(error)| error)
+        described.map_err(|S3Failure(error)| error)
     }
 
     async fn list_objects(
@@ -322,7 +322,7 @@ impl S3 for Frontend {
         let owner = owner(&user);
         apart(user, move |store| list::list_v1(store, &owner, request.input))
             .await
-            .map_err(|Failure(error)| error)
+            .map_err(|S3Failure(error)| error)
     }
 
     async fn list_objects_v2(
@@ -333,7 +333,7 @@ impl S3 for Frontend {
         let owner = owner(&user);
         apart(user, move |store| list::list_v2(store, &owner, request.input))
             .await
-            .map_err(|Failure(error)| error)
+            .map_err(|S3Failure(error)| error)
     }
 
     /// Forms sent by browsers are not offered.
@@ -357,7 +357,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let user = caller(&request)?;
-        change_apart(user, |store| delete::many(store, request.input)).await.map_err(|Failure(error)| error)
+        change_apart(user, |store| delete::many(store, request.input)).await.map_err(|S3Failure(error)| error)
     }
 
     async fn abort_multipart_upload(
@@ -372,7 +372,7 @@ impl S3 for Frontend {
         let user = caller(&request)?;
         let owner = owner(&user);
         let listed = apart(user, move |store| multipart::list_parts(store, &owner, request.input)).await;
-        listed.map_err(|Failure(error)| error)
+        listed.map_err(|S3Failure(error)| error)
     }
 
     async fn list_multipart_uploads(
@@ -382,6 +382,6 @@ impl S3 for Frontend {
         let user = caller(&request)?;
         let owner = owner(&user);
         let listed = apart(user, move |store| multipart::list_uploads(store, &owner, request.input)).await;
-        listed.map_err(|Failure(error)| error)
+        listed.map_err(|S3Failure(error)| error)
     }
 }

@@ -9,7 +9,7 @@ use fordway_store::{
     UploadsQuery, checked_part_number,
 };
 use fordway_wire::date::format_iso8601;
-use fordway_wire::s3_xml::{AnswerDocument, completed_parts};
+use fordway_wire::s3_xml::{ResponseDocument, completed_parts};
 use http::{HeaderMap, HeaderName, StatusCode, Uri};
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, EncodingType, ListMultipartUploadsInput,
@@ -24,8 +24,8 @@ use crate::s3::convert::{
     document, invalid_request, metadata, names, page_size, parameter, quoted, stated_checksum, tags, written,
 };
 use crate::s3::copy::{add_versions, copied, copy_source, copy_source_options};
-use crate::s3::error::{Failure, Outcome, unreadable_body};
-use crate::s3::list::{Encoding, write_owner};
+use crate::s3::error::{Outcome, S3Failure, unreadable_body};
+use crate::s3::list::{NameEncoding, write_owner};
 use crate::users::User;
 
 /// The most entries in one answer (S3's limit).
@@ -36,7 +36,7 @@ pub(super) fn part_number(number: i32) -> Outcome<u16> {
     // What does not fit is out of range in any case.
     checked_part_number(u16::try_from(number).unwrap_or(0)).map_err(|_| {
         let words = "Part number must be an integer between 1 and 10000, inclusive.";
-        Failure::argument(words, "partNumber", &number.to_string())
+        S3Failure::argument(words, "partNumber", &number.to_string())
     })
 }
 
@@ -56,7 +56,7 @@ pub(super) fn create(
     };
     options.check_upload().map_err(|error| unfit_checksum(&options, error))?;
     let upload = store.create_upload(&bucket, &key, &options)?;
-    let mut result = AnswerDocument::new("InitiateMultipartUploadResult");
+    let mut result = ResponseDocument::new("InitiateMultipartUploadResult");
     result.element("Bucket", bucket.as_str()).element("Key", key.as_str());
     result.element("UploadId", upload.as_str());
     let mut response = document(result);
@@ -68,7 +68,7 @@ pub(super) fn create(
 }
 
 /// What is wrong with an upload's checksum, in AWS's words.
-fn unfit_checksum(options: &PutOptions, error: Error) -> Failure {
+fn unfit_checksum(options: &PutOptions, error: Error) -> S3Failure {
     let words = match (options.checksum_type, options.checksum) {
         _ if error.kind() != ErrorKind::InvalidArgument => return error.into(),
         (Some(kind), Some(algorithm)) => format!(
@@ -148,7 +148,7 @@ pub(super) fn list_parts(
     let query = PartsQuery { after, max_parts: page_size("max-parts", input.max_parts, PAGE_MAX)? };
     let listing = store.list_parts(&bucket, &key, &upload, &query)?;
     let next = listing.parts.last().filter(|_| listing.truncated).map(|part| part.number.to_string());
-    let mut document = AnswerDocument::new("ListPartsResult");
+    let mut document = ResponseDocument::new("ListPartsResult");
     document.element("Bucket", bucket.as_str()).element("Key", key.as_str());
     document.element("UploadId", upload.as_str()).element("PartNumberMarker", &after.to_string());
     document.maybe("NextPartNumberMarker", next.as_deref());
@@ -159,7 +159,7 @@ pub(super) fn list_parts(
     Ok(written(ListPartsOutput::default(), document))
 }
 
-fn write_part(document: &mut AnswerDocument, part: &PartInfo) {
+fn write_part(document: &mut ResponseDocument, part: &PartInfo) {
     document.open("Part").element("PartNumber", &part.number.to_string());
     document.element("LastModified", &format_iso8601(part.modified));
     document.element("ETag", &quoted(&part.etag)).element("Size", &part.size.to_string());
@@ -167,7 +167,7 @@ fn write_part(document: &mut AnswerDocument, part: &PartInfo) {
 }
 
 /// What is the same of an upload in every listing.
-pub(super) fn write_upload(document: &mut AnswerDocument, owner: &Owner, checksum: Option<ChecksumPlan>) {
+pub(super) fn write_upload(document: &mut ResponseDocument, owner: &Owner, checksum: Option<ChecksumPlan>) {
     for element in ["Initiator", "Owner"] {
         write_owner(document, element, owner);
     }
@@ -190,10 +190,10 @@ pub(super) fn list_uploads(
         max_uploads: page_size("max-uploads", input.max_uploads, PAGE_MAX)?,
     };
     let delimiter = input.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty());
-    let page = Page::read(store, &bucket, &query, delimiter)?;
-    let encoding = Encoding::new(input.encoding_type.as_ref())?;
+    let page = MergedUploads::read(store, &bucket, &query, delimiter)?;
+    let encoding = NameEncoding::new(input.encoding_type.as_ref())?;
     let last = page.last.filter(|_| page.is_truncated);
-    let mut document = AnswerDocument::new("ListMultipartUploadsResult");
+    let mut document = ResponseDocument::new("ListMultipartUploadsResult");
     document.element("Bucket", bucket.as_str());
     document.element("KeyMarker", &encoding.apply(input.key_marker.as_deref().unwrap_or_default()));
     document.element("UploadIdMarker", input.upload_id_marker.as_deref().unwrap_or_default());
@@ -213,7 +213,12 @@ pub(super) fn list_uploads(
     Ok(written(ListMultipartUploadsOutput::default(), document))
 }
 
-fn write_summary(document: &mut AnswerDocument, upload: &UploadSummary, encoding: Encoding, owner: &Owner) {
+fn write_summary(
+    document: &mut ResponseDocument,
+    upload: &UploadSummary,
+    encoding: NameEncoding,
+    owner: &Owner,
+) {
     document.open("Upload").element("Key", &encoding.apply(&upload.key));
     document.element("UploadId", upload.upload.as_str());
     document.element("Initiated", &format_iso8601(upload.started));
@@ -222,7 +227,7 @@ fn write_summary(document: &mut AnswerDocument, upload: &UploadSummary, encoding
 }
 
 #[derive(Default)]
-struct Page {
+struct MergedUploads {
     uploads: Vec<UploadSummary>,
     prefixes: Vec<String>,
     /// The last entry: a key with its upload, or a prefix.
@@ -230,14 +235,14 @@ struct Page {
     is_truncated: bool,
 }
 
-impl Page {
+impl MergedUploads {
     fn read(
         store: &dyn Store,
         bucket: &Bucket,
         query: &UploadsQuery,
         delimiter: Option<&str>,
     ) -> fordway_store::Result<Self> {
-        let mut page = Page::default();
+        let mut page = MergedUploads::default();
         let mut next = UploadsQuery { max_uploads: PAGE_MAX, ..query.clone() };
         loop {
             let listing = store.list_uploads(bucket, &next)?;
@@ -298,7 +303,7 @@ pub(super) async fn complete(
     let document = request.input.store_all_limited(usize::MAX).await;
     let document = document.map_err(|error| unreadable_body(&*error))?;
     let made = change_apart(user, move |store| {
-        let wanted = Wanted::read(&names, &request.headers, &request.uri)?;
+        let wanted = CompletionRequest::read(&names, &request.headers, &request.uri)?;
         let parts = completed_parts(&document).map_err(malformed)?;
         wanted.complete(store, &parts).map(|made| (names, made))
     });
@@ -306,19 +311,19 @@ pub(super) async fn complete(
     Ok(answer(&bucket, &key, &made))
 }
 
-fn malformed(error: Error) -> Failure {
+fn malformed(error: Error) -> S3Failure {
     match error.kind() {
         ErrorKind::InvalidArgument => error.into(),
         _ => no_document(error.detail().to_owned()),
     }
 }
 
-fn no_document(message: String) -> Failure {
-    Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
+fn no_document(message: String) -> S3Failure {
+    S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
 /// What a completion asks for in its head.
-struct Wanted {
+struct CompletionRequest {
     bucket: fordway_store::Bucket,
     key: fordway_store::Key,
     upload: UploadId,
@@ -326,7 +331,7 @@ struct Wanted {
     options: CompleteOptions,
 }
 
-impl Wanted {
+impl CompletionRequest {
     fn read((bucket, key): &(String, String), headers: &HeaderMap, uri: &Uri) -> Outcome<Self> {
         let (bucket, key) = names(bucket, key)?;
         let upload = UploadId::new(parameter(uri, "uploadId").unwrap_or_default())?;
@@ -344,7 +349,7 @@ impl Wanted {
             size: size.transpose()?,
             conditions: conditions_in(headers, &CONDITIONS)?,
         };
-        Ok(Wanted { bucket, key, upload, kind, options })
+        Ok(CompletionRequest { bucket, key, upload, kind, options })
     }
 
     fn complete(&self, store: &dyn Store, parts: &[CompletedPart]) -> Outcome<PutResult> {
@@ -382,7 +387,7 @@ impl Wanted {
 }
 
 fn answer(bucket: &str, key: &str, made: &PutResult) -> S3Response<Body> {
-    let mut result = AnswerDocument::new("CompleteMultipartUploadResult");
+    let mut result = ResponseDocument::new("CompleteMultipartUploadResult");
     result.element("Location", &format!("/{bucket}/{key}"));
     result.element("Bucket", bucket).element("Key", key).element("ETag", &quoted(&made.etag));
     result.checksum_with_type(made.checksum.as_ref());

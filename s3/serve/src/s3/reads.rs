@@ -7,20 +7,20 @@
 use std::ops::Range;
 
 use fordway_store::{
-    Bucket, ByteRange, Checksum, ChecksumType, Conditions, Content, Error, ErrorKind, GetOptions, Key,
-    Object, ObjectInfo, Store,
+    Bucket, ByteRange, Checksum, ChecksumType, Conditions, Error, ErrorKind, GetOptions, Key, ObjectContent,
+    ObjectInfo, OpenObject, Store,
 };
-use fordway_wire::byteranges::{Frame, parse_ranges};
+use fordway_wire::byteranges::{MultipartFraming, parse_ranges};
 use fordway_wire::date::parse_http;
 use fordway_wire::range::parse_range;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use s3s::{Body, S3Response};
 
-use crate::answer::Reply;
-use crate::content::{Parts, Payload, Source};
+use crate::answer::PreparedBody;
+use crate::content::{BodyExtension, MultipartContent, RangeSource};
 use crate::s3::convert::describe;
 use crate::s3::convert::{CONDITIONS, checksum_headers, conditions_in, names, parameter, version};
-use crate::s3::error::{Failure, Outcome};
+use crate::s3::error::{Outcome, S3Failure};
 use crate::s3::multipart::part_number;
 
 /// What S3 answers for an object that was stored without a type.
@@ -37,7 +37,7 @@ const CHOSEN: [(&str, HeaderName); 6] = [
 ];
 
 /// What a read asks for.
-pub(super) struct Wanted {
+pub(super) struct ReadRequest {
     bucket: Bucket,
     key: Key,
     options: GetOptions,
@@ -48,7 +48,7 @@ pub(super) struct Wanted {
     chosen: Vec<(HeaderName, HeaderValue)>,
 }
 
-impl Wanted {
+impl ReadRequest {
     /// Errors: `InvalidArgument`, errors of names.
     pub(super) fn read(
         (bucket, key): &(String, String),
@@ -71,7 +71,7 @@ impl Wanted {
         let ranges = if is_head || ranges.len() < 2 { Vec::new() } else { ranges };
         if options.part.is_some() && (options.range.is_some() || !ranges.is_empty()) {
             let words = "Cannot specify both Range header and partNumber query parameter";
-            return Err(Failure::aws(
+            return Err(S3Failure::aws(
                 "InvalidRequest",
                 StatusCode::BAD_REQUEST,
                 words,
@@ -79,7 +79,7 @@ impl Wanted {
             ));
         }
         let mode = headers.get("x-amz-checksum-mode").map(HeaderValue::as_bytes);
-        Ok(Wanted {
+        Ok(ReadRequest {
             bucket,
             key,
             options,
@@ -104,7 +104,7 @@ impl Wanted {
             return parts.map_err(|error| crate::s3::reads::outside(self.named(error), size));
         }
         let mut response = answer(options, &object.info, &object.range, headers);
-        response.extensions.insert(Payload::new(Reply::Content(object.content)));
+        response.extensions.insert(BodyExtension::new(PreparedBody::Content(object.content)));
         Ok(response)
     }
 
@@ -191,14 +191,14 @@ impl Wanted {
 
     /// Adds what HTTP wants beside some errors: the tag beside 304, the size beside 416
     /// (RFC 9110 sections 15.4.5 and 15.5.17).
-    fn explained(&self, store: &dyn Store, error: Error) -> Failure {
+    fn explained(&self, store: &dyn Store, error: Error) -> S3Failure {
         let kind = error.kind();
         if kind == ErrorKind::InvalidPart {
             let (words, detail) =
                 ("The requested partnumber is not satisfiable.", crate::s3::error::message(&error));
-            return Failure::aws("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, words, &detail);
+            return S3Failure::aws("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, words, &detail);
         }
-        let mut failure = Failure::from(error);
+        let mut failure = S3Failure::from(error);
         let plain = GetOptions { version: self.options.version.clone(), ..Default::default() };
         if matches!(kind, ErrorKind::NotModified | ErrorKind::InvalidRange)
             && let Ok(info) = store.head(&self.bucket, &self.key, &plain)
@@ -262,36 +262,36 @@ fn content_range(range: &std::ops::Range<u64>, size_bytes: u64) -> String {
 /// The answer with all of the ranges, to which `headers` belong that describe the object.
 /// Errors: `InvalidRange`.
 pub(super) fn several(
-    object: Object,
+    object: OpenObject,
     ranges: &[ByteRange],
     mut headers: HeaderMap,
 ) -> Result<S3Response<Body>, Error> {
     let size = object.info.size;
     let source = match object.content {
-        Content::File(region) => Ok(Source::File(region)),
-        Content::Bytes(bytes) => Ok(Source::Bytes(bytes)),
+        ObjectContent::File(region) => Ok(RangeSource::File(region)),
+        ObjectContent::Bytes(bytes) => Ok(RangeSource::Bytes(bytes)),
         stream => Err(stream),
     };
     let (status, reply) = match source {
         // What can be read once only is sent whole, which every client must expect.
-        Err(stream) => (StatusCode::OK, Reply::Content(stream)),
+        Err(stream) => (StatusCode::OK, PreparedBody::Content(stream)),
         Ok(source) => {
             let (ranges, boundary) = (satisfiable(ranges, size)?, boundary()?);
             let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
             let content_type = content_type.unwrap_or(crate::s3::DEFAULT_TYPE);
-            let frame = Frame { boundary: &boundary, content_type, size };
+            let frame = MultipartFraming { boundary: &boundary, content_type, size };
             let parts = ranges.into_iter().map(|range| (frame.before(&range), range)).collect();
-            let (reply, media_type) = (Parts::new(source, parts, frame.end()), frame.media_type());
+            let (reply, media_type) = (MultipartContent::new(source, parts, frame.end()), frame.media_type());
             // A boundary is letters and digits.
             if let Ok(media_type) = HeaderValue::try_from(media_type) {
                 headers.insert(header::CONTENT_TYPE, media_type);
             }
-            (StatusCode::PARTIAL_CONTENT, Reply::Parts(reply))
+            (StatusCode::PARTIAL_CONTENT, PreparedBody::Parts(reply))
         }
     };
     let mut response = S3Response::with_status(Body::empty(), status);
     response.headers = headers;
-    response.extensions.insert(Payload::new(reply));
+    response.extensions.insert(BodyExtension::new(reply));
     Ok(response)
 }
 
@@ -318,9 +318,9 @@ fn boundary() -> Result<String, Error> {
 }
 
 /// The answer to ranges that cannot be had says how long the object is (RFC 9110 section 15.5.17).
-pub(super) fn outside(error: Error, size_bytes: u64) -> Failure {
+pub(super) fn outside(error: Error, size_bytes: u64) -> S3Failure {
     let is_range = error.kind() == ErrorKind::InvalidRange;
-    let mut failure = Failure::from(error);
+    let mut failure = S3Failure::from(error);
     if let Ok(value) = HeaderValue::try_from(format!("bytes */{size_bytes}"))
         && is_range
     {

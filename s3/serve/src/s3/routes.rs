@@ -7,14 +7,14 @@ use http::{Extensions, HeaderMap, Method, Uri};
 use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result};
 
-use crate::domains::Domains;
+use crate::domains::BucketDomains;
 use crate::gate;
-use crate::identity::Admission;
-use crate::monitor::Operation;
-use crate::s3::apart::{Pace, change_apart};
-use crate::s3::error::{Failure, Outcome};
+use crate::identity::RequestAdmission;
+use crate::monitor::OperationCode;
+use crate::s3::apart::{PublishPace, change_apart};
+use crate::s3::error::{Outcome, S3Failure};
 use crate::s3::look_up::look_up;
-use crate::s3::reads::Wanted;
+use crate::s3::reads::ReadRequest;
 use crate::s3::{caller, copy, documents, error, multipart, upload};
 
 /// The names of the operations that are served here.
@@ -30,34 +30,34 @@ const SERVED: [&str; 8] = [
 ];
 
 pub(super) struct ObjectRoutes {
-    pub(super) admission: Admission,
-    pub(super) domains: Domains,
-    pub(super) publishing: Arc<Pace>,
+    pub(super) admission: RequestAdmission,
+    pub(super) domains: BucketDomains,
+    pub(super) publishing: Arc<PublishPace>,
 }
 
 /// The operation that a request is, as the gate found.
 fn operation(extensions: &Extensions) -> &'static str {
-    extensions.get::<&'static gate::Operation>().map_or("", |operation| operation.name)
+    extensions.get::<&'static gate::OperationRule>().map_or("", |operation| operation.name)
 }
 
 #[async_trait::async_trait]
 impl S3Route for ObjectRoutes {
     fn is_match(&self, _: &Method, _: &Uri, _: &HeaderMap, extensions: &mut Extensions) -> bool {
-        let found = extensions.get::<&'static gate::Operation>();
+        let found = extensions.get::<&'static gate::OperationRule>();
         let is_served = |name| SERVED.contains(&name) || documents::of_operation(name).is_some();
         found.is_some_and(|operation| !operation.is_offered || is_served(operation.name))
     }
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
         let user = self.admission.admit_request(request)?;
-        let operation = Operation::named(operation(&request.extensions));
-        Admission::take_note(&mut request.extensions, &user, operation, || None);
+        let operation = OperationCode::named(operation(&request.extensions));
+        RequestAdmission::take_note(&mut request.extensions, &user, operation, || None);
         request.extensions.insert(user);
         Ok(())
     }
 
     async fn call(&self, request: S3Request<Body>) -> S3Result<S3Response<Body>> {
-        self.serve(request).await.map_err(|Failure(error)| error)
+        self.serve(request).await.map_err(|S3Failure(error)| error)
     }
 }
 
@@ -70,15 +70,15 @@ impl ObjectRoutes {
             return service.serve(action, (user, names.0), request).await;
         }
         let S3Request { headers, uri, .. } = &request;
-        if request.extensions.get::<&'static gate::Operation>().is_some_and(|known| !known.is_offered) {
+        if request.extensions.get::<&'static gate::OperationRule>().is_some_and(|known| !known.is_offered) {
             return look_up(user, move |store| Err(error::refusal(store, &names, operation)))
                 .await
-                .map_err(Failure);
+                .map_err(S3Failure);
         }
         match operation {
             "GetObject" | "HeadObject" => {
                 let is_head = operation == "HeadObject";
-                let wanted = Arc::new(Wanted::read(&names, headers, uri, is_head)?);
+                let wanted = Arc::new(ReadRequest::read(&names, headers, uri, is_head)?);
                 let read = look_up(user, move |store| match is_head {
                     true => wanted.head(store),
                     false => wanted.get(store),

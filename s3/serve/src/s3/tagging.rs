@@ -1,7 +1,7 @@
 //! Tags of objects.
 
 use fordway_store::{MAX_TAGS, Store, Tags};
-use fordway_wire::s3_xml::AnswerDocument;
+use fordway_wire::s3_xml::ResponseDocument;
 use fordway_wire::tagging;
 use http::StatusCode;
 use s3s::S3Response;
@@ -11,7 +11,7 @@ use s3s::dto::{
 };
 
 use crate::s3::convert::{names, version, version_name, written};
-use crate::s3::error::{Failure, Outcome};
+use crate::s3::error::{Outcome, S3Failure};
 
 /// The most characters of a tag's name and value (S3's limits).
 const NAME_CHARS_MAX: usize = 128;
@@ -24,7 +24,7 @@ pub(super) fn get(
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let version = version(input.version_id.as_deref())?;
     let tags = store.tags(&bucket, &key, version.as_ref())?;
-    let mut document = AnswerDocument::new("Tagging");
+    let mut document = ResponseDocument::new("Tagging");
     document.open("TagSet");
     for (name, value) in &tags {
         document.open("Tag").element("Key", name).element("Value", value).close();
@@ -40,7 +40,7 @@ pub(super) fn put(store: &dyn Store, input: PutObjectTaggingInput) -> Outcome<Pu
     let listed: Option<Vec<_>> = listed.collect();
     let malformed = || {
         let message = "every Tag has a Key and a Value";
-        Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
+        S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
     };
     let listed = listed.ok_or_else(malformed)?;
     check(&listed)?;
@@ -51,7 +51,7 @@ pub(super) fn put(store: &dyn Store, input: PutObjectTaggingInput) -> Outcome<Pu
 
 /// Says in AWS's words what is wrong with tags. Errors: `InvalidTag`.
 fn check(tags: &[(String, String)]) -> Outcome<()> {
-    let invalid = |words: &str| Err(Failure::aws("InvalidTag", StatusCode::BAD_REQUEST, words, ""));
+    let invalid = |words: &str| Err(S3Failure::aws("InvalidTag", StatusCode::BAD_REQUEST, words, ""));
     let is_repeated = |at: usize, name: &String| tags[..at].iter().any(|(known, _)| known == name);
     if tags.len() > MAX_TAGS {
         return invalid(&format!("Object tags cannot be greater than {MAX_TAGS}"));

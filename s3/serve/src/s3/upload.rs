@@ -6,22 +6,22 @@ use std::pin::Pin;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_store::{
-    Bucket, Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key, PartOptions,
-    PutOptions, PutResult, Store, Writer,
+    Bucket, Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, Key,
+    PartOptions, PutOptions, PutResult, Store, Writer,
 };
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body::Body as _;
 use s3s::{Body, S3Request, S3Response, TrailingHeaders};
 
 use crate::message::composed;
-use crate::s3::apart::Pace;
+use crate::s3::apart::PublishPace;
 use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, checksum_headers, conditions_in, invalid_request,
     metadata, names, parameter, quoted, stated_checksum, tags,
 };
-use crate::s3::error::{Failure, Outcome, unreadable_body, wrong_sha256};
+use crate::s3::error::{Outcome, S3Failure, unreadable_body, wrong_sha256};
 use crate::s3::multipart::part_number;
-use crate::unsigned::Trailers;
+use crate::unsigned::TrailerFields;
 
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
@@ -33,12 +33,12 @@ pub(super) async fn put(
     store: &dyn Store,
     (bucket, key): &(String, String),
     mut request: S3Request<Body>,
-    pace: &Pace,
+    pace: &PublishPace,
 ) -> Outcome<S3Response<Body>> {
     let names = names(bucket, key)?;
-    let trailing = Trailing::of(&mut request);
+    let trailing = BodyTrailers::of(&mut request);
     let size = stated_size(&request.headers);
-    let upload = Upload::begin(store, (&names.0, &names.1), &request.headers, size, trailing)?;
+    let upload = ObjectUpload::begin(store, (&names.0, &names.1), &request.headers, size, trailing)?;
     let made = upload.receive(request.input, pace).await?;
     let kind = made.checksum.as_ref().map(Checksum::checksum_type);
     let mut headers = checksum_headers(made.checksum.as_ref(), kind);
@@ -48,21 +48,21 @@ pub(super) async fn put(
 }
 
 /// An object on its way into the store.
-pub(crate) struct Upload {
+pub(crate) struct ObjectUpload {
     writer: Box<dyn Writer>,
-    checks: Checks,
+    checks: ContentChecks,
 }
 
-impl Upload {
+impl ObjectUpload {
     /// Reads what is said of an object in the head of its request. Errors: as for PutObject, from before its content.
     fn begin(
         store: &dyn Store,
         (bucket, key): (&Bucket, &Key),
         headers: &HeaderMap,
         size: Option<u64>,
-        trailing: Option<Trailing>,
+        trailing: Option<BodyTrailers>,
     ) -> Outcome<Self> {
-        let checks = Checks::read(headers, size, trailing)?;
+        let checks = ContentChecks::read(headers, size, trailing)?;
         let options = PutOptions {
             metadata: metadata(headers),
             tags: tags(headers.get(TAGGING).and_then(|value| value.to_str().ok()))?,
@@ -73,7 +73,7 @@ impl Upload {
             ..Default::default()
         };
         let writer = store.writer(bucket, key, &options)?;
-        Ok(Upload { writer, checks })
+        Ok(ObjectUpload { writer, checks })
     }
 
     /// One of `size` bytes in one piece, which have this SHA-256, if any is stated; `None` where anything is wrong with it.
@@ -84,14 +84,14 @@ impl Upload {
         size: u64,
         sha256: Option<[u8; 32]>,
     ) -> Option<Self> {
-        let upload = Upload::begin(store, names, headers, Some(size), None).ok()?;
-        Some(Upload { checks: Checks { sha256, ..upload.checks }, ..upload })
+        let upload = ObjectUpload::begin(store, names, headers, Some(size), None).ok()?;
+        Some(ObjectUpload { checks: ContentChecks { sha256, ..upload.checks }, ..upload })
     }
 
     /// Takes the content, and publishes the object. Errors: as for PutObject, from its content on.
-    pub(crate) async fn receive(self, body: Body, pace: &Pace) -> Outcome<PutResult> {
-        let Upload { mut writer, checks } = self;
-        let digest = |_| Hasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
+    pub(crate) async fn receive(self, body: Body, pace: &PublishPace) -> Outcome<PutResult> {
+        let ObjectUpload { mut writer, checks } = self;
+        let digest = |_| ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
         let mut hasher = checks.sha256.map(digest);
         receive(body, |data| {
             if let Some(hasher) = &mut hasher {
@@ -100,7 +100,7 @@ impl Upload {
             writer.write(data)
         })
         .await?;
-        let found = hasher.map(|hasher| hasher.finish(&Expected::default())).transpose()?;
+        let found = hasher.map(|hasher| hasher.finish(&ExpectedContent::default())).transpose()?;
         let found = found.and_then(|digests| digests.checksum);
         if checks.sha256.is_some_and(|stated| found.is_none_or(|found| found.value != stated)) {
             return Err(wrong_sha256());
@@ -113,14 +113,14 @@ pub(super) async fn put_part(
     store: &dyn Store,
     (bucket, key): &(String, String),
     mut request: S3Request<Body>,
-    pace: &Pace,
+    pace: &PublishPace,
 ) -> Outcome<S3Response<Body>> {
     let (bucket, key) = names(bucket, key)?;
     let asked = |name: &str| parameter(&request.uri, name).unwrap_or_default();
     let upload = fordway_store::UploadId::new(asked("uploadId"))?;
     let number = part_number(asked("partNumber").parse().unwrap_or(0))?;
-    let trailing = Trailing::of(&mut request);
-    let checks = Checks::read(&request.headers, stated_size(&request.headers), trailing)?;
+    let trailing = BodyTrailers::of(&mut request);
+    let checks = ContentChecks::read(&request.headers, stated_size(&request.headers), trailing)?;
     let options = PartOptions {
         check_md5: checks.md5.is_some(),
         checksum: checks.checksum.algorithm,
@@ -155,24 +155,29 @@ async fn receive(mut body: Body, mut consume: impl FnMut(&[u8]) -> fordway_store
 }
 
 /// What the client says its content is.
-struct Checks {
+struct ContentChecks {
     size: Option<u64>,
     md5: Option<[u8; 16]>,
     /// What its signature covers, where nobody else looks at that.
     sha256: Option<[u8; 32]>,
-    checksum: Stated,
+    checksum: StatedChecksum,
 }
 
-impl Checks {
+impl ContentChecks {
     /// Errors: `InvalidDigest`, `BadDigest`, `InvalidArgument`.
-    fn read(headers: &HeaderMap, size: Option<u64>, trailing: Option<Trailing>) -> Outcome<Self> {
+    fn read(headers: &HeaderMap, size: Option<u64>, trailing: Option<BodyTrailers>) -> Outcome<Self> {
         let md5 = headers.get(CONTENT_MD5).and_then(|value| value.to_str().ok());
-        Ok(Checks { size, md5: content_md5(md5)?, sha256: None, checksum: Stated::new(headers, trailing)? })
+        Ok(ContentChecks {
+            size,
+            md5: content_md5(md5)?,
+            sha256: None,
+            checksum: StatedChecksum::new(headers, trailing)?,
+        })
     }
 
     /// To be asked once the body was read: only then are its trailers known.
-    fn expected(self) -> Outcome<Expected> {
-        Ok(Expected { size: self.size, md5: self.md5, checksum: self.checksum.value()? })
+    fn expected(self) -> Outcome<ExpectedContent> {
+        Ok(ExpectedContent { size: self.size, md5: self.md5, checksum: self.checksum.value()? })
     }
 }
 
@@ -181,38 +186,38 @@ fn stated_size(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// A checksum that stands in a header, or will stand in a trailer, or is only to be computed.
-struct Stated {
+struct StatedChecksum {
     algorithm: Option<ChecksumAlgorithm>,
     value: Option<Checksum>,
-    trailer: Option<Trailing>,
+    trailer: Option<BodyTrailers>,
 }
 
 /// The trailers of a body, from its decoder; there once it was read.
-enum Trailing {
+enum BodyTrailers {
     /// The S3 layer, which checks their signature.
     Signed(TrailingHeaders),
     /// Ourselves.
-    Unsigned(Trailers),
+    Unsigned(TrailerFields),
 }
 
-impl Trailing {
+impl BodyTrailers {
     fn of<T>(request: &mut S3Request<T>) -> Option<Self> {
-        let signed = request.trailing_headers.take().map(Trailing::Signed);
-        signed.or_else(|| request.extensions.remove::<Trailers>().map(Trailing::Unsigned))
+        let signed = request.trailing_headers.take().map(BodyTrailers::Signed);
+        signed.or_else(|| request.extensions.remove::<TrailerFields>().map(BodyTrailers::Unsigned))
     }
 
     fn get(&self, name: &str) -> Option<String> {
         match self {
-            Trailing::Signed(trailers) => {
+            BodyTrailers::Signed(trailers) => {
                 trailers.read(|headers| headers.get(name)?.to_str().ok().map(str::to_owned)).flatten()
             }
-            Trailing::Unsigned(trailers) => trailers.get(name).map(str::to_owned),
+            BodyTrailers::Unsigned(trailers) => trailers.get(name).map(str::to_owned),
         }
     }
 }
 
-impl Stated {
-    fn new(headers: &HeaderMap, trailing: Option<Trailing>) -> Outcome<Self> {
+impl StatedChecksum {
+    fn new(headers: &HeaderMap, trailing: Option<BodyTrailers>) -> Outcome<Self> {
         let value = stated_checksum(headers).map_err(invalid_request)?;
         let announced = announced_algorithm(headers)?;
         let trailer = trailing.filter(|_| announced.is_some() && value.is_none());
@@ -233,7 +238,7 @@ impl Stated {
             Some(algorithm) => Some(algorithm),
             None => named()?,
         };
-        Ok(Stated { algorithm, value, trailer })
+        Ok(StatedChecksum { algorithm, value, trailer })
     }
 
     /// The value stated. Errors: `InvalidArgument` if the trailer announced is not there, `InvalidRequest`
@@ -266,7 +271,7 @@ fn content_md5(text: Option<&str>) -> Outcome<Option<[u8; 16]>> {
     let digest = BASE64.decode(text).ok().and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
     let wrong = || {
         let message = format!("Content-MD5: {text:?} is not the base64 of an MD5");
-        Failure::new("InvalidDigest", StatusCode::BAD_REQUEST, message)
+        S3Failure::new("InvalidDigest", StatusCode::BAD_REQUEST, message)
     };
     digest.map(Some).ok_or_else(wrong)
 }

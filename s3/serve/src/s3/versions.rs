@@ -1,8 +1,10 @@
 //! Versioning of buckets, and their versions listed.
 
 use bytes::Bytes;
-use fordway_store::{Bucket, Content, Error, ErrorKind, MAX_KEYS, Store, Versioning, VersionsQuery};
-use fordway_wire::s3_xml::{VersionsAnswer, list_versions_result};
+use fordway_store::{
+    Bucket, Error, ErrorKind, MAX_KEYS, ObjectContent, Store, VersioningState, VersionsQuery,
+};
+use fordway_wire::s3_xml::{VersionsResponse, list_versions_result};
 use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{
@@ -10,17 +12,17 @@ use s3s::dto::{
     MFADelete, Owner, PutBucketVersioningInput, PutBucketVersioningOutput,
 };
 
-use crate::answer::Reply;
-use crate::content::Payload;
+use crate::answer::PreparedBody;
+use crate::content::BodyExtension;
 use crate::s3::convert::{page_size, refuse, version};
-use crate::s3::error::{Failure, Outcome};
-use crate::s3::list::Encoding;
+use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::list::NameEncoding;
 
 pub(super) fn get(store: &dyn Store, bucket: String) -> Outcome<GetBucketVersioningOutput> {
     let status = match store.versioning(&Bucket::new(bucket)?)? {
-        Versioning::Unversioned => None,
-        Versioning::Enabled => Some(BucketVersioningStatus::ENABLED),
-        Versioning::Suspended => Some(BucketVersioningStatus::SUSPENDED),
+        VersioningState::Unversioned => None,
+        VersioningState::Enabled => Some(BucketVersioningStatus::ENABLED),
+        VersioningState::Suspended => Some(BucketVersioningStatus::SUSPENDED),
     };
     Ok(GetBucketVersioningOutput {
         status: status.map(BucketVersioningStatus::from_static),
@@ -33,11 +35,11 @@ pub(super) fn put(store: &dyn Store, input: PutBucketVersioningInput) -> Outcome
     let wants_mfa = asked.mfa_delete.is_some_and(|mfa| mfa.as_str() == MFADelete::ENABLED);
     refuse(&[("MfaDelete", wants_mfa)])?;
     let versioning = match asked.status.as_ref().map(BucketVersioningStatus::as_str) {
-        Some(BucketVersioningStatus::ENABLED) => Versioning::Enabled,
-        Some(BucketVersioningStatus::SUSPENDED) => Versioning::Suspended,
+        Some(BucketVersioningStatus::ENABLED) => VersioningState::Enabled,
+        Some(BucketVersioningStatus::SUSPENDED) => VersioningState::Suspended,
         _ => {
             let message = "the Status of versioning is Enabled or Suspended";
-            return Err(Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message));
+            return Err(S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message));
         }
     };
     store.set_versioning(&Bucket::new(input.bucket)?, versioning)?;
@@ -62,17 +64,17 @@ pub(super) fn list(
         let detail = "a version-id-marker needs a key-marker";
         return Err(Error::new(ErrorKind::InvalidArgument, detail).into());
     }
-    let encoding = Encoding::new(input.encoding_type.as_ref())?;
+    let encoding = NameEncoding::new(input.encoding_type.as_ref())?;
     let page = store.list_versions(&bucket, &query)?;
-    let answer = VersionsAnswer {
+    let answer = VersionsResponse {
         bucket: bucket.as_str(),
         query: &query,
         encode: &|name| encoding.apply(name),
-        is_url_encoded: matches!(encoding, Encoding::Url),
+        is_url_encoded: matches!(encoding, NameEncoding::Url),
         owner: owner.id.as_deref().unwrap_or_default(),
     };
     let document = Bytes::from(list_versions_result(&answer, &page));
     let mut response = S3Response::new(ListObjectVersionsOutput::default());
-    response.extensions.insert(Payload::new(Reply::Content(Content::Bytes(document))));
+    response.extensions.insert(BodyExtension::new(PreparedBody::Content(ObjectContent::Bytes(document))));
     Ok(response)
 }

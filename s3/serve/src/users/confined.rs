@@ -5,31 +5,31 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, BucketDocuments, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
-    DocumentKind, Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, MultipartUploads, Object,
-    ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, Result, Store, Tags, Uncommitted, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
+    Bucket, BucketDocuments, BucketInfo, CommitFailure, CompleteOptions, CompletedPart, CopyOptions,
+    DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery,
+    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions,
+    Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags,
+    UploadId, UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
-use fordway_sys::{Errno, Role};
+use fordway_sys::{Errno, UserRole};
 
 use crate::users::OpenStore;
-use crate::users::file::Entry;
+use crate::users::file::UserEntry;
 
-pub(super) struct Confined {
+pub(super) struct ConfinedStore {
     inner: Arc<dyn Store>,
-    role: Option<Arc<Role>>,
+    role: Option<Arc<UserRole>>,
     /// All buckets where it is `None`.
     buckets: Option<Vec<String>>,
     read_only: bool,
 }
 
-impl Confined {
+impl ConfinedStore {
     /// The store for a user: opened as that user, and wrapped only where there is something to see to.
     /// Errors: from opening it; `AccessDenied` if the gateway may not act as the user.
-    pub(super) fn open(entry: &Entry, open: &OpenStore) -> Result<Arc<dyn Store>> {
+    pub(super) fn open(entry: &UserEntry, open: &OpenStore) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
-            Some(peer) => Some(Arc::new(Role::new(&peer).map_err(not_allowed)?)),
+            Some(peer) => Some(Arc::new(UserRole::new(&peer).map_err(not_allowed)?)),
             None => None,
         };
         // Whoever is given some buckets is given no others by a link that somebody has put into one of them.
@@ -45,7 +45,7 @@ impl Confined {
             return Ok(inner);
         }
         let (buckets, read_only) = (entry.buckets.clone(), entry.read_only);
-        Ok(Arc::new(Confined { inner, role, buckets, read_only }))
+        Ok(Arc::new(ConfinedStore { inner, role, buckets, read_only }))
     }
 
     fn allows(&self, bucket: &Bucket) -> bool {
@@ -87,12 +87,12 @@ impl Confined {
     }
 }
 
-fn confined(writer: Box<dyn Writer>, role: Arc<Role>) -> Box<dyn Writer> {
+fn confined(writer: Box<dyn Writer>, role: Arc<UserRole>) -> Box<dyn Writer> {
     Box::new(ConfinedWriter { inner: Some(writer), role })
 }
 
 /// Does `work` in the role, if there is one.
-fn play<T>(role: Option<&Role>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+fn play<T>(role: Option<&UserRole>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     match role {
         Some(role) => role.play(work).map_err(not_allowed)?,
         None => work(),
@@ -118,7 +118,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 /// Batches are done one by one, as [`Store`] has it: a store may share them out to threads that know
 /// nothing of the role.
-impl Objects for Confined {
+impl Objects for ConfinedStore {
     fn lane(&self) -> &'static str {
         self.inner.lane()
     }
@@ -145,7 +145,7 @@ impl Objects for Confined {
         self.write(bucket, |store| store.writer(bucket, key, options)).map(|writer| self.confine(writer))
     }
 
-    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         self.read(bucket, |store| store.get(bucket, key, options))
     }
 
@@ -153,7 +153,7 @@ impl Objects for Confined {
         self.read(bucket, |store| store.head(bucket, key, options))
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         self.write(bucket, |store| store.delete(bucket, key, options))
     }
 
@@ -168,14 +168,14 @@ impl Objects for Confined {
         self.write(bucket, |store| store.copy(from, bucket, key, options))
     }
 
-    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         self.read(bucket, |store| store.list(bucket, query))
     }
 }
 
-impl ObjectBatches for Confined {}
+impl ObjectBatches for ConfinedStore {}
 
-impl ObjectTags for Confined {
+impl ObjectTags for ConfinedStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
         self.read(bucket, |store| store.tags(bucket, key, version))
     }
@@ -185,12 +185,12 @@ impl ObjectTags for Confined {
     }
 }
 
-impl ObjectVersions for Confined {
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+impl ObjectVersions for ConfinedStore {
+    fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.read(bucket, |store| store.versioning(bucket))
     }
 
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+    fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
         self.write(bucket, |store| store.set_versioning(bucket, versioning))
     }
 
@@ -199,7 +199,7 @@ impl ObjectVersions for Confined {
     }
 }
 
-impl BucketDocuments for Confined {
+impl BucketDocuments for ConfinedStore {
     fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
         self.read(bucket, |store| store.document(bucket, kind))
     }
@@ -213,7 +213,7 @@ impl BucketDocuments for Confined {
     }
 }
 
-impl MultipartUploads for Confined {
+impl MultipartUploads for ConfinedStore {
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
         self.read(bucket, |store| store.object_parts(bucket, key, options))
     }
@@ -274,13 +274,13 @@ impl MultipartUploads for Confined {
     }
 }
 
-impl Store for Confined {}
+impl Store for ConfinedStore {}
 
 /// An object that is written as the user: quotas count too, and what is left is removed as the user.
 struct ConfinedWriter {
     /// `None` once it was committed.
     inner: Option<Box<dyn Writer>>,
-    role: Arc<Role>,
+    role: Arc<UserRole>,
 }
 
 impl Writer for ConfinedWriter {
@@ -290,19 +290,20 @@ impl Writer for ConfinedWriter {
         play(Some(&self.role), || writer.write(data))
     }
 
-    fn commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+    fn commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
         let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
         let writer = self.inner.take().ok_or_else(ended)?;
         play(Some(&self.role), || writer.commit(expected))
     }
 
-    fn try_commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult, Uncommitted> {
+    fn try_commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
         let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
-        let writer = self.inner.take().ok_or_else(ended).map_err(Uncommitted::Failed)?;
-        let done = play(Some(&self.role), || Ok(writer.try_commit(expected))).map_err(Uncommitted::Failed)?;
+        let writer = self.inner.take().ok_or_else(ended).map_err(CommitFailure::Failed)?;
+        let done =
+            play(Some(&self.role), || Ok(writer.try_commit(expected))).map_err(CommitFailure::Failed)?;
         done.map_err(|why| match why {
-            Uncommitted::Locked(writer, error) => {
-                Uncommitted::Locked(confined(writer, self.role.clone()), error)
+            CommitFailure::Locked(writer, error) => {
+                CommitFailure::Locked(confined(writer, self.role.clone()), error)
             }
             failed => failed,
         })

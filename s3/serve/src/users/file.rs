@@ -6,10 +6,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Peer, group_id, user_id};
+use fordway_sys::{PeerCredentials, group_id, user_id};
 use serde::Deserialize;
 
-use crate::Identity;
+use crate::AccessKeyPair;
 
 /// The most bytes of a credentials file: some 10,000 users.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -17,7 +17,7 @@ const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// One user, as the file says.
 #[derive(Clone, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Entry {
+pub(super) struct UserEntry {
     pub(super) name: String,
     pub(super) access_key: String,
     secret_key: String,
@@ -33,40 +33,40 @@ pub(super) struct Entry {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct UsersDocument {
     #[serde(default)]
-    user: Vec<Entry>,
+    user: Vec<UserEntry>,
 }
 
 /// What shows that a file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct FileStamp {
     inode: u64,
     modified_ns: i128,
     size: u64,
 }
 
-impl Stamp {
+impl FileStamp {
     /// `None` where there is no file.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let found = std::fs::metadata(path).ok()?;
         let modified_ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
-        Some(Stamp { inode: found.ino(), modified_ns, size: found.len() })
+        Some(FileStamp { inode: found.ino(), modified_ns, size: found.len() })
     }
 }
 
-impl Entry {
-    pub(super) fn keys(&self) -> Identity {
-        Identity { access_key: self.access_key.clone(), secret_key: self.secret_key.clone() }
+impl UserEntry {
+    pub(super) fn keys(&self) -> AccessKeyPair {
+        AccessKeyPair { access_key: self.access_key.clone(), secret_key: self.secret_key.clone() }
     }
 
     /// As whom files are used; `None` where that is the gateway's own user.
-    pub(super) fn acts_as(&self) -> Option<Peer> {
+    pub(super) fn acts_as(&self) -> Option<PeerCredentials> {
         let (uid, gid) = (self.uid?, self.gid.unwrap_or_else(group_id));
         let is_own = uid == user_id() && gid == group_id() && self.groups.is_empty();
         let mut groups = self.groups.clone();
         groups.sort_unstable();
-        (!is_own).then_some(Peer { uid, gid, groups })
+        (!is_own).then_some(PeerCredentials { uid, gid, groups })
     }
 
     /// Errors: `InvalidArgument`.
@@ -99,10 +99,10 @@ impl Entry {
 }
 
 /// Reads and checks the file. Errors: as [`crate::users::Users::from_file`].
-pub(super) fn read(path: &Path) -> Result<Vec<Entry>> {
+pub(super) fn read(path: &Path) -> Result<Vec<UserEntry>> {
     let text = text_of(path)?;
     let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));
-    let document: Document = toml::from_str(&text).map_err(|error| {
+    let document: UsersDocument = toml::from_str(&text).map_err(|error| {
         // The whole message would show the line, and with it perhaps a secret.
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
         wrong(format!("line {line}: {}", error.message()))
@@ -111,7 +111,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Entry>> {
     Ok(document.user)
 }
 
-fn check(entries: &[Entry], own_uid: u32) -> Result<()> {
+fn check(entries: &[UserEntry], own_uid: u32) -> Result<()> {
     let wrong = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     if entries.is_empty() {
         return wrong("there is no [[user]] in it".to_owned());
@@ -161,8 +161,8 @@ mod tests {
 
     use super::*;
 
-    fn parsed(text: &str, own_uid: u32) -> std::result::Result<Vec<Entry>, String> {
-        let document: Document = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+    fn parsed(text: &str, own_uid: u32) -> std::result::Result<Vec<UserEntry>, String> {
+        let document: UsersDocument = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         check(&document.user, own_uid).map_err(|error| error.detail().to_owned())?;
         Ok(document.user)
     }
@@ -188,7 +188,7 @@ mod tests {
         }
         assert_eq!(parsed(&format!("{ALICE}uid={uid}\ngid={}", group_id()), uid).unwrap()[0].acts_as(), None);
         let other = parsed(&format!("{ALICE}uid=7\ngid=8\ngroups=[10, 9]"), 0).unwrap()[0].acts_as();
-        assert_eq!(other, Some(Peer { uid: 7, gid: 8, groups: vec![9, 10] }));
+        assert_eq!(other, Some(PeerCredentials { uid: 7, gid: 8, groups: vec![9, 10] }));
     }
 
     #[test]

@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use fordway_store::{Error, ErrorKind, Result, Store};
 use tokio::sync::Semaphore;
 
-use crate::Identity;
-use crate::http1::Verifier;
+use crate::AccessKeyPair;
+use crate::http1::SignatureVerifier;
 use crate::workers::READERS_MAX;
-use confined::Confined;
-use file::{Entry, Stamp};
+use confined::ConfinedStore;
+use file::{FileStamp, UserEntry};
 
 /// Opens the store that is served, as the user that the calling thread acts as.
 pub type OpenStore = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
@@ -30,7 +30,7 @@ pub(crate) struct User {
     /// The store as this user may use it.
     pub(crate) store: Arc<dyn Store>,
     /// What requests are signed with; `None` for a user known without.
-    pub(crate) keys: Option<Keys>,
+    pub(crate) keys: Option<UserKeys>,
     /// Room for this user's work on threads that all share, so that the others find some free.
     pub(crate) share: Arc<Semaphore>,
 }
@@ -39,15 +39,15 @@ pub(crate) struct User {
 const SHARE: usize = READERS_MAX / 2;
 
 /// What a user signs with.
-pub(crate) struct Keys {
+pub(crate) struct UserKeys {
     pub(crate) secret_key: String,
     /// Checks signatures of plain reads.
-    pub(crate) verifier: Verifier,
+    pub(crate) verifier: SignatureVerifier,
 }
 
 impl User {
-    fn new(name: String, keys: Identity, store: Arc<dyn Store>) -> Arc<Self> {
-        let keys = Keys { secret_key: keys.secret_key.clone(), verifier: Verifier::new(keys) };
+    fn new(name: String, keys: AccessKeyPair, store: Arc<dyn Store>) -> Arc<Self> {
+        let keys = UserKeys { secret_key: keys.secret_key.clone(), verifier: SignatureVerifier::new(keys) };
         Arc::new(User { name, store, keys: Some(keys), share: Arc::new(Semaphore::new(SHARE)) })
     }
 
@@ -64,29 +64,29 @@ type ByKey = HashMap<String, Arc<User>>;
 /// Those who may call a gateway, and the stores they reach. Shared by all of its threads.
 pub struct Users {
     by_key: RwLock<Arc<ByKey>>,
-    origin: Option<Origin>,
+    origin: Option<StoreOrigin>,
     is_available: AtomicBool,
 }
 
 /// Where users and their stores come from.
-struct Origin {
+struct StoreOrigin {
     root: PathBuf,
     open: OpenStore,
-    credentials: Source,
-    state: Mutex<State>,
+    credentials: CredentialSource,
+    state: Mutex<UsersState>,
 }
 
-enum Source {
-    One(Identity),
+enum CredentialSource {
+    One(AccessKeyPair),
     File(PathBuf),
 }
 
 /// What was found at the last look.
-struct State {
+struct UsersState {
     /// Device and inode of the directory that is served.
     root: (u64, u64),
-    stamp: Option<Stamp>,
-    entries: Vec<Entry>,
+    stamp: Option<FileStamp>,
+    entries: Vec<UserEntry>,
 }
 
 impl Users {
@@ -96,7 +96,7 @@ impl Users {
     }
 
     /// One who may do everything that the gateway's own user may.
-    pub fn one(identity: Identity, store: Arc<dyn Store>) -> Self {
+    pub fn one(identity: AccessKeyPair, store: Arc<dyn Store>) -> Self {
         Users {
             by_key: RwLock::new(Arc::new(only(identity, store))),
             origin: None,
@@ -106,8 +106,8 @@ impl Users {
 
     /// The same for a directory, `root`, that `open` opens: if it goes away, requests are told so, and
     /// when it is back it is opened again. Errors: from opening it.
-    pub fn one_of(identity: Identity, root: &Path, open: OpenStore) -> Result<Self> {
-        Users::load(root, open, Source::One(identity))
+    pub fn one_of(identity: AccessKeyPair, root: &Path, open: OpenStore) -> Result<Self> {
+        Users::load(root, open, CredentialSource::One(identity))
     }
 
     /// The users of a credentials file, which is read again when it changes. Each opens the directory
@@ -117,16 +117,16 @@ impl Users {
     /// that the gateway, not being root, cannot act as; `AccessDenied` for one that others may read;
     /// errors of opening the store.
     pub fn from_file(credentials: &Path, root: &Path, open: OpenStore) -> Result<Self> {
-        Users::load(root, open, Source::File(credentials.to_owned()))
+        Users::load(root, open, CredentialSource::File(credentials.to_owned()))
     }
 
-    fn load(root: &Path, open: OpenStore, credentials: Source) -> Result<Self> {
+    fn load(root: &Path, open: OpenStore, credentials: CredentialSource) -> Result<Self> {
         let place = place_of(root).map_err(|error| {
             Error::new(ErrorKind::InvalidArgument, format!("{} cannot be looked at", root.display()))
                 .caused_by(error)
         })?;
-        let state = State { root: place, stamp: None, entries: Vec::new() };
-        let origin = Origin { root: root.to_owned(), open, credentials, state: Mutex::new(state) };
+        let state = UsersState { root: place, stamp: None, entries: Vec::new() };
+        let origin = StoreOrigin { root: root.to_owned(), open, credentials, state: Mutex::new(state) };
         let users = Users { by_key: RwLock::default(), origin: Some(origin), is_available: true.into() };
         users.read_again(true)?;
         Ok(users)
@@ -190,7 +190,7 @@ impl Users {
     }
 
     /// Opens another directory that is in the place of the one before.
-    fn move_to(&self, origin: &Origin, state: &mut State, place: (u64, u64)) {
+    fn move_to(&self, origin: &StoreOrigin, state: &mut UsersState, place: (u64, u64)) {
         let root = origin.root.display();
         let was_available = self.is_available.load(Ordering::Relaxed);
         match self.open_all(origin, &state.entries) {
@@ -211,11 +211,11 @@ impl Users {
     fn read_again(&self, at_once: bool) -> Result<()> {
         let Some(origin) = &self.origin else { return Ok(()) };
         let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Source::File(path) = &origin.credentials else {
+        let CredentialSource::File(path) = &origin.credentials else {
             // One user never changes.
             return if at_once { self.open_all(origin, &[]) } else { Ok(()) };
         };
-        let stamp = Stamp::of(path);
+        let stamp = FileStamp::of(path);
         if !at_once && stamp == state.stamp {
             return Ok(());
         }
@@ -231,13 +231,13 @@ impl Users {
     }
 
     /// Opens the stores of all users, and puts them in the place of those before.
-    fn open_all(&self, origin: &Origin, entries: &[Entry]) -> Result<()> {
+    fn open_all(&self, origin: &StoreOrigin, entries: &[UserEntry]) -> Result<()> {
         let by_key = match &origin.credentials {
-            Source::One(identity) => only(identity.clone(), (origin.open)()?),
-            Source::File(_) => entries
+            CredentialSource::One(identity) => only(identity.clone(), (origin.open)()?),
+            CredentialSource::File(_) => entries
                 .iter()
                 .map(|entry| {
-                    let store = Confined::open(entry, &origin.open)?;
+                    let store = ConfinedStore::open(entry, &origin.open)?;
                     Ok((entry.access_key.clone(), User::new(entry.name.clone(), entry.keys(), store)))
                 })
                 .collect::<Result<ByKey>>()?,
@@ -247,7 +247,7 @@ impl Users {
     }
 }
 
-fn only(identity: Identity, store: Arc<dyn Store>) -> ByKey {
+fn only(identity: AccessKeyPair, store: Arc<dyn Store>) -> ByKey {
     let name = identity.access_key.clone();
     HashMap::from([(name.clone(), User::new(name, identity, store))])
 }

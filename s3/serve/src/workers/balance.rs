@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::workers::{Pool, STAYS};
+use crate::workers::{STAYS, WorkerState};
 
 /// How often it is looked at, while there are connections.
 const TICK: Duration = Duration::from_millis(100);
@@ -19,10 +19,10 @@ const IDLE_MIN: f64 = 0.5;
 const REST_TICKS: u32 = 10;
 
 /// Watches the threads of `pool` and has as many of them at work as their load needs.
-pub(super) async fn keep(pool: &Arc<Pool>) {
+pub(super) async fn keep(pool: &Arc<WorkerState>) {
     loop {
         pool.arrival.notified().await;
-        let mut balance = Balance::new(pool);
+        let mut balance = LoadBalance::new(pool);
         while pool.is_occupied() {
             tokio::time::sleep(TICK).await;
             balance.look();
@@ -31,28 +31,29 @@ pub(super) async fn keep(pool: &Arc<Pool>) {
 }
 
 /// What was seen last.
-struct Balance<'p> {
-    pool: &'p Pool,
+struct LoadBalance<'p> {
+    pool: &'p WorkerState,
     at: Instant,
     busy: Vec<Duration>,
     idle: Option<Duration>,
     rest: u32,
 }
 
-impl<'p> Balance<'p> {
-    fn new(pool: &'p Pool) -> Self {
-        Balance { pool, at: Instant::now(), busy: pool.busy(), idle: idle_time(), rest: 0 }
+impl<'p> LoadBalance<'p> {
+    fn new(pool: &'p WorkerState) -> Self {
+        LoadBalance { pool, at: Instant::now(), busy: pool.busy(), idle: idle_time(), rest: 0 }
     }
 
     /// Looks at what happened since the last time, and acts on it.
     fn look(&mut self) {
-        let now = Balance::new(self.pool);
+        let now = LoadBalance::new(self.pool);
         let elapsed = now.at.duration_since(self.at).as_secs_f64().max(1e-3);
         let share = |now: Duration, then: Duration| now.saturating_sub(then).as_secs_f64() / elapsed;
         let busy = now.busy.iter().zip(&self.busy).map(|(now, then)| share(*now, *then)).sum();
         let idle = now.idle.zip(self.idle).map(|(now, then)| share(now, then));
         let active = self.pool.active.load(Ordering::Relaxed);
-        let seen = Seen { active, max: self.pool.workers.len(), busy, idle: idle.unwrap_or(f64::INFINITY) };
+        let seen =
+            WorkerLoad { active, max: self.pool.workers.len(), busy, idle: idle.unwrap_or(f64::INFINITY) };
         let wanted = seen.wanted();
         let rest = match wanted.cmp(&active) {
             std::cmp::Ordering::Greater => REST_TICKS,
@@ -61,13 +62,13 @@ impl<'p> Balance<'p> {
         if wanted > active || self.rest == 0 {
             self.pool.set_active(wanted);
         }
-        *self = Balance { rest, ..now };
+        *self = LoadBalance { rest, ..now };
     }
 }
 
 /// The load of one tick, in processors.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct WorkerLoad {
     active: usize,
     max: usize,
     /// How much time all threads together were busy.
@@ -76,7 +77,7 @@ struct Seen {
     idle: f64,
 }
 
-impl Seen {
+impl WorkerLoad {
     /// How many threads are wanted: half as many more where those at work are full and processors idle;
     /// one less where the others have time for its work. On a machine without an idle processor they
     /// have, even if it fills them: together they would wait for processors, not for requests.
@@ -94,7 +95,7 @@ impl Seen {
     }
 }
 
-impl Pool {
+impl WorkerState {
     fn is_occupied(&self) -> bool {
         self.workers.iter().any(|worker| worker.connections.load(Ordering::Relaxed) > 0)
     }
@@ -138,22 +139,22 @@ pub(super) type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A connection as a task of one thread. Where it is to leave, the task ends and another thread has a
 /// new one. What the connection waits for still comes by its first thread, until it settles its socket.
-pub(super) struct Movable {
+pub(super) struct MovableConnection {
     /// `None` once it has left.
     connection: Option<Connection>,
-    pool: Arc<Pool>,
+    pool: Arc<WorkerState>,
     at: usize,
     stays: bool,
 }
 
-impl Movable {
+impl MovableConnection {
     /// The connection is counted as one of `at` already.
-    pub(super) fn new(connection: Connection, pool: Arc<Pool>, at: usize) -> Self {
-        Movable { connection: Some(connection), pool, at, stays: false }
+    pub(super) fn new(connection: Connection, pool: Arc<WorkerState>, at: usize) -> Self {
+        MovableConnection { connection: Some(connection), pool, at, stays: false }
     }
 }
 
-impl Future for Movable {
+impl Future for MovableConnection {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -171,7 +172,7 @@ impl Future for Movable {
     }
 }
 
-impl Drop for Movable {
+impl Drop for MovableConnection {
     fn drop(&mut self) {
         if self.connection.is_some() {
             self.pool.workers[self.at].connections.fetch_sub(1, Ordering::Relaxed);
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     fn wanted(active: usize, busy: f64, idle: f64) -> usize {
-        Seen { active, max: 8, busy, idle }.wanted()
+        WorkerLoad { active, max: 8, busy, idle }.wanted()
     }
 
     #[test]

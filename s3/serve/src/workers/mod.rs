@@ -17,7 +17,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Notify, oneshot};
 
-use balance::Movable;
+use balance::MovableConnection;
 
 /// Threads, for each that serves connections, on which content is read that is not in memory.
 pub(crate) const READERS_MAX: usize = 32;
@@ -41,14 +41,14 @@ pub(crate) fn stay() {
 }
 
 /// The threads of a gateway.
-pub(crate) struct Workers {
-    pool: Arc<Pool>,
+pub(crate) struct WorkerPool {
+    pool: Arc<WorkerState>,
     threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 /// What connections know of the threads.
-struct Pool {
-    workers: Vec<Worker>,
+struct WorkerState {
+    workers: Vec<WorkerThread>,
     /// Connections are served by the first this many.
     active: AtomicUsize,
     /// Said for each connection that comes.
@@ -56,25 +56,25 @@ struct Pool {
 }
 
 /// One thread, and what is on it.
-struct Worker {
+struct WorkerThread {
     runtime: Handle,
     connections: AtomicUsize,
     /// How many of its connections are to go elsewhere.
     surplus: AtomicUsize,
 }
 
-impl Workers {
+impl WorkerPool {
     /// Starts `count` threads. Errors: `Io`.
     pub(crate) fn start(count: usize) -> Result<Self> {
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for number in 0..count.max(1) {
             let runtime = new_runtime()?;
             let (connections, surplus) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            workers.push(Worker { runtime: runtime.handle().clone(), connections, surplus });
+            workers.push(WorkerThread { runtime: runtime.handle().clone(), connections, surplus });
             threads.push(start_thread(number, runtime)?);
         }
-        let pool = Arc::new(Pool { workers, active: AtomicUsize::new(1), arrival: Notify::new() });
-        Ok(Workers { pool, threads })
+        let pool = Arc::new(WorkerState { workers, active: AtomicUsize::new(1), arrival: Notify::new() });
+        Ok(WorkerPool { pool, threads })
     }
 
     /// How many threads there are.
@@ -105,7 +105,7 @@ impl Workers {
     }
 }
 
-impl Pool {
+impl WorkerState {
     /// Puts a connection where the fewest are; `from` counts it no more.
     fn put(self: &Arc<Self>, connection: balance::Connection, from: Option<usize>) {
         let at = self.emptiest();
@@ -114,7 +114,7 @@ impl Pool {
             // Before it goes on: who looks behind its next answer must not find it counted twice.
             self.workers[from].connections.fetch_sub(1, Ordering::Relaxed);
         }
-        self.workers[at].runtime.spawn(Movable::new(connection, self.clone(), at));
+        self.workers[at].runtime.spawn(MovableConnection::new(connection, self.clone(), at));
     }
 
     fn emptiest(&self) -> usize {
@@ -171,11 +171,11 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
-    use crate::Tls;
-    use crate::connection::Socket;
+    use crate::TlsCertificate;
+    use crate::connection::ClientSocket;
 
     /// Answers each byte with the number of the thread that it was read on.
-    async fn tell_where(mut socket: Socket) {
+    async fn tell_where(mut socket: ClientSocket) {
         let mut home = here();
         while socket.read_u8().await.is_ok() {
             socket.write_u8(u8::try_from(here()).unwrap()).await.unwrap();
@@ -188,10 +188,10 @@ mod tests {
     }
 
     async fn tell_plainly(socket: TcpStream) {
-        tell_where(Socket::Plain(tokio::net::TcpStream::from_std(socket).unwrap())).await;
+        tell_where(ClientSocket::Plain(tokio::net::TcpStream::from_std(socket).unwrap())).await;
     }
 
-    fn clients(workers: &Workers, count: usize) -> Vec<TcpStream> {
+    fn clients(workers: &WorkerPool, count: usize) -> Vec<TcpStream> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let connect = |_| {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn connections_go_where_threads_are_at_work() {
-        let workers = Workers::start(3).unwrap();
+        let workers = WorkerPool::start(3).unwrap();
         let mut clients = clients(&workers, 6);
         assert_eq!(ask(&mut clients), [0; 6], "one thread is enough to begin with");
         for _ in 0..3 {
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn who_cannot_take_his_socket_along_leaves_only_a_full_thread() {
-        let workers = Workers::start(3).unwrap();
+        let workers = WorkerPool::start(3).unwrap();
         workers.pool.set_active(3);
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let mut clients: Vec<_> = (0..3)
@@ -267,7 +267,7 @@ mod tests {
         let [certificate, key] = ["certificate", "key"].map(|name| directory.path().join(name));
         std::fs::write(&certificate, made.cert.pem()).unwrap();
         std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-        let tls = Tls::load(&certificate, &key).unwrap();
+        let tls = TlsCertificate::load(&certificate, &key).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(made.cert.der().clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -277,7 +277,7 @@ mod tests {
             .with_root_certificates(roots)
             .with_no_client_auth();
 
-        let workers = Workers::start(3).unwrap();
+        let workers = WorkerPool::start(3).unwrap();
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{Bucket, Key, MemoryStore, Objects};
 use hmac::{Hmac, KeyInit as _, Mac};
 use sha2::{Digest as _, Sha256};
@@ -33,7 +33,7 @@ pub fn serve() -> Fixture {
 pub fn serve_with(change: impl FnOnce(&mut GatewayConfig)) -> Fixture {
     let store = MemoryStore::default();
     store.create_bucket(&bucket()).unwrap();
-    let identity = Identity::generate().unwrap();
+    let identity = AccessKeyPair::generate().unwrap();
     let mut config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
     config.threads = 2;
     change(&mut config);
@@ -56,7 +56,7 @@ pub fn key(key: &str) -> Key {
 #[derive(Clone)]
 pub struct Client {
     pub address: SocketAddr,
-    pub identity: Identity,
+    pub identity: AccessKeyPair,
     pub clock_offset_s: i64,
     /// Says the time in `Date`, and not in Amazon's header.
     pub dates_by_date: bool,

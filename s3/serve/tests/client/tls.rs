@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fordway_serve::Tls;
+use fordway_serve::TlsCertificate;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
@@ -33,8 +33,8 @@ impl Certificate {
         self.directory.path().join("cert.pem")
     }
 
-    pub fn load(&self) -> Tls {
-        Tls::load(&self.path(), &self.directory.path().join("key.pem")).unwrap()
+    pub fn load(&self) -> TlsCertificate {
+        TlsCertificate::load(&self.path(), &self.directory.path().join("key.pem")).unwrap()
     }
 
     /// What trusts this one and offers `protocol`.

@@ -11,42 +11,51 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fordway_client::s3::S3Config;
-use fordway_command::{Context, Exit, file_error};
-use fordway_measure::{Clock, Lane, LaneScore, Machine, Run};
+use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_measure::{LaneScore, Machine, MeasuredLane, RunClock, RunDocument};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
-use fordway_workload::bench::{Header, LaneResults, Setting, Workload, describe};
-use fordway_workload::io500::published::Published;
+use fordway_workload::bench::{LaneResults, WorkloadHeader, WorkloadPlan, WorkloadSetting, describe};
+use fordway_workload::io500::published::PublishedTable;
 use fordway_workload::report::{beside_published, table};
-use fordway_workload::{Crew, Site, Watch, io500, team};
+use fordway_workload::{RunWatch, WorkloadRank, WorkloadSite, io500, team};
 
-use crate::args::{BenchArgs, Benchmark, GlobalArgs, RankArgs};
+use crate::args::{BenchArgs, BenchmarkCommand, GlobalArgs, RankArgs};
 use crate::commands::gateway::GatewayProcess;
 
-pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
-    let on_ranks = |workload: Workload, common: &RankArgs, published: &[u8]| {
+pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
+    let on_ranks = |workload: WorkloadPlan, common: &RankArgs, published: &[u8]| {
         check_named(common, global)?;
         run_ranks(workload, common, published, context)
     };
     match &args.benchmark {
-        Benchmark::Rest(args) => rest::run(args, global, context),
-        Benchmark::Transport(args) => transport::run(args, context),
-        Benchmark::Pingpong(args) => pingpong::run(args, context),
-        Benchmark::Vector(args) => vector::run(args, context),
-        Benchmark::Ior(args) => on_ranks(Workload::Ior(args.plan.clone()), &args.common, &[]),
-        Benchmark::Mdtest(args) => on_ranks(Workload::Mdtest(args.plan.clone()), &args.common, &[]),
-        Benchmark::Mdworkbench(args) => on_ranks(Workload::Mdworkbench(args.plan.clone()), &args.common, &[]),
-        Benchmark::Io500(args) => {
+        BenchmarkCommand::Rest(args) => rest::run(args, global, context),
+        BenchmarkCommand::Transport(args) => transport::run(args, context),
+        BenchmarkCommand::Pingpong(args) => pingpong::run(args, context),
+        BenchmarkCommand::Vector(args) => vector::run(args, context),
+        BenchmarkCommand::Ior(args) => on_ranks(WorkloadPlan::Ior(args.plan.clone()), &args.common, &[]),
+        BenchmarkCommand::Mdtest(args) => {
+            on_ranks(WorkloadPlan::Mdtest(args.plan.clone()), &args.common, &[])
+        }
+        BenchmarkCommand::Mdworkbench(args) => {
+            on_ranks(WorkloadPlan::Mdworkbench(args.plan.clone()), &args.common, &[])
+        }
+        BenchmarkCommand::Io500(args) => {
             let plan = args.ranks.plan.clone();
-            on_ranks(Workload::Io500(plan), &args.ranks.common, &args.published)
+            on_ranks(WorkloadPlan::Io500(plan), &args.ranks.common, &args.published)
         }
     }
 }
 
 /// Runs `workload` and reports it, IO500 beside the tables `published`.
-fn run_ranks(workload: Workload, args: &RankArgs, published: &[u8], context: &Context) -> Result<Exit> {
+fn run_ranks(
+    workload: WorkloadPlan,
+    args: &RankArgs,
+    published: &[u8],
+    context: &CommandContext,
+) -> Result<CommandExit> {
     workload.check(usize::from(args.threads))?;
-    let places = Places::open(args, context)?;
+    let places = BenchSites::open(args, context)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let roles: Vec<(&str, &Path)> = places.dirs.iter().map(|dir| ("root", dir.as_path())).collect();
     // Looked at before the work, which would show in the load average.
@@ -56,7 +65,7 @@ fn run_ranks(workload: Workload, args: &RankArgs, published: &[u8], context: &Co
     context.output.end_progress();
     places.close()?;
     let lanes = measured?;
-    let header = Header {
+    let header = WorkloadHeader {
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),
@@ -67,24 +76,24 @@ fn run_ranks(workload: Workload, args: &RankArgs, published: &[u8], context: &Co
     let path = args.setting.path(&workload);
     run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
     report(&workload, &run, &lanes, &path, context)?;
-    for table in published.iter().filter_map(|number| Published::find(*number)) {
+    for table in published.iter().filter_map(|number| PublishedTable::find(*number)) {
         context.output.text(&beside_published(&lanes, table))?;
     }
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);
-    Ok(if failed { Exit::Failure } else { Exit::Ok })
+    Ok(if failed { CommandExit::Failure } else { CommandExit::Ok })
 }
 
 fn measure_ranks(
-    workload: &Workload,
+    workload: &WorkloadPlan,
     args: &RankArgs,
-    sites: &[Site],
-    context: &Context,
+    sites: &[WorkloadSite],
+    context: &CommandContext,
 ) -> Result<Vec<LaneResults>> {
-    let clock = Clock::start();
+    let clock = RunClock::start();
     let show = |phase: &str, done: u64| context.output.counted(done, phase);
-    let watch = Watch::new(context.interrupt.flag(), &show);
+    let watch = RunWatch::new(context.interrupt.flag(), &show);
     let results = team::threads(usize::from(args.threads), |team| {
-        args.setting.run(workload, &Crew::new(team, &watch, clock), sites)
+        args.setting.run(workload, &WorkloadRank::new(team, &watch, clock), sites)
     });
     first_rank(results)
 }
@@ -100,11 +109,11 @@ fn first_rank(results: Vec<Result<Vec<LaneResults>>>) -> Result<Vec<LaneResults>
 }
 
 fn report(
-    workload: &Workload,
-    run: &Run,
+    workload: &WorkloadPlan,
+    run: &RunDocument,
     lanes: &[LaneResults],
     path: &Path,
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<()> {
     for summary in &run.summaries {
         context.output.row(summary)?;
@@ -113,7 +122,7 @@ fn report(
     for warning in &run.warnings {
         context.output.note(&format!("warning: {warning}"));
     }
-    if let Workload::Io500(plan) = workload {
+    if let WorkloadPlan::Io500(plan) = workload {
         for (score, text) in io500::score(plan, lanes) {
             write_score(&score, &text, path, context)?;
         }
@@ -122,7 +131,7 @@ fn report(
 }
 
 /// One lane's scores, also as a file of IO500's form.
-fn write_score(score: &LaneScore, text: &str, path: &Path, context: &Context) -> Result<()> {
+fn write_score(score: &LaneScore, text: &str, path: &Path, context: &CommandContext) -> Result<()> {
     let file = path.join(format!("result-{}.txt", score.lane));
     std::fs::write(&file, text).map_err(|error| file_error("writing", file.display(), error))?;
     let last = text.lines().last().unwrap_or_default();
@@ -146,18 +155,18 @@ fn check_named(args: &RankArgs, global: &GlobalArgs) -> Result<()> {
 
 /// All sites, and the gateways that were started for some of them.
 #[derive(Default)]
-struct Places {
-    sites: Vec<Site>,
+struct BenchSites {
+    sites: Vec<WorkloadSite>,
     /// The directories, for the description of the machine.
     dirs: Vec<PathBuf>,
     gateways: Vec<GatewayProcess>,
 }
 
-impl Places {
+impl BenchSites {
     /// Opens what `args` ask for. Errors: `InvalidArgument`, and errors of the lanes.
-    fn open(args: &RankArgs, context: &Context) -> Result<Self> {
-        let mut places = Places::default();
-        let Setting { places: named, name, .. } = &args.setting;
+    fn open(args: &RankArgs, context: &CommandContext) -> Result<Self> {
+        let mut places = BenchSites::default();
+        let WorkloadSetting { places: named, name, .. } = &args.setting;
         for place in named {
             match place.contains("://") {
                 true => places.add_store(context.lane_at(place)?.store, place, name, None),
@@ -181,7 +190,7 @@ impl Places {
             Error::new(ErrorKind::InvalidArgument, why)
         })?;
         self.dirs.push(dir.clone());
-        self.sites.push(Site::files(&dir, args.setting.name.clone()));
+        self.sites.push(WorkloadSite::files(&dir, args.setting.name.clone()));
         if args.all_lanes {
             let name = |lane: &str| Bucket::new(format!("{}-{lane}", args.setting.name));
             let store = PosixStore::open(&dir, PosixConfig::default())?;
@@ -202,8 +211,8 @@ impl Places {
         let lane = store.lane();
         let same = self.sites.iter().filter(|site| site.lane().name.split('-').next() == Some(lane)).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
-        let lane = Lane { name: format!("{lane}{number}"), description: format!("S3 on {behind}") };
-        self.sites.push(Site::objects(lane, store, name.clone(), server_pid));
+        let lane = MeasuredLane { name: format!("{lane}{number}"), description: format!("S3 on {behind}") };
+        self.sites.push(WorkloadSite::objects(lane, store, name.clone(), server_pid));
     }
 
     /// Ends the gateways.

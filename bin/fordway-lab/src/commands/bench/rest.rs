@@ -4,25 +4,28 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_client::s3::{Credentials, S3Config, Signer};
-use fordway_command::{Context, Exit};
+use fordway_client::s3::{RequestSigner, S3Config, S3Credentials};
+use fordway_command::{CommandContext, CommandExit};
 use fordway_http::{Timeouts, TlsRoots};
 #[cfg(feature = "http3")]
 use fordway_load::Http3;
-use fordway_load::{Finished, Http1, Http2, Load, Method, RequestPlan, Requests};
+use fordway_load::{
+    FinishedRequest, Http1Load, Http2, LoadMethod, RequestPlan, RequestSequence, RequestSlots,
+};
 use fordway_measure::{
-    Clock, Connections, Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, Summary, bytes_text, load_table,
-    rate_text,
+    Machine, MeasuredLane, PhaseSummary, RunClock, RunDocument, SCHEMA, SCHEMA_VERSION, TcpConnections,
+    bytes_text, load_table, rate_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{
-    self, Answer, Arrivals, Block, Channel, Failure, LaneBlocks, Place, Plan, Settings, Traffic,
+    self, ArrivalProcess, BlockPosition, CompletedRequest, LaneBlocks, LoadBlock, LoadFailure, LoadPlan,
+    NetworkTraffic, RequestChannel, RowSettings,
 };
 use serde_json::json;
 
 use crate::args::{ArrivalsArg, GlobalArgs, HttpArg, MethodArg, RestArgs};
 
-pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
@@ -39,12 +42,12 @@ pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &Context) -> Re
 /// Measures all points, the HTTP versions of each in turn. The table's rows.
 fn measure(
     args: &RestArgs,
-    points: &[Point],
-    requests: &[Arc<Requests>],
+    points: &[RestCombination],
+    requests: &[Arc<RequestSequence>],
     (seed, cpus): (u64, usize),
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<Vec<LaneBlocks>> {
-    let clock = Clock::start();
+    let clock = RunClock::start();
     let mut rows = Vec::new();
     let mut number = 0;
     for (phase, point) in points.iter().enumerate() {
@@ -57,7 +60,7 @@ fn measure(
         for round in 0..args.rounds {
             for (lane, http) in args.http.iter().enumerate() {
                 context.interrupt.check()?;
-                let place = Place { lane: lane as u8, phase: phase as u8, round, block: number };
+                let place = BlockPosition { lane: lane as u8, phase: phase as u8, round, block: number };
                 let block = block(args, point, *http, &requests[phase], (seed, place, clock), context)?;
                 of_point[lane].blocks.push(block);
             }
@@ -70,14 +73,14 @@ fn measure(
 
 fn block(
     args: &RestArgs,
-    point: &Point,
+    point: &RestCombination,
     http: HttpArg,
-    requests: &Arc<Requests>,
-    (seed, place, clock): (u64, Place, Clock),
-    context: &Context,
-) -> Result<Block> {
+    requests: &Arc<RequestSequence>,
+    (seed, place, clock): (u64, BlockPosition, RunClock),
+    context: &CommandContext,
+) -> Result<LoadBlock> {
     let threads = point.threads as usize;
-    let plan = Plan {
+    let plan = LoadPlan {
         arrivals: arrivals(args),
         duration: args.duration,
         requests: args.requests,
@@ -102,7 +105,7 @@ fn block(
         connect(&own, requests)
     };
     let label = format!("requests, {} {}", point.label(args), lane_name(http));
-    let mut progress = |at: rest::Progress| {
+    let mut progress = |at: rest::BlockProgress| {
         let rate = rate_text(at.requests as f64 / at.elapsed.as_secs_f64());
         context
             .output
@@ -111,7 +114,7 @@ fn block(
     rest::run_block(&plan, place, clock, &connect, context.interrupt.flag(), &mut progress)
 }
 
-fn requests(args: &RestArgs, global: &GlobalArgs, point: &Point) -> Result<Arc<Requests>> {
+fn requests(args: &RestArgs, global: &GlobalArgs, point: &RestCombination) -> Result<Arc<RequestSequence>> {
     let method = method(args.method);
     let size_bytes = point.size_bytes;
     let url = match size_bytes {
@@ -119,31 +122,38 @@ fn requests(args: &RestArgs, global: &GlobalArgs, point: &Point) -> Result<Arc<R
         None => args.url.clone(),
     };
     let signer = if args.sign { Some(signer(global)?) } else { None };
-    Requests::new(RequestPlan { method, url, objects: args.objects, size_bytes, range: args.range, signer })
-        .map(Arc::new)
+    RequestSequence::new(RequestPlan {
+        method,
+        url,
+        objects: args.objects,
+        size_bytes,
+        range: args.range,
+        signer,
+    })
+    .map(Arc::new)
 }
 
 /// Errors: `InvalidArgument` where there is nothing to sign with.
-fn signer(global: &GlobalArgs) -> Result<Signer> {
+fn signer(global: &GlobalArgs) -> Result<RequestSigner> {
     let config = S3Config::resolve(None, &|name| crate::commands::variable(global, name))?;
-    if config.credentials == Credentials::Anonymous {
+    if config.credentials == S3Credentials::Anonymous {
         let detail =
             "--sign needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile";
         return Err(Error::new(ErrorKind::InvalidArgument, detail));
     }
-    Ok(Signer::new(config.credentials, config.region))
+    Ok(RequestSigner::new(config.credentials, config.region))
 }
 
-fn arrivals(args: &RestArgs) -> Arrivals {
+fn arrivals(args: &RestArgs) -> ArrivalProcess {
     match (args.rate, args.arrivals) {
-        (None, _) => Arrivals::Closed,
-        (Some(rate), ArrivalsArg::Fixed) => Arrivals::Fixed(rate),
-        (Some(rate), ArrivalsArg::Poisson) => Arrivals::Poisson(rate),
+        (None, _) => ArrivalProcess::Closed,
+        (Some(rate), ArrivalsArg::Fixed) => ArrivalProcess::Fixed(rate),
+        (Some(rate), ArrivalsArg::Poisson) => ArrivalProcess::Poisson(rate),
     }
 }
 
-fn settings(args: &RestArgs, point: &Point, http: HttpArg, cpus: usize) -> Settings {
-    Settings {
+fn settings(args: &RestArgs, point: &RestCombination, http: HttpArg, cpus: usize) -> RowSettings {
+    RowSettings {
         lane: lane_name(http).to_owned(),
         phase: point.label(args),
         arrivals: arrivals(args),
@@ -175,12 +185,12 @@ fn pin_server(args: &RestArgs) -> Result<()> {
 
 fn describe(
     args: &RestArgs,
-    points: &[Point],
+    points: &[RestCombination],
     rows: Vec<LaneBlocks>,
     machine: Machine,
     seed: u64,
     started: (jiff::Timestamp, Instant),
-) -> Result<(Run, fordway_measure::Records)> {
+) -> Result<(RunDocument, fordway_measure::RunRecords)> {
     let lanes = args.http.len();
     let (mut summaries, mut warnings) = (Vec::new(), Vec::new());
     for of_point in rows.chunks(lanes) {
@@ -191,11 +201,11 @@ fn describe(
         }
     }
     warnings.extend(unsigned(args, &summaries));
-    let lane = |http: &HttpArg| Lane {
+    let lane = |http: &HttpArg| MeasuredLane {
         name: lane_name(*http).to_owned(),
         description: format!("requests over {} to {}", lane_name(*http), args.url),
     };
-    let run = Run {
+    let run = RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
         fordway_version: env!("CARGO_PKG_VERSION").into(),
@@ -215,8 +225,8 @@ fn describe(
 }
 
 /// What helps where a server refuses requests because nobody signed them.
-fn unsigned(args: &RestArgs, summaries: &[Summary]) -> Option<String> {
-    let is_refused = |summary: &Summary| {
+fn unsigned(args: &RestArgs, summaries: &[PhaseSummary]) -> Option<String> {
+    let is_refused = |summary: &PhaseSummary| {
         let errors = summary.load.as_ref().map(|load| &load.errors);
         errors.is_some_and(|errors| {
             errors.keys().any(|kind| ["status 401", "status 403"].contains(&kind.as_str()))
@@ -252,9 +262,9 @@ fn parameters(args: &RestArgs, seed: u64) -> serde_json::Map<String, serde_json:
 
 fn report(
     args: &RestArgs,
-    (run, records): (Run, fordway_measure::Records),
-    context: &Context,
-) -> Result<Exit> {
+    (run, records): (RunDocument, fordway_measure::RunRecords),
+    context: &CommandContext,
+) -> Result<CommandExit> {
     for summary in &run.summaries {
         context.output.row(summary)?;
     }
@@ -269,9 +279,9 @@ fn report(
     let nothing_succeeded = run.summaries.iter().any(|summary| summary.operations == 0);
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);
     Ok(match (nothing_succeeded, failed) {
-        (true, _) => Exit::Unavailable,
-        (false, true) => Exit::Failure,
-        (false, false) => Exit::Ok,
+        (true, _) => CommandExit::Unavailable,
+        (false, true) => CommandExit::Failure,
+        (false, false) => CommandExit::Ok,
     })
 }
 
@@ -280,14 +290,14 @@ const DEFAULT_PUT_BYTES: u64 = 1024;
 
 /// One combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Point {
+struct RestCombination {
     size_bytes: Option<u64>,
     connections: u32,
     streams: u32,
     threads: u32,
 }
 
-impl Point {
+impl RestCombination {
     /// How tables call it.
     fn label(&self, args: &RestArgs) -> String {
         let size = self.size_bytes.map_or(String::new(), |bytes| format!(" {}", bytes_text(bytes)));
@@ -298,7 +308,7 @@ impl Point {
 }
 
 /// All combinations, sizes first. Errors: `InvalidArgument` for those that cannot be.
-fn points(args: &RestArgs) -> Result<Vec<Point>> {
+fn points(args: &RestArgs) -> Result<Vec<RestCombination>> {
     let refused = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if args.url.contains("{size}") && args.size.is_empty() {
         return refused("the URL has {size}, but there is no --size; name the sizes");
@@ -319,7 +329,7 @@ fn points(args: &RestArgs) -> Result<Vec<Point>> {
                     if threads > connections {
                         return refused("there are more --threads than --connections; raise --connections");
                     }
-                    points.push(Point { size_bytes, connections, streams, threads });
+                    points.push(RestCombination { size_bytes, connections, streams, threads });
                 }
             }
         }
@@ -330,12 +340,12 @@ fn points(args: &RestArgs) -> Result<Vec<Point>> {
     }
 }
 
-const fn method(method: MethodArg) -> Method {
+const fn method(method: MethodArg) -> LoadMethod {
     match method {
-        MethodArg::Get => Method::Get,
-        MethodArg::Put => Method::Put,
-        MethodArg::Head => Method::Head,
-        MethodArg::Delete => Method::Delete,
+        MethodArg::Get => LoadMethod::Get,
+        MethodArg::Put => LoadMethod::Put,
+        MethodArg::Head => LoadMethod::Head,
+        MethodArg::Delete => LoadMethod::Delete,
     }
 }
 
@@ -359,11 +369,11 @@ struct ThreadConnections {
 }
 
 /// Connects. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
-fn connect(own: &ThreadConnections, requests: &Arc<Requests>) -> Result<Box<dyn Channel>> {
+fn connect(own: &ThreadConnections, requests: &Arc<RequestSequence>) -> Result<Box<dyn RequestChannel>> {
     let timeouts = Timeouts { first_byte: own.timeout, progress: own.timeout, ..Timeouts::default() };
     let (requests, roots) = (requests.clone(), own.roots.clone());
-    let load: Box<dyn Load> = match own.http {
-        HttpArg::Http1 => Box::new(Http1::connect(requests, own.connections, timeouts, roots)?),
+    let load: Box<dyn RequestSlots> = match own.http {
+        HttpArg::Http1 => Box::new(Http1Load::connect(requests, own.connections, timeouts, roots)?),
         HttpArg::Http2 => {
             Box::new(Http2::connect(requests, (own.connections, own.streams), timeouts, roots)?)
         }
@@ -376,11 +386,11 @@ fn connect(own: &ThreadConnections, requests: &Arc<Requests>) -> Result<Box<dyn 
 }
 
 struct HttpChannel {
-    load: Box<dyn Load>,
-    finished: Vec<Finished>,
+    load: Box<dyn RequestSlots>,
+    finished: Vec<FinishedRequest>,
 }
 
-impl Channel for HttpChannel {
+impl RequestChannel for HttpChannel {
     fn slots(&self) -> usize {
         self.load.slots()
     }
@@ -389,21 +399,21 @@ impl Channel for HttpChannel {
         self.load.start(slot);
     }
 
-    fn wait(&mut self, limit: Duration, answers: &mut Vec<Answer>) -> Result<()> {
+    fn wait(&mut self, limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()> {
         self.load.wait(limit, &mut self.finished)?;
         answers.extend(self.finished.drain(..).map(answer));
         Ok(())
     }
 
-    fn traffic(&self) -> Traffic {
+    fn traffic(&self) -> NetworkTraffic {
         self.load.traffic()
     }
 
-    fn connections(&self) -> Option<Connections> {
+    fn connections(&self) -> Option<TcpConnections> {
         let all = self.load.tcp();
         let mut rtts: Vec<u64> = all.iter().map(|info| u64::from(info.rtt_us)).collect();
         rtts.sort_unstable();
-        Some(Connections {
+        Some(TcpConnections {
             count: all.len() as u64,
             rtt_us: *rtts.get(rtts.len() / 2)?,
             rtt_max_us: *rtts.last()?,
@@ -413,10 +423,12 @@ impl Channel for HttpChannel {
     }
 }
 
-fn answer(finished: Finished) -> Answer {
-    let failure =
-        |problem: fordway_load::Problem| Failure { kind: problem.label(), detail: problem.to_string() };
-    Answer {
+fn answer(finished: FinishedRequest) -> CompletedRequest {
+    let failure = |problem: fordway_load::ResponseProblem| LoadFailure {
+        kind: problem.label(),
+        detail: problem.to_string(),
+    };
+    CompletedRequest {
         slot: finished.slot,
         started: finished.started,
         first_byte: finished.first_byte,

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
-use fordway_command::reading::{Call, Reading, What, measure, read_ranges};
-use fordway_command::{Context, Exit};
+use fordway_command::reading::{FinishedCall, ReadPlan, ReadSelection, measure, read_ranges};
+use fordway_command::{CommandContext, CommandExit};
 use fordway_measure::{
-    Block, Clock, Lane, Machine, Operation, Records, Run, SCHEMA, SCHEMA_VERSION, ns_text, rate_text,
+    BlockRecord, Machine, MeasuredLane, OperationRecord, RunClock, RunDocument, RunRecords, SCHEMA,
+    SCHEMA_VERSION, ns_text, rate_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::summary::{Capacity, summarise_phase};
+use fordway_workload::summary::{RunCapacity, summarise_phase};
 use serde_json::json;
 
 use crate::args::{ReplicaArgs, VectorArgs};
@@ -18,7 +19,7 @@ const PHASE: &str = "read";
 /// Decides the bootstrap's draws, which nobody needs to be other ones.
 const SEED: u64 = 1;
 
-pub(super) fn run(args: &VectorArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &VectorArgs, context: &CommandContext) -> Result<CommandExit> {
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let ranges = read_ranges(&args.ranges, context)?;
@@ -30,18 +31,18 @@ pub(super) fn run(args: &VectorArgs, context: &Context) -> Result<Exit> {
     context.output.end_progress();
     let records = records?;
     report(args, &describe(args, machine, started, &records, ranges.len()), &records, context)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn measure_all(args: &VectorArgs, ranges: &[(u64, usize)], context: &Context) -> Result<Records> {
-    let (clock, mut records) = (Clock::start(), Records::default());
+fn measure_all(args: &VectorArgs, ranges: &[(u64, usize)], context: &CommandContext) -> Result<RunRecords> {
+    let (clock, mut records) = (RunClock::start(), RunRecords::default());
     for round in 0..args.rounds {
         for (lane, window) in args.window.iter().enumerate() {
             let window = *window as usize;
-            let what = What::Ranges { ranges, window };
+            let what = ReadSelection::Ranges { ranges, window };
             let replicas = ReplicaArgs { metalink: Some("none".to_owned()), ..ReplicaArgs::default() };
             let reading =
-                Reading { url: &args.url, what, calls: &args.calls, replicas: &replicas, verify: true };
+                ReadPlan { url: &args.url, what, calls: &args.calls, replicas: &replicas, verify: true };
             measure_one(&reading, (lane as u8, round), clock, &mut records, context)?;
         }
     }
@@ -50,16 +51,16 @@ fn measure_all(args: &VectorArgs, ranges: &[(u64, usize)], context: &Context) ->
 
 /// Reads everything once.
 fn measure_one(
-    reading: &Reading,
+    reading: &ReadPlan,
     (lane, round): (u8, u16),
-    clock: Clock,
-    records: &mut Records,
-    context: &Context,
+    clock: RunClock,
+    records: &mut RunRecords,
+    context: &CommandContext,
 ) -> Result<()> {
     let block = u32::from(round);
     let operations = &mut records.operations;
-    let cost = measure(reading, context, &mut |call: Call<'_>| {
-        operations.push(Operation {
+    let cost = measure(reading, context, &mut |call: FinishedCall<'_>| {
+        operations.push(OperationRecord {
             lane,
             phase: 0,
             round,
@@ -74,7 +75,7 @@ fn measure_one(
         });
         Ok(())
     })?;
-    records.blocks.push(Block {
+    records.blocks.push(BlockRecord {
         lane,
         phase: 0,
         round,
@@ -92,11 +93,11 @@ fn describe(
     args: &VectorArgs,
     machine: Machine,
     started: (jiff::Timestamp, Instant),
-    records: &Records,
+    records: &RunRecords,
     ranges: usize,
-) -> Run {
-    let lanes: Vec<Lane> = args.window.iter().map(|window| lane(*window)).collect();
-    let capacity = Capacity { threads: 1, cpus: machine.cpus };
+) -> RunDocument {
+    let lanes: Vec<MeasuredLane> = args.window.iter().map(|window| lane(*window)).collect();
+    let capacity = RunCapacity { threads: 1, cpus: machine.cpus };
     let parameters = json!({
         "url": args.url,
         "ranges": ranges,
@@ -105,7 +106,7 @@ fn describe(
         "http": args.calls.http.number(),
         "rounds": args.rounds,
     });
-    Run {
+    RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
         fordway_version: env!("CARGO_PKG_VERSION").into(),
@@ -123,15 +124,20 @@ fn describe(
     }
 }
 
-fn lane(window: u32) -> Lane {
+fn lane(window: u32) -> MeasuredLane {
     let description = match window {
         1 => "each call is waited for before the next".to_owned(),
         window => format!("{window} calls are under way at once"),
     };
-    Lane { name: format!("window-{window}"), description }
+    MeasuredLane { name: format!("window-{window}"), description }
 }
 
-fn report(args: &VectorArgs, run: &Run, records: &Records, context: &Context) -> Result<()> {
+fn report(
+    args: &VectorArgs,
+    run: &RunDocument,
+    records: &RunRecords,
+    context: &CommandContext,
+) -> Result<()> {
     for (summary, number) in run.summaries.iter().zip(0..) {
         context.output.row(summary)?;
         let mut seconds: Vec<u64> = records

@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fordway_command::{Exit, file_error};
+use fordway_command::{CommandExit, file_error};
 use fordway_store::Result;
-use fordway_sys::{Errno, Wait, receive, send_all, send_file, send_more, send_unpaced_on_loopback};
+use fordway_sys::{Errno, WaitMode, receive, send_all, send_file, send_more, send_unpaced_on_loopback};
 use rustix::event::epoll;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Builder;
@@ -32,7 +32,7 @@ const RECEIVED_BYTES_MAX: usize = 256 << 10;
 
 /// How an answer leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ReplyForm {
     /// From memory.
     Bytes,
     /// By `sendfile`, behind a head.
@@ -43,23 +43,23 @@ pub(super) enum Form {
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Order {
+pub(super) struct EchoRequest {
     /// Bytes of the whole request; at least [`ORDER_BYTES`].
     pub(super) request_bytes: usize,
     /// Bytes of the answer's head.
     pub(super) head_bytes: usize,
     /// Bytes of its body.
     pub(super) body_bytes: usize,
-    pub(super) form: Form,
+    pub(super) form: ReplyForm,
 }
 
-impl Order {
+impl EchoRequest {
     /// The request: the order, and zeros up to its length.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let form = match self.form {
-            Form::Bytes => 0u32,
-            Form::File => 1,
-            Form::Descriptor => 2,
+            ReplyForm::Bytes => 0u32,
+            ReplyForm::File => 1,
+            ReplyForm::Descriptor => 2,
         };
         let mut bytes = Vec::with_capacity(self.request_bytes);
         bytes.extend_from_slice(&(self.request_bytes as u32).to_le_bytes());
@@ -76,39 +76,47 @@ impl Order {
             order[at..at + len].iter().rev().fold(0usize, |number, byte| number << 8 | usize::from(*byte))
         };
         let form = match number(4, 4) {
-            0 => Form::Bytes,
-            1 => Form::File,
-            _ => Form::Descriptor,
+            0 => ReplyForm::Bytes,
+            1 => ReplyForm::File,
+            _ => ReplyForm::Descriptor,
         };
-        Some(Order { request_bytes: number(0, 4), form, head_bytes: number(8, 8), body_bytes: number(16, 8) })
+        Some(EchoRequest {
+            request_bytes: number(0, 4),
+            form,
+            head_bytes: number(8, 8),
+            body_bytes: number(16, 8),
+        })
     }
 }
 
 /// Answers at `address` (`unix:PATH`, `tcp:HOST:PORT` or `loop:HOST:PORT`, where the measuring process listens) until that
 /// hangs up. Errors: the address, the file and the socket.
-pub(super) fn serve(address: &str, file: &Path) -> Result<Exit> {
+pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     let served = File::open(file).and_then(|file| match address.split_once(':') {
         Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, &file)),
         Some(("tcp", place)) => TcpStream::connect(place).and_then(|socket| serve_tcp(&socket, &file)),
         Some(("loop", place)) => TcpStream::connect(place).and_then(serve_by_event_loop),
         _ => Err(io::ErrorKind::InvalidInput.into()),
     });
-    served.map(|()| Exit::Ok).map_err(|error| file_error("answering", address, error))
+    served.map(|()| CommandExit::Ok).map_err(|error| file_error("answering", address, error))
 }
 
 /// Waits as either side of the node lane does: awake for a moment, unless that recently had no effect, then
 /// asleep.
 #[derive(Default)]
-pub(super) struct Lookout {
+pub(super) struct AdaptiveWait {
     misses: u32,
 }
 
-impl Lookout {
-    pub(super) fn wait<T>(&mut self, mut receive: impl FnMut(Wait) -> Result<T, Errno>) -> Result<T, Errno> {
+impl AdaptiveWait {
+    pub(super) fn wait<T>(
+        &mut self,
+        mut receive: impl FnMut(WaitMode) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         if self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY) {
             let since = Instant::now();
             while since.elapsed() < LOOKOUT {
-                match receive(Wait::No) {
+                match receive(WaitMode::No) {
                     Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
                     done => {
                         self.misses = 0;
@@ -118,7 +126,7 @@ impl Lookout {
             }
         }
         self.misses = self.misses.wrapping_add(1);
-        receive(Wait::Yes)
+        receive(WaitMode::Yes)
     }
 }
 
@@ -126,16 +134,16 @@ impl Lookout {
 fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
     let mut buffer = vec![0; RECEIVED_BYTES_MAX];
     let answer = vec![1; 1 << 20];
-    let (mut last, mut lookout) = (Form::Bytes, Lookout::default());
+    let (mut last, mut lookout) = (ReplyForm::Bytes, AdaptiveWait::default());
     loop {
         let order = taken(&mut buffer, |room| match last {
-            Form::Descriptor => receive(socket, room, Wait::Yes),
+            ReplyForm::Descriptor => receive(socket, room, WaitMode::Yes),
             _ => lookout.wait(|wait| receive(socket, &mut *room, wait)),
         })?;
         let Some(order) = order else { return Ok(()) };
         let (head, body) = answer.split_at(order.head_bytes);
         match order.form {
-            Form::Descriptor => send_all(socket, head, &[], Some(file.as_fd()))?,
+            ReplyForm::Descriptor => send_all(socket, head, &[], Some(file.as_fd()))?,
             _ => send_all(socket, head, &body[..order.body_bytes], None)?,
         }
         last = order.form;
@@ -147,7 +155,7 @@ fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
     socket.set_nodelay(true)?;
     send_unpaced_on_loopback(socket, socket.peer_addr()?.ip())?;
     socket.set_nonblocking(true)?;
-    let mut server = Server { socket, file, poll: Poll::new(socket)?, answer: Vec::new() };
+    let mut server = EchoServer { socket, file, poll: SocketPoll::new(socket)?, answer: Vec::new() };
     let mut buffer = vec![0; RECEIVED_BYTES_MAX];
     loop {
         let mut is_drained = true;
@@ -156,7 +164,7 @@ fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
                 if is_drained {
                     server.poll.wait()?;
                 }
-                match receive(socket, room, Wait::No) {
+                match receive(socket, room, WaitMode::No) {
                     Err(Errno::WOULDBLOCK) => is_drained = true,
                     got => {
                         is_drained = got? < room.len();
@@ -190,14 +198,14 @@ fn serve_by_event_loop(socket: TcpStream) -> io::Result<()> {
 }
 
 /// A request without content; `None` at the end.
-async fn awaited(socket: &mut tokio::net::TcpStream, request: &mut [u8]) -> io::Result<Option<Order>> {
+async fn awaited(socket: &mut tokio::net::TcpStream, request: &mut [u8]) -> io::Result<Option<EchoRequest>> {
     let mut filled = 0;
     loop {
         match socket.read(&mut request[filled..]).await? {
             0 => return Ok(None),
             count => filled += count,
         }
-        let order = Order::read(&request[..filled]).filter(|order| filled >= order.request_bytes);
+        let order = EchoRequest::read(&request[..filled]).filter(|order| filled >= order.request_bytes);
         if order.is_some() {
             return Ok(order);
         }
@@ -208,10 +216,10 @@ async fn awaited(socket: &mut tokio::net::TcpStream, request: &mut [u8]) -> io::
 fn taken(
     buffer: &mut [u8],
     mut receive: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
-) -> io::Result<Option<Order>> {
+) -> io::Result<Option<EchoRequest>> {
     let (mut filled, mut got) = (0, 0);
     loop {
-        let order = Order::read(&buffer[..filled]);
+        let order = EchoRequest::read(&buffer[..filled]);
         if let Some(order) = order.filter(|order| got >= order.request_bytes) {
             return Ok(Some(order));
         }
@@ -228,14 +236,14 @@ fn taken(
 }
 
 /// Waits for one socket as event loops do.
-struct Poll(OwnedFd);
+struct SocketPoll(OwnedFd);
 
-impl Poll {
+impl SocketPoll {
     fn new(socket: &TcpStream) -> io::Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let interest = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         epoll::add(&poll, socket, epoll::EventData::new_u64(0), interest)?;
-        Ok(Poll(poll))
+        Ok(SocketPoll(poll))
     }
 
     /// Until something happens to the socket.
@@ -248,21 +256,21 @@ impl Poll {
     }
 }
 
-struct Server<'s> {
+struct EchoServer<'s> {
     socket: &'s TcpStream,
     file: &'s File,
-    poll: Poll,
+    poll: SocketPoll,
     answer: Vec<u8>,
 }
 
-impl Server<'_> {
-    fn answer(&mut self, order: Order) -> io::Result<()> {
-        let in_memory = order.head_bytes + if order.form == Form::Bytes { order.body_bytes } else { 0 };
+impl EchoServer<'_> {
+    fn answer(&mut self, order: EchoRequest) -> io::Result<()> {
+        let in_memory = order.head_bytes + if order.form == ReplyForm::Bytes { order.body_bytes } else { 0 };
         if self.answer.len() < in_memory {
             self.answer.resize(in_memory, 1);
         }
         let answer = &self.answer[..in_memory];
-        if order.form != Form::File {
+        if order.form != ReplyForm::File {
             return self.all(in_memory, |at| {
                 rustix::net::send(self.socket, &answer[at..], rustix::net::SendFlags::NOSIGNAL)
             });
@@ -292,27 +300,27 @@ impl Server<'_> {
 mod tests {
     use super::*;
 
-    fn order(request_bytes: usize, form: Form) -> Order {
-        Order { request_bytes, head_bytes: 300, body_bytes: 1 << 20, form }
+    fn order(request_bytes: usize, form: ReplyForm) -> EchoRequest {
+        EchoRequest { request_bytes, head_bytes: 300, body_bytes: 1 << 20, form }
     }
 
     #[test]
     fn an_order_is_read_as_it_was_written() {
-        for form in [Form::Bytes, Form::File, Form::Descriptor] {
+        for form in [ReplyForm::Bytes, ReplyForm::File, ReplyForm::Descriptor] {
             let bytes = order(100, form).to_bytes();
             assert_eq!(bytes.len(), 100);
-            let read = Order::read(&bytes).unwrap();
+            let read = EchoRequest::read(&bytes).unwrap();
             assert_eq!((read.request_bytes, read.head_bytes, read.body_bytes), (100, 300, 1 << 20));
             assert_eq!(read.form, form);
         }
-        assert!(Order::read(&[0; ORDER_BYTES - 1]).is_none());
+        assert!(EchoRequest::read(&[0; ORDER_BYTES - 1]).is_none());
     }
 
     /// Content beyond the buffer is taken to its last byte, and no byte of what follows.
     #[test]
     fn a_request_is_taken_whole_whatever_pieces_it_comes_in() {
         for (request_bytes, piece) in [(ORDER_BYTES, 7), (1_000, 64), (1_000, 1), (64, 64)] {
-            let bytes = order(request_bytes, Form::Bytes).to_bytes();
+            let bytes = order(request_bytes, ReplyForm::Bytes).to_bytes();
             let (mut buffer, mut left) = (vec![0; 64], bytes.as_slice());
             let read = taken(&mut buffer, |room| {
                 let (now, later) = left.split_at(piece.min(room.len()).min(left.len()));

@@ -8,20 +8,24 @@ mod components;
 mod echo;
 mod setup;
 
-use std::path::Path as FilePath;
+use std::path::Path;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use fordway_command::{Context, Exit, file_error};
-use fordway_measure::{Clock, Lane, Machine, Records, Run, SCHEMA, SCHEMA_VERSION, bytes_text};
+use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_measure::{
+    Machine, MeasuredLane, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, bytes_text,
+};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{pin_process, pin_thread};
-use fordway_workload::ledger::{Account, Plan, Progress, component_table, entry_table, measure};
-use fordway_workload::summary::{Capacity, summarise_phase};
+use fordway_workload::ledger::{
+    LedgerAccount, LedgerPlan, LedgerProgress, component_table, entry_table, measure,
+};
+use fordway_workload::summary::{RunCapacity, summarise_phase};
 use serde_json::json;
 
 use self::components::SIZE_BYTES_MAX;
-use self::setup::Ladder;
+use self::setup::LedgerSetup;
 use crate::args::{LedgerArgs, PathArg, PlacementArg};
 
 /// Sizes that fits are made of: from nothing to more than caches hold, with both sides of 64 KiB, where
@@ -46,12 +50,12 @@ const PRINTED: [u64; 2] = [4 << 10, 1 << 20];
 /// A residual that is a larger share of the whole is worth a warning.
 const RESIDUAL_SHARE_MAX: f64 = 0.15;
 
-pub(super) fn run(args: &LedgerArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<CommandExit> {
     if let (Some(address), Some(file)) = (&args.echo, &args.echo_file) {
         return echo::serve(address, file);
     }
     let (printed, sizes) = sizes(args)?;
-    let plan = Plan { sizes, duration: args.duration, seed: args.chance.seed()? };
+    let plan = LedgerPlan { sizes, duration: args.duration, seed: args.chance.seed()? };
     let paths = match args.paths.is_empty() {
         true => PathArg::value_variants().to_vec(),
         false => args.paths.clone(),
@@ -87,51 +91,51 @@ fn sizes(args: &LedgerArgs) -> Result<(Vec<u64>, Vec<u64>)> {
 }
 
 /// What was measured, and what was made of it.
-struct Work {
-    lanes: Vec<Lane>,
-    records: Records,
-    account: Account,
+struct LedgerRun {
+    lanes: Vec<MeasuredLane>,
+    records: RunRecords,
+    account: LedgerAccount,
     placement: PlacementArg,
     left_out: Vec<String>,
 }
 
 fn work(
-    dir: &FilePath,
-    plan: &Plan,
+    dir: &Path,
+    plan: &LedgerPlan,
     paths: &[PathArg],
     args: &LedgerArgs,
-    context: &Context,
-) -> Result<Work> {
-    let mut ladder = Ladder::new(dir, &plan.sizes, paths, &args.setup)?;
+    context: &CommandContext,
+) -> Result<LedgerRun> {
+    let mut ladder = LedgerSetup::new(dir, &plan.sizes, paths, &args.setup)?;
     let placement = choose_placement(&ladder, args.placement)?;
-    let lanes: Vec<Lane> = ladder.components.iter().map(|component| component.lane.clone()).collect();
+    let lanes: Vec<MeasuredLane> = ladder.components.iter().map(|component| component.lane.clone()).collect();
     let names: Vec<String> = lanes.iter().map(|lane| lane.name.clone()).collect();
-    let clock = Clock::start();
+    let clock = RunClock::start();
     context.output.start_steps();
     let total_ms = plan.duration.as_millis() as u64;
-    let mut progress = |at: Progress| {
+    let mut progress = |at: LedgerProgress| {
         context.output.steps(at.elapsed_ns / 1_000_000, total_ms, format_args!("round {}", at.round));
     };
     let stop = context.interrupt.flag();
     let measured = measure(plan, &mut ladder.components, &|| clock.now_ns(), stop, &mut progress);
     context.output.end_progress();
     let records = measured?;
-    let account = Account::of(&names, &plan.sizes, &ladder.paths, &records, plan.seed)?;
+    let account = LedgerAccount::of(&names, &plan.sizes, &ladder.paths, &records, plan.seed)?;
     let left_out = std::mem::take(&mut ladder.left_out);
     ladder.close()?;
-    Ok(Work { lanes, records, account, placement, left_out })
+    Ok(LedgerRun { lanes, records, account, placement, left_out })
 }
 
 fn describe(
-    plan: &Plan,
-    work: &Work,
+    plan: &LedgerPlan,
+    work: &LedgerRun,
     printed: &[u64],
     machine: Machine,
     started: (jiff::Timestamp, Instant),
-) -> Run {
-    let Work { lanes, records, account, placement, left_out } = work;
+) -> RunDocument {
+    let LedgerRun { lanes, records, account, placement, left_out } = work;
     let phases: Vec<String> = plan.sizes.iter().map(|size| bytes_text(*size)).collect();
-    let capacity = Capacity { threads: 1, cpus: machine.cpus };
+    let capacity = RunCapacity { threads: 1, cpus: machine.cpus };
     let of_phase = |(number, name): (usize, &String)| {
         summarise_phase(lanes, (number as u8, name), records, capacity, plan.seed)
     };
@@ -143,7 +147,7 @@ fn describe(
         "seed": plan.seed,
         "placement": placement.to_possible_value().map(|value| value.get_name().to_owned()),
     });
-    Run {
+    RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
         fordway_version: env!("CARGO_PKG_VERSION").into(),
@@ -162,7 +166,7 @@ fn describe(
 }
 
 /// What the account leaves open.
-fn doubts(account: &Account, printed: &[u64]) -> Vec<String> {
+fn doubts(account: &LedgerAccount, printed: &[u64]) -> Vec<String> {
     let entries = account.entries.iter().filter(|entry| printed.contains(&entry.size_bytes));
     let large = entries.filter(|entry| entry.residual_share.value.abs() > RESIDUAL_SHARE_MAX);
     large
@@ -178,7 +182,7 @@ fn doubts(account: &Account, printed: &[u64]) -> Vec<String> {
 }
 
 /// The run, with the account beside it; `run.json` comes last.
-fn write(dir: &FilePath, run: &Run, work: &Work) -> Result<()> {
+fn write(dir: &Path, run: &RunDocument, work: &LedgerRun) -> Result<()> {
     let failed = |error| file_error("writing", dir.join("ledger.json").display(), error);
     std::fs::create_dir_all(dir).map_err(failed)?;
     let text = serde_json::to_vec_pretty(&work.account)
@@ -187,7 +191,13 @@ fn write(dir: &FilePath, run: &Run, work: &Work) -> Result<()> {
     run.write(dir, &work.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
-fn report(out: &FilePath, printed: &[u64], run: &Run, account: &Account, context: &Context) -> Result<Exit> {
+fn report(
+    out: &Path,
+    printed: &[u64],
+    run: &RunDocument,
+    account: &LedgerAccount,
+    context: &CommandContext,
+) -> Result<CommandExit> {
     for component in &account.components {
         context.output.row(component)?;
     }
@@ -202,12 +212,12 @@ fn report(out: &FilePath, printed: &[u64], run: &Run, account: &Account, context
         context.output.note(&format!("warning: {warning}"));
     }
     context.output.text(&format!("run: {}", out.display()))?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Has this thread, and the processes behind the components, run where `wanted` says; answers what was done.
 /// Errors: `InvalidArgument` where the processors do not suffice.
-fn choose_placement(ladder: &Ladder, wanted: Option<PlacementArg>) -> Result<PlacementArg> {
+fn choose_placement(ladder: &LedgerSetup, wanted: Option<PlacementArg>) -> Result<PlacementArg> {
     let cpus = allowed();
     let (placement, own, others) = match (wanted, cpus.as_slice()) {
         (None | Some(PlacementArg::Apart), [own, other, ..]) => (PlacementArg::Apart, *own, *other),

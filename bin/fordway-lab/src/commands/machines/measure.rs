@@ -8,16 +8,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_command::{Context, Exit, Interrupt, file_error};
-use fordway_machine::{Entry, Feature};
+use fordway_command::{CommandContext, CommandExit, InterruptFlag, file_error};
+use fordway_machine::{Feature, MachineEntry};
 use fordway_measure::{Machine, median};
 use fordway_posix::Durability;
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use serde::Serialize;
 
-use super::probe::Triad;
-use super::tools::{self, Disk};
-use super::{Quantity, catalogue};
+use super::probe::TriadWork;
+use super::tools::{self, TestDisk};
+use super::{ProbedQuantity, catalogue};
 use crate::args::MeasureArgs;
 use crate::commands::gateway::GatewayProcess;
 
@@ -26,7 +26,7 @@ const SCHEMA: &str = "fordway.machine";
 const BYTES_PER_MB: f64 = 1e6;
 
 /// Something that is run several times, each time for a value of each of its features.
-struct Benchmark<'a> {
+struct MachineBenchmark<'a> {
     features: &'static [Feature],
     how: String,
     run: Box<dyn FnMut() -> Result<Vec<f64>> + 'a>,
@@ -34,24 +34,24 @@ struct Benchmark<'a> {
 
 /// What is known of a machine.
 #[derive(Serialize)]
-struct Measured {
+struct MachineMeasurements {
     schema: &'static str,
     name: String,
     machine: Machine,
-    features: Vec<Measurement>,
+    features: Vec<FeatureMeasurement>,
 }
 
 /// A feature, and the values that it is the median of.
 #[derive(Serialize)]
-struct Measurement {
+struct FeatureMeasurement {
     #[serde(skip)]
     feature: Feature,
     #[serde(flatten)]
-    quantity: Quantity,
+    quantity: ProbedQuantity,
     values: Vec<f64>,
 }
 
-pub(super) fn run(args: &MeasureArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &MeasureArgs, context: &CommandContext) -> Result<CommandExit> {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(host);
     // Before a minute is spent on it.
@@ -61,17 +61,21 @@ pub(super) fn run(args: &MeasureArgs, context: &Context) -> Result<Exit> {
         context.output.note("built without optimisation: triad and GETs are slower than the machine");
     }
     let features = measure(args, &machine, context)?;
-    let measured = Measured { schema: SCHEMA, name, machine, features };
+    let measured = MachineMeasurements { schema: SCHEMA, name, machine, features };
     if let Some(file) = &args.catalogue {
         add(file, &measured.entry()?)?;
         context.output.note(&format!("{} was added to {}", measured.name, file.display()));
     }
     context.output.record(&measured)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn measure(args: &MeasureArgs, machine: &Machine, context: &Context) -> Result<Vec<Measurement>> {
-    let disk = Disk::new(&args.disk, args.disk_size)?;
+fn measure(
+    args: &MeasureArgs,
+    machine: &Machine,
+    context: &CommandContext,
+) -> Result<Vec<FeatureMeasurement>> {
+    let disk = TestDisk::new(&args.disk, args.disk_size)?;
     let mut features =
         vec![count(Feature::Threads, machine.cpus as f64, "processors that a process may use")];
     features.extend(
@@ -88,23 +92,23 @@ fn measure(args: &MeasureArgs, machine: &Machine, context: &Context) -> Result<V
     Ok(features)
 }
 
-fn count(feature: Feature, value: f64, how: &str) -> Measurement {
-    let quantity = Quantity::new(feature.name(), value, feature.unit(), how);
-    Measurement { feature, quantity, values: vec![value] }
+fn count(feature: Feature, value: f64, how: &str) -> FeatureMeasurement {
+    let quantity = ProbedQuantity::new(feature.name(), value, feature.unit(), how);
+    FeatureMeasurement { feature, quantity, values: vec![value] }
 }
 
 fn benchmarks<'a>(
     args: &'a MeasureArgs,
     machine: &'a Machine,
-    disk: &'a Disk,
-    context: &'a Context,
-) -> Vec<Benchmark<'a>> {
+    disk: &'a TestDisk,
+    context: &'a CommandContext,
+) -> Vec<MachineBenchmark<'a>> {
     let interrupt = &context.interrupt;
     let peer = args.peer.as_deref();
     let mut all = vec![
         one(&[Feature::CpuTime], tools::tachyon_how(), move || tools::tachyon(interrupt)),
         triad(machine),
-        Benchmark {
+        MachineBenchmark {
             features: &[Feature::DiskWrite, Feature::DiskRead],
             how: disk.how(),
             run: Box::new(move || disk.write_and_read(interrupt)),
@@ -116,8 +120,8 @@ fn benchmarks<'a>(
         ),
     ];
     if args.lanes {
-        all.push(gets(&[Feature::NodeGet], Gets::by_node, disk, context));
-        all.push(gets(&[Feature::HttpGet], Gets::by_http, disk, context));
+        all.push(gets(&[Feature::NodeGet], GetBenchmark::by_node, disk, context));
+        all.push(gets(&[Feature::HttpGet], GetBenchmark::by_http, disk, context));
     }
     all
 }
@@ -127,13 +131,13 @@ fn one<'a>(
     features: &'static [Feature],
     how: String,
     mut run: impl FnMut() -> Result<f64> + 'a,
-) -> Benchmark<'a> {
-    Benchmark { features, how, run: Box::new(move || run().map(|value| vec![value])) }
+) -> MachineBenchmark<'a> {
+    MachineBenchmark { features, how, run: Box::new(move || run().map(|value| vec![value])) }
 }
 
-fn triad(machine: &Machine) -> Benchmark<'static> {
-    let triad = Triad::of(machine);
-    let how = triad.as_ref().map_or_else(|_| String::new(), Triad::how);
+fn triad(machine: &Machine) -> MachineBenchmark<'static> {
+    let triad = TriadWork::of(machine);
+    let how = triad.as_ref().map_or_else(|_| String::new(), TriadWork::how);
     one(&[Feature::MemoryTriad], how, move || match &triad {
         Ok(triad) => Ok(triad.mb_per_s()),
         Err(error) => Err(Error::new(error.kind(), error.detail())),
@@ -143,10 +147,10 @@ fn triad(machine: &Machine) -> Benchmark<'static> {
 /// A lane whose gateway is started when it is first asked, and stays for the other rounds.
 fn gets<'a>(
     features: &'static [Feature],
-    start: fn(&Path) -> Result<Gets>,
-    disk: &'a Disk,
-    context: &'a Context,
-) -> Benchmark<'a> {
+    start: fn(&Path) -> Result<GetBenchmark>,
+    disk: &'a TestDisk,
+    context: &'a CommandContext,
+) -> MachineBenchmark<'a> {
     let mut started = None;
     let run = move || {
         let gets = match started.take() {
@@ -161,7 +165,11 @@ fn gets<'a>(
 }
 
 /// Runs all and says what came of it. Errors: `Interrupted` alone.
-fn in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> Result<Vec<Measurement>> {
+fn in_turn(
+    benchmarks: &mut [MachineBenchmark],
+    rounds: u16,
+    context: &CommandContext,
+) -> Result<Vec<FeatureMeasurement>> {
     context.output.start_steps();
     let found = run_in_turn(benchmarks, rounds, context);
     context.output.end_progress();
@@ -173,7 +181,11 @@ fn in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> Resu
 type Found = Result<Vec<Vec<f64>>>;
 
 /// In turn, so that what changes on the machine meanwhile changes them all. What fails is not tried again.
-fn run_in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> Result<Vec<Found>> {
+fn run_in_turn(
+    benchmarks: &mut [MachineBenchmark],
+    rounds: u16,
+    context: &CommandContext,
+) -> Result<Vec<Found>> {
     let mut found: Vec<Found> = benchmarks.iter().map(|_| Ok(Vec::new())).collect();
     let total = u64::from(rounds) * benchmarks.len() as u64;
     for step in 0..total {
@@ -190,30 +202,33 @@ fn run_in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> 
     Ok(found)
 }
 
-impl Benchmark<'_> {
-    fn summary(&self, found: &Found) -> Vec<Measurement> {
+impl MachineBenchmark<'_> {
+    fn summary(&self, found: &Found) -> Vec<FeatureMeasurement> {
         let of = |(at, feature): (usize, &Feature)| {
             let (name, unit) = (feature.name(), feature.unit());
             let values =
                 found.as_ref().map_or_else(|_| Vec::new(), |rounds| rounds.iter().map(|r| r[at]).collect());
             let quantity = match (found, median(&values)) {
-                (Ok(_), Some(value)) => {
-                    Quantity::new(name, value, unit, format!("{}; median of {}", self.how, values.len()))
-                }
-                (Err(error), _) => Quantity::unknown(name, unit, error.detail()),
-                (Ok(_), None) => Quantity::unknown(name, unit, "it was not run"),
+                (Ok(_), Some(value)) => ProbedQuantity::new(
+                    name,
+                    value,
+                    unit,
+                    format!("{}; median of {}", self.how, values.len()),
+                ),
+                (Err(error), _) => ProbedQuantity::unknown(name, unit, error.detail()),
+                (Ok(_), None) => ProbedQuantity::unknown(name, unit, "it was not run"),
             };
-            Measurement { feature: *feature, quantity, values }
+            FeatureMeasurement { feature: *feature, quantity, values }
         };
         self.features.iter().enumerate().map(of).collect()
     }
 }
 
-impl Measured {
+impl MachineMeasurements {
     /// Errors: `InvalidArgument` if a feature is none, which measurements are not.
-    fn entry(&self) -> Result<Entry> {
-        let mut entry = Entry::new(&self.name);
-        for Measurement { feature, quantity, .. } in &self.features {
+    fn entry(&self) -> Result<MachineEntry> {
+        let mut entry = MachineEntry::new(&self.name);
+        for FeatureMeasurement { feature, quantity, .. } in &self.features {
             match quantity.value {
                 Some(value) => {
                     entry.set(*feature, value)?;
@@ -226,10 +241,10 @@ impl Measured {
     }
 }
 
-impl fmt::Display for Measured {
+impl fmt::Display for MachineMeasurements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name)?;
-        for Measurement { quantity: Quantity { name, value, unit, how }, .. } in &self.features {
+        for FeatureMeasurement { quantity: ProbedQuantity { name, value, unit, how }, .. } in &self.features {
             let text = value.map_or_else(|| "not measured".to_owned(), |value| super::figure(value, unit));
             write!(f, "\n{name:<22} {text:>14}  {how}")?;
         }
@@ -253,7 +268,7 @@ fn check_new(file: &Path, name: &str) -> Result<()> {
 }
 
 /// Writes at the end, so that comments and order of a catalogue stay.
-fn add(file: &Path, entry: &Entry) -> Result<()> {
+fn add(file: &Path, entry: &MachineEntry) -> Result<()> {
     let failed = |error| file_error("writing", file.display(), error);
     let mut file = OpenOptions::new().create(true).append(true).open(file).map_err(failed)?;
     let gap = if file.metadata().map_err(failed)?.len() > 0 { "\n" } else { "" };
@@ -267,7 +282,7 @@ const DURATION: Duration = Duration::from_secs(1);
 const BATCH: usize = 64;
 
 /// A lane's gateway with an object to get.
-pub(super) struct Gets {
+pub(super) struct GetBenchmark {
     store: Arc<dyn Store>,
     bucket: Bucket,
     key: Key,
@@ -277,7 +292,7 @@ pub(super) struct Gets {
 
 pub(super) const HOW: &str = "GETs of 4 KiB by one thread for 1 s, from a gateway on the directory of --disk";
 
-impl Gets {
+impl GetBenchmark {
     /// Starts a gateway of the node lane in `root`.
     pub(super) fn by_node(root: &Path) -> Result<Self> {
         Self::new(GatewayProcess::start_node(root, ETagPolicy::Fast, Durability::None)?, "machines-node")
@@ -292,11 +307,11 @@ impl Gets {
         let (store, bucket, key) = (gateway.client()?, Bucket::new(bucket)?, Key::new("object")?);
         store.create_bucket(&bucket)?;
         store.put(&bucket, &key, &[7; OBJECT_BYTES], &PutOptions::default())?;
-        Ok(Gets { store, bucket, key, _gateway: gateway })
+        Ok(GetBenchmark { store, bucket, key, _gateway: gateway })
     }
 
     /// GETs per second.
-    pub(super) fn per_s(&self, interrupt: &Interrupt) -> Result<f64> {
+    pub(super) fn per_s(&self, interrupt: &InterruptFlag) -> Result<f64> {
         let (options, mut buffer) = (GetOptions::default(), Vec::new());
         let (since, mut done) = (Instant::now(), 0);
         while since.elapsed() < DURATION {

@@ -8,8 +8,11 @@ mod tools;
 use std::path::Path;
 use std::{fmt, fs};
 
-use fordway_command::{Context, Exit, file_error};
-use fordway_machine::{Catalogue, Choice, Entry, Feature, LeftOut, Pair, Table, heat_map, ratio};
+use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_machine::{
+    Feature, FeatureChoice, MachineCatalogue, MachineEntry, MachinePair, OmittedFeature, SimilarityTable,
+    heat_map, ratio,
+};
 use fordway_measure::Machine;
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -19,7 +22,7 @@ use crate::args::{MachinesAction, MachinesArgs, PickArgs, ProbeArgs, SimilarityA
 /// What the JSON says it is; `fordway model` asks for it.
 const PROBE_SCHEMA: &str = "fordway.probe";
 
-pub(super) fn run(args: &MachinesArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &MachinesArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
         MachinesAction::Probe(args) => probe(args, context),
         MachinesAction::Measure(args) => measure::run(args, context),
@@ -28,7 +31,7 @@ pub(super) fn run(args: &MachinesArgs, context: &Context) -> Result<Exit> {
     }
 }
 
-fn probe(args: &ProbeArgs, context: &Context) -> Result<Exit> {
+fn probe(args: &ProbeArgs, context: &CommandContext) -> Result<CommandExit> {
     let machine = Machine::observe(&[]);
     let mut quantities = vec![probe::reference_clock()];
     context.interrupt.check()?;
@@ -37,14 +40,14 @@ fn probe(args: &ProbeArgs, context: &Context) -> Result<Exit> {
     quantities.extend(probe::network(args.peer.as_deref())?);
     context.interrupt.check()?;
     quantities.extend(probe::disk(args.disk.as_deref())?);
-    let probe = Probe { schema: PROBE_SCHEMA, machine, quantities };
+    let probe = MachineProbe { schema: PROBE_SCHEMA, machine, quantities };
     context.output.record(&probe)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Reads a catalogue. Errors: from reading, `InvalidArgument` naming the file.
-fn catalogue(file: &Path) -> Result<Catalogue> {
-    parsed(file, Catalogue::parse)
+fn catalogue(file: &Path) -> Result<MachineCatalogue> {
+    parsed(file, MachineCatalogue::parse)
 }
 
 /// Reads a file as `parse` does.
@@ -57,8 +60,8 @@ fn parsed<T>(file: &Path, parse: fn(&str) -> Result<T>) -> Result<T> {
 }
 
 /// A reader would otherwise think that a similarity covers all features.
-fn warn_of_left_out(left_out: &[LeftOut], context: &Context) {
-    for LeftOut { feature, missing_in } in left_out {
+fn warn_of_left_out(left_out: &[OmittedFeature], context: &CommandContext) {
+    for OmittedFeature { feature, missing_in } in left_out {
         let (feature, machines) = (feature.name(), missing_in.join(", "));
         context.output.note(&format!("not compared by {feature}, which is not known of {machines}"));
     }
@@ -72,15 +75,15 @@ fn figure(value: f64, unit: &str) -> String {
 
 /// All that was found.
 #[derive(Serialize)]
-struct Probe {
+struct MachineProbe {
     schema: &'static str,
     machine: Machine,
-    quantities: Vec<Quantity>,
+    quantities: Vec<ProbedQuantity>,
 }
 
 /// One quantity, and where it comes from.
 #[derive(Serialize)]
-struct Quantity {
+struct ProbedQuantity {
     name: &'static str,
     /// `None`: not measured.
     value: Option<f64>,
@@ -89,19 +92,19 @@ struct Quantity {
     how: String,
 }
 
-impl Quantity {
+impl ProbedQuantity {
     fn new(name: &'static str, value: f64, unit: &'static str, how: impl Into<String>) -> Self {
-        Quantity { name, value: Some(value), unit, how: how.into() }
+        ProbedQuantity { name, value: Some(value), unit, how: how.into() }
     }
 
     fn unknown(name: &'static str, unit: &'static str, why: impl Into<String>) -> Self {
-        Quantity { name, value: None, unit, how: why.into() }
+        ProbedQuantity { name, value: None, unit, how: why.into() }
     }
 }
 
-impl fmt::Display for Probe {
+impl fmt::Display for MachineProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, Quantity { name, value, unit, how }) in self.quantities.iter().enumerate() {
+        for (number, ProbedQuantity { name, value, unit, how }) in self.quantities.iter().enumerate() {
             let text = value.map_or_else(|| "not measured".to_owned(), |value| format!("{value:.1} {unit}"));
             let end = if number + 1 < self.quantities.len() { "\n" } else { "" };
             write!(f, "{name:<15} {text:>16}  {how}{end}")?;
@@ -115,22 +118,22 @@ const SIMILARITIES_SCHEMA: &str = "fordway.similarities";
 
 /// A table, and the best of it.
 #[derive(Serialize)]
-struct Comparison {
+struct SimilarityReport {
     schema: &'static str,
     /// `None` where only the similarities are known.
     features: Option<Vec<Feature>>,
-    left_out: Vec<LeftOut>,
+    left_out: Vec<OmittedFeature>,
     #[serde(flatten)]
-    table: Table,
+    table: SimilarityTable,
     at_least: f64,
-    pairs: Vec<Pair>,
+    pairs: Vec<MachinePair>,
     #[serde(skip)]
-    best: Option<Pair>,
+    best: Option<MachinePair>,
 }
 
-fn compare(args: &SimilarityArgs, context: &Context) -> Result<Exit> {
+fn compare(args: &SimilarityArgs, context: &CommandContext) -> Result<CommandExit> {
     let (choice, table) = match (&args.table, &args.rows) {
-        (Some(file), _) => (None, parsed(file, Table::parse)?),
+        (Some(file), _) => (None, parsed(file, SimilarityTable::parse)?),
         (None, Some(rows)) => {
             let rows = catalogue(rows)?;
             let columns = args.columns.as_deref().map_or_else(|| Ok(rows.clone()), catalogue)?;
@@ -143,37 +146,43 @@ fn compare(args: &SimilarityArgs, context: &Context) -> Result<Exit> {
         let svg = heat_map(&table, "Similarity of machines: 1 is equal");
         fs::write(file, svg).map_err(|error| file_error("writing", file.display(), error))?;
     }
-    let comparison = Comparison::new(choice, table, args.at_least);
+    let comparison = SimilarityReport::new(choice, table, args.at_least);
     warn_of_left_out(&comparison.left_out, context);
     context.output.record(&comparison)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn similarities(rows: &Catalogue, columns: &Catalogue, asked: &[Feature]) -> Result<(Choice, Table)> {
-    let choice = Choice::of(rows.entries().iter().chain(columns.entries()), asked)?;
-    let table = Table::of(rows, columns, &choice)?;
+fn similarities(
+    rows: &MachineCatalogue,
+    columns: &MachineCatalogue,
+    asked: &[Feature],
+) -> Result<(FeatureChoice, SimilarityTable)> {
+    let choice = FeatureChoice::of(rows.entries().iter().chain(columns.entries()), asked)?;
+    let table = SimilarityTable::of(rows, columns, &choice)?;
     Ok((choice, table))
 }
 
-impl Comparison {
-    fn new(choice: Option<Choice>, table: Table, at_least: f64) -> Self {
+impl SimilarityReport {
+    fn new(choice: Option<FeatureChoice>, table: SimilarityTable, at_least: f64) -> Self {
         let (features, left_out) =
             choice.map_or((None, Vec::new()), |choice| (Some(choice.features), choice.left_out));
         let mut pairs = table.pairs();
         let best = pairs.first().cloned();
         pairs.retain(|pair| pair.similarity >= at_least);
-        Comparison { schema: SIMILARITIES_SCHEMA, features, left_out, table, at_least, pairs, best }
+        SimilarityReport { schema: SIMILARITIES_SCHEMA, features, left_out, table, at_least, pairs, best }
     }
 }
 
-impl fmt::Display for Comparison {
+impl fmt::Display for SimilarityReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(features) = &self.features {
             let names: Vec<&str> = features.iter().map(|feature| feature.name()).collect();
             write!(f, "Similarity by {}\n\n", names.join(", "))?;
         }
         write!(f, "{}\n\n", self.table)?;
-        let line = |Pair { row, column, similarity }: &Pair| format!("{similarity:.2}  {row}  {column}");
+        let line = |MachinePair { row, column, similarity }: &MachinePair| {
+            format!("{similarity:.2}  {row}  {column}")
+        };
         match (self.pairs.len(), &self.best) {
             (0, Some(best)) => {
                 write!(
@@ -202,15 +211,15 @@ const PICK_SCHEMA: &str = "fordway.pick";
 
 /// All that may be picked, the most similar first.
 #[derive(Serialize)]
-struct Ranking {
+struct MachineRanking {
     schema: &'static str,
     like: String,
-    left_out: Vec<LeftOut>,
-    candidates: Vec<Candidate>,
+    left_out: Vec<OmittedFeature>,
+    candidates: Vec<RankedMachine>,
 }
 
 #[derive(Serialize)]
-struct Candidate {
+struct RankedMachine {
     name: String,
     similarity: f64,
     features: Vec<FeatureRatio>,
@@ -226,7 +235,7 @@ struct FeatureRatio {
     ratio: f64,
 }
 
-fn pick(args: &PickArgs, context: &Context) -> Result<Exit> {
+fn pick(args: &PickArgs, context: &CommandContext) -> Result<CommandExit> {
     let within = catalogue(&args.within)?;
     let like = match &args.of {
         Some(file) => catalogue(file)?.get(&args.like)?.clone(),
@@ -236,17 +245,17 @@ fn pick(args: &PickArgs, context: &Context) -> Result<Exit> {
     if allowed.is_empty() {
         let none = format!("no machine of {} fulfils the conditions", args.within.display());
         context.output.note(&none);
-        return Ok(Exit::Failure);
+        return Ok(CommandExit::Failure);
     }
     let ranking = rank(like, &allowed, &args.features)?;
     warn_of_left_out(&ranking.left_out, context);
     context.output.record(&ranking)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Those that fulfil the conditions. A feature that is not known fulfils none.
-fn allowed<'a>(within: &'a Catalogue, args: &PickArgs, like: &Entry) -> Vec<&'a Entry> {
-    let fulfils = |entry: &Entry| {
+fn allowed<'a>(within: &'a MachineCatalogue, args: &PickArgs, like: &MachineEntry) -> Vec<&'a MachineEntry> {
+    let fulfils = |entry: &MachineEntry| {
         let is_large =
             |(feature, least): &(Feature, f64)| entry.get(*feature).is_some_and(|value| value >= *least);
         let is_small =
@@ -254,36 +263,36 @@ fn allowed<'a>(within: &'a Catalogue, args: &PickArgs, like: &Entry) -> Vec<&'a 
         args.at_least.iter().all(is_large) && args.at_most.iter().all(is_small)
     };
     // Within one catalogue a machine is not its own substitute.
-    let is_itself = |entry: &Entry| args.of.is_none() && entry.name == like.name;
+    let is_itself = |entry: &MachineEntry| args.of.is_none() && entry.name == like.name;
     within.entries().iter().filter(|entry| fulfils(entry) && !is_itself(entry)).collect()
 }
 
-fn rank(like: Entry, allowed: &[&Entry], asked: &[Feature]) -> Result<Ranking> {
-    let choice = Choice::of(allowed.iter().copied().chain([&like]), asked)?;
+fn rank(like: MachineEntry, allowed: &[&MachineEntry], asked: &[Feature]) -> Result<MachineRanking> {
+    let choice = FeatureChoice::of(allowed.iter().copied().chain([&like]), asked)?;
     let candidates = allowed.iter().map(|entry| candidate(entry, &like, &choice));
     let mut candidates = candidates.collect::<Result<Vec<_>>>()?;
     candidates.sort_by(|one, other| other.similarity.total_cmp(&one.similarity));
-    Ok(Ranking { schema: PICK_SCHEMA, like: like.name, left_out: choice.left_out, candidates })
+    Ok(MachineRanking { schema: PICK_SCHEMA, like: like.name, left_out: choice.left_out, candidates })
 }
 
-fn candidate(entry: &Entry, like: &Entry, choice: &Choice) -> Result<Candidate> {
+fn candidate(entry: &MachineEntry, like: &MachineEntry, choice: &FeatureChoice) -> Result<RankedMachine> {
     let similarity = choice.similarity(entry, like);
     let missing = || Error::new(ErrorKind::InvalidArgument, "a feature that is compared is missing");
     let compared = |feature: &Feature| {
         let (like, value) = (like.get(*feature)?, entry.get(*feature)?);
         Some(FeatureRatio { feature: *feature, like, value, ratio: ratio(like, value) })
     };
-    Ok(Candidate {
+    Ok(RankedMachine {
         name: entry.name.clone(),
         similarity: similarity.ok_or_else(missing)?,
         features: choice.features.iter().filter_map(compared).collect(),
     })
 }
 
-impl fmt::Display for Ranking {
+impl fmt::Display for MachineRanking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Most like {}:", self.like)?;
-        for Candidate { name, similarity, .. } in &self.candidates {
+        for RankedMachine { name, similarity, .. } in &self.candidates {
             write!(f, "\n{similarity:.2}  {name}")?;
         }
         let Some(best) = self.candidates.first() else { return Ok(()) };

@@ -10,35 +10,40 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fordway_command::file_error;
-use fordway_http::{Exchange, HttpClient, Origin, Replay, Timeouts, TlsRoots, Version};
+use fordway_http::{HttpClient, HttpExchange, HttpVersion, Origin, ReplayPolicy, Timeouts, TlsRoots};
 use fordway_measure::{FileSystem, Machine, bytes_text, median};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{drop_cached, reference_cycles, tcp_info};
 use fordway_wire::size_text::parse_bytes;
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 
-use super::Quantity;
+use super::ProbedQuantity;
 
 const DISK_FILE_BYTES: u64 = 256 << 20;
 const DISK_PIECE_BYTES: usize = 1 << 20;
 
 /// Errors: from writing to `dir`.
-pub(super) fn disk(dir: Option<&Path>) -> Result<Vec<Quantity>> {
+pub(super) fn disk(dir: Option<&Path>) -> Result<Vec<ProbedQuantity>> {
     let names = ["disk_write", "disk_read"];
     let Some(dir) = dir else {
-        return Ok(names.map(|name| Quantity::unknown(name, "MB/s", "name a directory with --disk")).into());
+        return Ok(names
+            .map(|name| ProbedQuantity::unknown(name, "MB/s", "name a directory with --disk"))
+            .into());
     };
     let (written, read) = measure_disk(dir).map_err(|error| file_error("measuring", dir.display(), error))?;
     let kind = FileSystem::of("disk", dir).map_or("a file system".to_owned(), |found| found.kind);
     let place = format!("256 MiB in pieces of 1 MiB in {} ({kind})", dir.display());
     let rate = |elapsed: Duration| DISK_FILE_BYTES as f64 / elapsed.as_micros().max(1) as f64;
     let mut found =
-        vec![Quantity::new(names[0], rate(written), "MB/s", format!("{place}, fdatasync included"))];
+        vec![ProbedQuantity::new(names[0], rate(written), "MB/s", format!("{place}, fdatasync included"))];
     found.push(match kind.as_str() {
-        "tmpfs" | "ramfs" => Quantity::unknown(names[1], "MB/s", "tmpfs has no disk to read from"),
-        _ => {
-            Quantity::new(names[1], rate(read), "MB/s", format!("{place}, after the page cache was dropped"))
-        }
+        "tmpfs" | "ramfs" => ProbedQuantity::unknown(names[1], "MB/s", "tmpfs has no disk to read from"),
+        _ => ProbedQuantity::new(
+            names[1],
+            rate(read),
+            "MB/s",
+            format!("{place}, after the page cache was dropped"),
+        ),
     });
     Ok(found)
 }
@@ -47,7 +52,7 @@ pub(super) fn disk(dir: Option<&Path>) -> Result<Vec<Quantity>> {
 fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
     let file = tempfile::Builder::new().prefix("fordway-probe-").tempfile_in(dir)?;
     let mut piece = vec![0; DISK_PIECE_BYTES];
-    let mut random = fordway_measure::Shuffle::new(1);
+    let mut random = fordway_measure::SeededRandom::new(1);
     // Disks and file systems that leave out or compress zeros exist.
     piece.chunks_mut(8).for_each(|bytes| bytes.copy_from_slice(&random.next_u64().to_le_bytes()));
     let since = Instant::now();
@@ -70,34 +75,38 @@ const BUFFER_BYTES: usize = 128 << 20;
 const COPIES: usize = 5;
 
 /// R: the clock at which reference cycles count.
-pub(super) fn reference_clock() -> Quantity {
+pub(super) fn reference_clock() -> ProbedQuantity {
     let (name, unit) = ("R", "MHz");
     let (Some(before), since) = (reference_cycles(), Instant::now()) else {
-        return Quantity::unknown(name, unit, "this processor's counter does not count reference cycles");
+        return ProbedQuantity::unknown(
+            name,
+            unit,
+            "this processor's counter does not count reference cycles",
+        );
     };
     std::thread::sleep(CALIBRATION);
     let (after, elapsed) = (reference_cycles().unwrap_or_default(), since.elapsed());
     let mhz = after.wrapping_sub(before) as f64 / elapsed.as_nanos() as f64 * 1e3;
-    Quantity::new(name, mhz, unit, "time-stamp counter held against the monotonic clock for 100 ms")
+    ProbedQuantity::new(name, mhz, unit, "time-stamp counter held against the monotonic clock for 100 ms")
 }
 
 /// Bytes read and written per second by copies in memory: by one thread, and by one on each processor.
-pub(super) fn memory_bandwidth(machine: &Machine) -> Vec<Quantity> {
+pub(super) fn memory_bandwidth(machine: &Machine) -> Vec<ProbedQuantity> {
     let one = "mem_tp";
     let all = "mem_tp_all";
     let threads = machine.cpus;
     let wanted = 2 * (BUFFER_BYTES * threads) as u64;
     if machine.memory_bytes.is_none_or(|memory| wanted > memory / 4) {
         let why = format!("it takes {} of memory, more than a quarter of what there is", bytes_text(wanted));
-        return [one, all].map(|name| Quantity::unknown(name, "MB/s", &*why)).into();
+        return [one, all].map(|name| ProbedQuantity::unknown(name, "MB/s", &*why)).into();
     }
     let how = |who: &str| {
         let size = bytes_text(BUFFER_BYTES as u64);
         format!("copies of {size} by {who}, bytes read and written, the fastest of {COPIES}")
     };
     vec![
-        Quantity::new(one, copy_mb_per_s(1), "MB/s", how("one thread")),
-        Quantity::new(all, copy_mb_per_s(threads), "MB/s", how(&format!("{threads} threads at once"))),
+        ProbedQuantity::new(one, copy_mb_per_s(1), "MB/s", how("one thread")),
+        ProbedQuantity::new(all, copy_mb_per_s(threads), "MB/s", how(&format!("{threads} threads at once"))),
     ]
 }
 
@@ -151,13 +160,13 @@ const Q: f64 = 3.0;
 const CPUS: &str = "/sys/devices/system/cpu";
 
 /// How much work a triad is.
-pub(super) struct Triad {
+pub(super) struct TriadWork {
     array_bytes: u64,
     cache_bytes: Option<u64>,
     threads: usize,
 }
 
-impl Triad {
+impl TriadWork {
     /// What this machine needs. Errors: `InvalidArgument` if that is more than a quarter of its memory.
     pub(super) fn of(machine: &Machine) -> Result<Self> {
         let cache_bytes = last_level_cache_bytes(Path::new(CPUS));
@@ -168,7 +177,7 @@ impl Triad {
                 format!("it takes {} of memory, more than a quarter of what there is", bytes_text(wanted));
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        Ok(Triad { array_bytes, cache_bytes, threads: machine.cpus })
+        Ok(TriadWork { array_bytes, cache_bytes, threads: machine.cpus })
     }
 
     pub(super) fn how(&self) -> String {
@@ -225,12 +234,12 @@ const TRANSFER_PIECE_BYTES: usize = 1 << 20;
 const TRANSFER_BYTES_MIN: u64 = 1 << 20;
 
 /// Errors: `Unavailable` if nobody is at `peer`; `InvalidArgument` if it is no place.
-pub(super) fn network(peer: Option<&str>) -> Result<Vec<Quantity>> {
+pub(super) fn network(peer: Option<&str>) -> Result<Vec<ProbedQuantity>> {
     let Some(peer) = peer else { return loopback() };
     if !peer.contains("://") {
         let mut quantities = connection(peer, peer)?;
         let why = "a place without a URL serves nothing to fetch; name an object with --peer http://...";
-        quantities.push(Quantity::unknown("eBW", "MB/s", why));
+        quantities.push(ProbedQuantity::unknown("eBW", "MB/s", why));
         return Ok(quantities);
     }
     let (origin, path) = Origin::parse(peer)?;
@@ -245,7 +254,7 @@ fn unreachable(peer: &str, error: std::io::Error) -> Error {
 }
 
 /// What the kernel knows of connections to `place` (host and port).
-fn connection(place: &str, peer: &str) -> Result<Vec<Quantity>> {
+fn connection(place: &str, peer: &str) -> Result<Vec<ProbedQuantity>> {
     let (mut rtts_us, mut mss, mut mtu) = (Vec::new(), None, None);
     for _ in 0..CONNECTIONS {
         let stream = TcpStream::connect(place).map_err(|error| unreachable(peer, error))?;
@@ -258,25 +267,30 @@ fn connection(place: &str, peer: &str) -> Result<Vec<Quantity>> {
     let rtt = median(&rtts_us).unwrap_or_default();
     let how = format!("TCP_INFO after the handshake, median of {CONNECTIONS} connections to {peer}");
     let size = |name, value: Option<u32>, how: &str| match value {
-        Some(bytes) => Quantity::new(name, f64::from(bytes), "B", format!("{how}, to {peer}")),
-        None => Quantity::unknown(name, "B", "the kernel does not tell"),
+        Some(bytes) => ProbedQuantity::new(name, f64::from(bytes), "B", format!("{how}, to {peer}")),
+        None => ProbedQuantity::unknown(name, "B", "the kernel does not tell"),
     };
     Ok(vec![
-        Quantity::new("rtt", rtt, "us", how),
+        ProbedQuantity::new("rtt", rtt, "us", how),
         size("mtu", mtu, "IP_MTU, the path's as far as the kernel knows it"),
         size("mss", mss, "TCP_INFO after the handshake"),
     ])
 }
 
 /// How fast one connection brings an object.
-fn download(origin: &Origin, path: &str) -> Result<Quantity> {
-    let client = HttpClient::new(Version::Http1, Timeouts::default(), TlsRoots::System);
+fn download(origin: &Origin, path: &str) -> Result<ProbedQuantity> {
+    let client = HttpClient::new(HttpVersion::Http1, Timeouts::default(), TlsRoots::System);
     let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", origin.authority());
     let write_head = |out: &mut Vec<u8>| out.extend_from_slice(head.as_bytes());
-    let exchange =
-        Exchange { origin, method: "GET", write_head: &write_head, body: &[], replay: Replay::Safe };
+    let exchange = HttpExchange {
+        origin,
+        method: "GET",
+        write_head: &write_head,
+        body: &[],
+        replay: ReplayPolicy::Safe,
+    };
     let mut response = client.send(&exchange).map_err(|failure| failure.error)?;
-    let unknown = |why: String| Ok(Quantity::unknown("eBW", "MB/s", why));
+    let unknown = |why: String| Ok(ProbedQuantity::unknown("eBW", "MB/s", why));
     if response.status() != 200 {
         return unknown(format!("{origin}{path} was answered with status {}", response.status()));
     }
@@ -290,11 +304,11 @@ fn download(origin: &Origin, path: &str) -> Result<Quantity> {
         done += wanted as u64;
     }
     let how = format!("{} of {origin}{path} on one connection, after its head", bytes_text(done));
-    Ok(Quantity::new("eBW", done as f64 / since.elapsed().as_micros() as f64, "MB/s", how))
+    Ok(ProbedQuantity::new("eBW", done as f64 / since.elapsed().as_micros() as f64, "MB/s", how))
 }
 
 /// Round trip and bandwidth of the loopback interface.
-fn loopback() -> Result<Vec<Quantity>> {
+fn loopback() -> Result<Vec<ProbedQuantity>> {
     let failed = |error| file_error("measuring", "the loopback interface", error);
     let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
@@ -319,7 +333,7 @@ fn loopback() -> Result<Vec<Quantity>> {
     })
     .map_err(failed)?;
     let how = format!("{} over one connection on 127.0.0.1, thread to thread", bytes_text(done));
-    quantities.push(Quantity::new("eBW", done as f64 / elapsed.as_micros() as f64, "MB/s", how));
+    quantities.push(ProbedQuantity::new("eBW", done as f64 / elapsed.as_micros() as f64, "MB/s", how));
     Ok(quantities)
 }
 
@@ -358,9 +372,9 @@ mod tests {
     #[test]
     fn a_machine_without_the_memory_is_told() {
         let small = Machine { cpus: 1, memory_bytes: Some(1 << 20), ..Machine::default() };
-        let error = Triad::of(&small).err().expect("it was measured");
+        let error = TriadWork::of(&small).err().expect("it was measured");
         assert!(error.to_string().contains("more than a quarter"), "{error}");
-        let triad = Triad { array_bytes: 1 << 16, cache_bytes: None, threads: 2 };
+        let triad = TriadWork { array_bytes: 1 << 16, cache_bytes: None, threads: 2 };
         assert!(triad.mb_per_s() > 0.0 && triad.how().contains("3 arrays of 64.0 KiB"));
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fordway_command::{Interrupt, file_error};
+use fordway_command::{InterruptFlag, file_error};
 use fordway_measure::{FileSystem, bytes_text};
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
@@ -24,13 +24,13 @@ const NETWORK_SECONDS: &str = "2";
 const BYTES_PER_MB: f64 = 1e6;
 
 /// CPU time that tachyon takes for a picture on one thread, in seconds.
-pub(super) fn tachyon(interrupt: &Interrupt) -> Result<f64> {
+pub(super) fn tachyon(interrupt: &InterruptFlag) -> Result<f64> {
     let failed = |error| file_error("writing", "a scene for tachyon", error);
     let mut scene = tempfile::Builder::new().suffix(".dat").tempfile().map_err(failed)?;
     scene.write_all(scene_text().as_bytes()).map_err(failed)?;
     let mut command = Command::new("tachyon");
     command.arg(scene.path()).args(["-numthreads", "1", "-nosave"]);
-    let done = Tool::start(command, "tachyon")?.finish(interrupt)?;
+    let done = ToolProcess::start(command, "tachyon")?.finish(interrupt)?;
     // It ends well also with a scene that it does not understand.
     match done.stdout.contains("Ray Tracing Time") {
         true => Ok(done.cpu.as_secs_f64()),
@@ -67,19 +67,19 @@ fn scene_text() -> String {
 }
 
 /// A disk, through a file in a directory of its own.
-pub(super) struct Disk {
+pub(super) struct TestDisk {
     dir: TempDir,
     bytes: u64,
     kind: String,
 }
 
-impl Disk {
+impl TestDisk {
     /// Errors: from making a directory in `parent`.
     pub(super) fn new(parent: &Path, bytes: u64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-machines-").tempdir_in(parent);
         let dir = dir.map_err(|error| file_error("making a directory in", parent.display(), error))?;
         let kind = FileSystem::of("disk", parent).map_or("a file system".to_owned(), |found| found.kind);
-        Ok(Disk { dir, bytes, kind })
+        Ok(TestDisk { dir, bytes, kind })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -96,7 +96,7 @@ impl Disk {
 
     /// Writes the file and reads it: MB/s of both.
     /// Errors: `InvalidArgument` if there is no disk beneath.
-    pub(super) fn write_and_read(&self, interrupt: &Interrupt) -> Result<Vec<f64>> {
+    pub(super) fn write_and_read(&self, interrupt: &InterruptFlag) -> Result<Vec<f64>> {
         if matches!(self.kind.as_str(), "tmpfs" | "ramfs") {
             let why = format!("{} is memory, no disk; name a directory on a disk with --disk", self.kind);
             return Err(Error::new(ErrorKind::InvalidArgument, why));
@@ -104,18 +104,18 @@ impl Disk {
         ["write", "read"].into_iter().map(|what| self.fio(what, interrupt)).collect()
     }
 
-    fn fio(&self, what: &str, interrupt: &Interrupt) -> Result<f64> {
+    fn fio(&self, what: &str, interrupt: &InterruptFlag) -> Result<f64> {
         let mut command = Command::new("fio");
         command.args(["--name=fordway", "--bs=1M", "--ioengine=psync", "--end_fsync=1", "--invalidate=1"]);
         command.args([format!("--rw={what}"), format!("--size={}", self.bytes)]);
         command.arg("--output-format=json").arg("--filename=fordway").current_dir(self.path());
-        let done = Tool::start(command, "fio")?.finish(interrupt)?;
+        let done = ToolProcess::start(command, "fio")?.finish(interrupt)?;
         Ok(number_at("fio", &done.stdout, &format!("/jobs/0/{what}/bw_bytes"))? / BYTES_PER_MB)
     }
 }
 
 /// MB/s of one connection to `peer`, or without one to this machine by loopback.
-pub(super) fn iperf3(peer: Option<&str>, interrupt: &Interrupt) -> Result<f64> {
+pub(super) fn iperf3(peer: Option<&str>, interrupt: &InterruptFlag) -> Result<f64> {
     let Some(peer) = peer else { return loopback(interrupt) };
     let (host, port) = match peer.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() && !host.ends_with(':') => (host, port),
@@ -129,21 +129,21 @@ pub(super) fn iperf3_how(peer: Option<&str>) -> String {
     format!("iperf3: one TCP connection for {NETWORK_SECONDS} s to {place}, bytes received")
 }
 
-fn loopback(interrupt: &Interrupt) -> Result<f64> {
+fn loopback(interrupt: &InterruptFlag) -> Result<f64> {
     let failed = |error| file_error("looking for", "a free port", error);
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(failed)?;
     let port = free.port().to_string();
     let mut server = Command::new("iperf3");
     server.args(["--server", "--one-off", "--bind", "127.0.0.1", "--forceflush", "--port", &port]);
-    let mut server = Tool::start(server, "iperf3")?;
+    let mut server = ToolProcess::start(server, "iperf3")?;
     server.await_text("listening", interrupt)?;
     client("127.0.0.1", &port, interrupt)
 }
 
-fn client(host: &str, port: &str, interrupt: &Interrupt) -> Result<f64> {
+fn client(host: &str, port: &str, interrupt: &InterruptFlag) -> Result<f64> {
     let mut command = Command::new("iperf3");
     command.args(["--client", host, "--port", port, "--time", NETWORK_SECONDS, "--json"]);
-    let done = Tool::start(command, "iperf3")?.finish(interrupt)?;
+    let done = ToolProcess::start(command, "iperf3")?.finish(interrupt)?;
     Ok(number_at("iperf3", &done.stdout, "/end/sum_received/bits_per_second")? / 8.0 / BYTES_PER_MB)
 }
 
@@ -153,7 +153,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 
 /// A program that runs. It is killed when this is dropped, and with this process.
-pub(super) struct Tool {
+pub(super) struct ToolProcess {
     program: String,
     child: Child,
     stdout: File,
@@ -162,12 +162,12 @@ pub(super) struct Tool {
 }
 
 /// What a program did that ended well.
-pub(super) struct Done {
+pub(super) struct ToolResult {
     pub(super) stdout: String,
     pub(super) cpu: Duration,
 }
 
-impl Tool {
+impl ToolProcess {
     /// Starts `command`, which Debian has in `package`.
     /// Errors: `Unavailable` if it is not installed.
     pub(super) fn start(mut command: Command, package: &str) -> Result<Self> {
@@ -185,11 +185,11 @@ impl Tool {
             }
             _ => failed(error),
         })?;
-        Ok(Tool { program, child, stdout, stderr, started: Instant::now() })
+        Ok(ToolProcess { program, child, stdout, stderr, started: Instant::now() })
     }
 
     /// Waits until it has said `text` on standard output. Errors: `Unavailable` if it ended without.
-    pub(super) fn await_text(&mut self, text: &str, interrupt: &Interrupt) -> Result<()> {
+    pub(super) fn await_text(&mut self, text: &str, interrupt: &InterruptFlag) -> Result<()> {
         loop {
             // Asked first: what ends now may say it in between.
             let has_ended = self.has_ended()?;
@@ -202,7 +202,7 @@ impl Tool {
     }
 
     /// Waits until it has ended. Errors: `Unavailable` if it failed, `Timeout` if it took too long.
-    pub(super) fn finish(mut self, interrupt: &Interrupt) -> Result<Done> {
+    pub(super) fn finish(mut self, interrupt: &InterruptFlag) -> Result<ToolResult> {
         while !self.has_ended()? {
             self.pause(interrupt)?;
         }
@@ -212,7 +212,7 @@ impl Tool {
             cpu.map_err(|errno| file_error("asking for the CPU time of", &self.program, errno.into()))?;
         let status = self.child.wait().map_err(|error| file_error("waiting for", &self.program, error))?;
         match status.success() {
-            true => Ok(Done { stdout: content(&self.stdout)?, cpu: Duration::from_nanos(cpu) }),
+            true => Ok(ToolResult { stdout: content(&self.stdout)?, cpu: Duration::from_nanos(cpu) }),
             false => Err(self.failed(&format!("ended with {status}"))),
         }
     }
@@ -224,7 +224,7 @@ impl Tool {
         asked.map(|ended| ended.is_some()).map_err(|e| file_error("waiting for", &self.program, e.into()))
     }
 
-    fn pause(&self, interrupt: &Interrupt) -> Result<()> {
+    fn pause(&self, interrupt: &InterruptFlag) -> Result<()> {
         interrupt.check()?;
         if self.started.elapsed() > LIMIT {
             let why = format!("{} took more than {} s and was ended", self.program, LIMIT.as_secs());
@@ -246,7 +246,7 @@ impl Tool {
     }
 }
 
-impl Drop for Tool {
+impl Drop for ToolProcess {
     fn drop(&mut self) {
         // One that has been waited for is not touched: the standard library knows.
         let _ = self.child.kill();
@@ -287,32 +287,33 @@ mod tests {
 
     #[test]
     fn what_it_said_and_used() {
-        let interrupt = Interrupt::default();
+        let interrupt = InterruptFlag::default();
         // More than a pipe holds.
         let script = "i=0; while [ $i -lt 20000 ]; do echo 12345; i=$((i+1)); done";
-        let done = Tool::start(shell(script), "dash").unwrap().finish(&interrupt).unwrap();
+        let done = ToolProcess::start(shell(script), "dash").unwrap().finish(&interrupt).unwrap();
         assert_eq!(done.stdout.lines().count(), 20_000);
         assert!(done.cpu > Duration::ZERO);
     }
 
     #[test]
     fn why_it_failed() {
-        let interrupt = Interrupt::default();
-        let failed = Tool::start(shell("echo no disk >&2; exit 3"), "dash").unwrap().finish(&interrupt);
+        let interrupt = InterruptFlag::default();
+        let failed =
+            ToolProcess::start(shell("echo no disk >&2; exit 3"), "dash").unwrap().finish(&interrupt);
         let error = failed.err().expect("it went well");
         assert!(error.to_string().contains("no disk"), "{error}");
-        let mut ended = Tool::start(shell("echo busy; exit 0"), "dash").unwrap();
+        let mut ended = ToolProcess::start(shell("echo busy; exit 0"), "dash").unwrap();
         let error = ended.await_text("ready", &interrupt).expect_err("it was ready");
         assert!(error.to_string().contains("before it was ready; it said: busy"), "{error}");
-        let missing = Tool::start(Command::new("/nonexistent/fio"), "fio");
+        let missing = ToolProcess::start(Command::new("/nonexistent/fio"), "fio");
         let error = missing.err().expect("there is no such program");
         assert!(error.to_string().contains("not installed; Debian has it in the package fio"), "{error}");
     }
 
     #[test]
     fn ready_and_interrupted() {
-        let interrupt = Interrupt::default();
-        let mut waits = Tool::start(shell("echo ready; exec sleep 60"), "dash").unwrap();
+        let interrupt = InterruptFlag::default();
+        let mut waits = ToolProcess::start(shell("echo ready; exec sleep 60"), "dash").unwrap();
         waits.await_text("ready", &interrupt).unwrap();
         interrupt.raise();
         let error = waits.finish(&interrupt).err().expect("it slept for a minute");

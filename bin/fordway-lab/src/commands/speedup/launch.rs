@@ -9,14 +9,14 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fordway_command::external::program;
-use fordway_command::{Context, Exit, file_error};
-use fordway_netlab::Process;
-use fordway_netlab::setup::Ends;
+use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_netlab::NamespaceProcess;
+use fordway_netlab::setup::NetworkPair;
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::speedup::{Job, Launch, RankReport};
+use fordway_workload::speedup::{FinishedJob, JobLauncher, RankReport};
 use tempfile::TempDir;
 
-use super::{Carrier, RunningSetup};
+use super::{JobSetup, MessageCarrier};
 use crate::args::SpeedupArgs;
 
 /// How often a job is looked after, which is how late its end may be noticed.
@@ -29,22 +29,22 @@ const TOLD_LINES_MAX: usize = 4;
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Jobs of one program in all set-ups.
-pub(super) struct Jobs<'a> {
+pub(super) struct JobRunner<'a> {
     args: &'a SpeedupArgs,
-    launcher: &'a Launcher,
-    setups: Vec<RunningSetup>,
-    context: &'a Context,
+    launcher: &'a MpiLauncher,
+    setups: Vec<JobSetup>,
+    context: &'a CommandContext,
     fordway: PathBuf,
     /// Everything that the launcher and its ranks write for themselves: gone with this.
     scratch: TempDir,
 }
 
-impl<'a> Jobs<'a> {
+impl<'a> JobRunner<'a> {
     pub(super) fn new(
         args: &'a SpeedupArgs,
-        launcher: &'a Launcher,
-        setups: Vec<RunningSetup>,
-        context: &'a Context,
+        launcher: &'a MpiLauncher,
+        setups: Vec<JobSetup>,
+        context: &'a CommandContext,
     ) -> Result<Self> {
         let base = Some(PathBuf::from(SHARED_MEMORY)).filter(|path| path.is_dir());
         let base = base.unwrap_or_else(std::env::temp_dir);
@@ -52,10 +52,10 @@ impl<'a> Jobs<'a> {
         let scratch = scratch.map_err(|error| file_error("making a directory in", base.display(), error))?;
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-        Ok(Jobs { args, launcher, setups, context, fordway, scratch })
+        Ok(JobRunner { args, launcher, setups, context, fordway, scratch })
     }
 
-    fn command(&self, setup: &RunningSetup, ranks: u32, paper: &Paper) -> Result<Command> {
+    fn command(&self, setup: &JobSetup, ranks: u32, paper: &JobReports) -> Result<Command> {
         let mut command = Command::new(&self.launcher.program);
         command.args([
             "--allow-run-as-root",
@@ -85,11 +85,11 @@ impl<'a> Jobs<'a> {
     }
 
     /// Says what carries the messages, and where ranks are.
-    fn carry(&self, command: &mut Command, setup: &RunningSetup, ranks: u32) {
+    fn carry(&self, command: &mut Command, setup: &JobSetup, ranks: u32) {
         let btl = match &setup.carrier {
-            Carrier::Default => None,
-            Carrier::SharedMemory => Some("self,vader"),
-            Carrier::Loopback | Carrier::Networks(_) => Some("self,tcp"),
+            MessageCarrier::Default => None,
+            MessageCarrier::SharedMemory => Some("self,vader"),
+            MessageCarrier::Loopback | MessageCarrier::Networks(_) => Some("self,tcp"),
         };
         if let Some(btl) = btl {
             command.args(["--mca", "pml", "ob1", "--mca", "btl", btl]);
@@ -98,37 +98,37 @@ impl<'a> Jobs<'a> {
             command.args(["--mca", "mpi_yield_when_idle", if setup.is_yielding { "1" } else { "0" }]);
         }
         match &setup.carrier {
-            Carrier::Loopback => {
+            MessageCarrier::Loopback => {
                 command.args(["--mca", "btl_tcp_if_include", "lo"]);
             }
-            Carrier::Networks(ends) => {
+            MessageCarrier::Networks(ends) => {
                 command.args(["--host", &hosts(ends, ranks), "--mca", "plm_rsh_agent", &self.agent(ends)]);
             }
-            Carrier::Default | Carrier::SharedMemory => {}
+            MessageCarrier::Default | MessageCarrier::SharedMemory => {}
         }
     }
 
     /// What the launcher is to start instead of ssh.
-    fn agent(&self, ends: &Ends) -> String {
+    fn agent(&self, ends: &NetworkPair) -> String {
         let network = ends.far.network.path();
         format!("{} speedup --enter {} --", self.fordway.display(), network.display())
     }
 
-    fn start(&self, setup: &RunningSetup, ranks: u32, paper: &Paper) -> Result<Process> {
-        if let Carrier::Networks(ends) = &setup.carrier {
+    fn start(&self, setup: &JobSetup, ranks: u32, paper: &JobReports) -> Result<NamespaceProcess> {
+        if let MessageCarrier::Networks(ends) = &setup.carrier {
             return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
         }
-        match Process::start_contained_here(self.command(setup, ranks, paper)?) {
+        match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
             // Without that right the launcher is trusted to end its ranks, which it does when it is asked to.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
-                Process::start_here(self.command(setup, ranks, paper)?)
+                NamespaceProcess::start_here(self.command(setup, ranks, paper)?)
             }
             started => started,
         }
     }
 
     /// Waits for the end of a job; one that is late is ended, with all its processes, before this returns.
-    fn wait(&self, mut process: Process, since: Instant) -> Result<ExitStatus> {
+    fn wait(&self, mut process: NamespaceProcess, since: Instant) -> Result<ExitStatus> {
         loop {
             if let Some(status) = process.ended()? {
                 return Ok(status);
@@ -146,9 +146,9 @@ impl<'a> Jobs<'a> {
     }
 }
 
-impl Launch for Jobs<'_> {
-    fn launch(&mut self, lane: usize, ranks: u32) -> Result<Job> {
-        let paper = Paper::new(self.scratch.path())?;
+impl JobLauncher for JobRunner<'_> {
+    fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob> {
+        let paper = JobReports::new(self.scratch.path())?;
         let since = Instant::now();
         let process = self.start(&self.setups[lane], ranks, &paper)?;
         let status = self.wait(process, since)?;
@@ -159,12 +159,12 @@ impl Launch for Jobs<'_> {
             let detail = format!("the job ended with {status}: {}", paper.told());
             return Err(Error::new(ErrorKind::Io, detail));
         }
-        Ok(Job { elapsed_ns, ranks: paper.reports(ranks)? })
+        Ok(FinishedJob { elapsed_ns, ranks: paper.reports(ranks)? })
     }
 }
 
 /// Half of the ranks at each end, the first ones near.
-fn hosts(ends: &Ends, ranks: u32) -> String {
+fn hosts(ends: &NetworkPair, ranks: u32) -> String {
     let far = ranks / 2;
     match far {
         0 => ends.near.address.to_string(),
@@ -185,18 +185,18 @@ fn filled(word: &OsString, ranks: u32) -> OsString {
 }
 
 /// What one job writes.
-struct Paper {
+struct JobReports {
     dir: TempDir,
     reports: PathBuf,
 }
 
-impl Paper {
+impl JobReports {
     fn new(scratch: &Path) -> Result<Self> {
         let failed = |error| file_error("making a directory in", scratch.display(), error);
         let dir = TempDir::new_in(scratch).map_err(failed)?;
         let reports = dir.path().join("ranks");
         std::fs::create_dir(&reports).map_err(failed)?;
-        Ok(Paper { dir, reports })
+        Ok(JobReports { dir, reports })
     }
 
     fn log(&self) -> PathBuf {
@@ -240,14 +240,14 @@ const PMPI: &str = "libfordway-pmpi.so";
 
 /// `mpirun`, and what is put between the program and MPI.
 #[derive(Debug)]
-pub(super) struct Launcher {
+pub(super) struct MpiLauncher {
     pub(super) program: PathBuf,
     /// What it says of itself.
     pub(super) version: String,
     pub(super) pmpi: Option<PathBuf>,
 }
 
-impl Launcher {
+impl MpiLauncher {
     /// Errors: `NotImplemented` where there is no Open MPI of a version that we know how to ask; `Io` for a
     /// library that is not there.
     pub(super) fn find(args: &SpeedupArgs) -> Result<Self> {
@@ -257,7 +257,7 @@ impl Launcher {
             return Err(Error::new(ErrorKind::NotImplemented, detail));
         };
         let version = version(&program)?;
-        Ok(Launcher { program, version, pmpi: pmpi(args)? })
+        Ok(MpiLauncher { program, version, pmpi: pmpi(args)? })
     }
 }
 
@@ -291,7 +291,7 @@ fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
 
 /// Becomes what the launcher asks for, in `network`. As with ssh, the words are the host, which is that
 /// network's, and what a shell there is to run.
-pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<Exit> {
+pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<CommandExit> {
     let Some((_host, command)) = words.split_first().filter(|(_, command)| !command.is_empty()) else {
         return Err(Error::new(ErrorKind::InvalidArgument, "--enter needs a host and what to run there"));
     };

@@ -5,18 +5,20 @@ mod launch;
 
 use std::time::Instant;
 
-use fordway_command::{Context, Exit, file_error};
-use fordway_measure::{Lane, Machine, Run, ns_text, parallel_table, unknown_name};
-use fordway_netlab::setup::{Ends, Setup, Wire};
+use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_measure::{Machine, MeasuredLane, RunDocument, ns_text, parallel_table, unknown_name};
+use fordway_netlab::setup::{NetworkPair, NetworkSetup, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::speedup::{Fitted, Outcome, Plan, RICHTER, Time, check, describe, fits, measure};
-use fordway_workload::summary::Header;
+use fordway_workload::speedup::{
+    JobTime, RICHTER, SetupFit, SpeedupOutcome, SpeedupPlan, check, describe, fits, measure,
+};
+use fordway_workload::summary::RunHeader;
 use serde_json::{Map, Value, json};
 
-use self::launch::{Jobs, Launcher};
+use self::launch::{JobRunner, MpiLauncher};
 use crate::args::{SpeedupArgs, TimeArg};
 
-pub(super) fn run(args: &SpeedupArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some(table) = &args.check {
         return check_table(table, context);
     }
@@ -26,17 +28,17 @@ pub(super) fn run(args: &SpeedupArgs, context: &Context) -> Result<Exit> {
     let asked = asked(&args.setup)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
-    let launcher = Launcher::find(args)?;
+    let launcher = MpiLauncher::find(args)?;
     let mut warnings = Vec::new();
     let setups = bring_up(&asked, context, &mut warnings)?;
     let plan = plan(args, setups.len())?;
-    let lanes: Vec<Lane> = setups.iter().map(RunningSetup::lane).collect();
-    let mut jobs = Jobs::new(args, &launcher, setups, context)?;
+    let lanes: Vec<MeasuredLane> = setups.iter().map(JobSetup::lane).collect();
+    let mut jobs = JobRunner::new(args, &launcher, setups, context)?;
     let outcome = drive(&plan, &lanes, &mut jobs, context);
     drop(jobs);
     let outcome = outcome?;
     let fitted = fits(&plan, &lanes, &outcome);
-    let header = Header {
+    let header = RunHeader {
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),
@@ -46,10 +48,10 @@ pub(super) fn run(args: &SpeedupArgs, context: &Context) -> Result<Exit> {
     let run = describe(&plan, lanes, &outcome, header);
     write(args, &run, &outcome, &fitted)?;
     report(args, &run, &fitted, context)?;
-    Ok(outcome.failures.first().map_or(Exit::Ok, |(_, _, error)| Exit::of(error)))
+    Ok(outcome.failures.first().map_or(CommandExit::Ok, |(_, _, error)| CommandExit::of(error)))
 }
 
-fn plan(args: &SpeedupArgs, lanes: usize) -> Result<Plan> {
+fn plan(args: &SpeedupArgs, lanes: usize) -> Result<SpeedupPlan> {
     let mut ranks = args.ranks.clone();
     ranks.push(1);
     ranks.sort_unstable();
@@ -58,13 +60,18 @@ fn plan(args: &SpeedupArgs, lanes: usize) -> Result<Plan> {
         return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 numbers of ranks"));
     }
     let time = match args.time {
-        TimeArg::Wall => Time::Wall,
-        TimeArg::Work => Time::Work,
+        TimeArg::Wall => JobTime::Wall,
+        TimeArg::Work => JobTime::Work,
     };
-    Ok(Plan { ranks, lanes, repeat: args.rounds, seed: args.seed, time })
+    Ok(SpeedupPlan { ranks, lanes, repeat: args.rounds, seed: args.seed, time })
 }
 
-fn drive(plan: &Plan, lanes: &[Lane], jobs: &mut Jobs<'_>, context: &Context) -> Result<Outcome> {
+fn drive(
+    plan: &SpeedupPlan,
+    lanes: &[MeasuredLane],
+    jobs: &mut JobRunner<'_>,
+    context: &CommandContext,
+) -> Result<SpeedupOutcome> {
     context.output.start_steps();
     let mut progress = |done, total, lane: usize, ranks| {
         context.output.steps(done, total, format_args!("{} x {ranks}", lanes[lane].name));
@@ -74,9 +81,9 @@ fn drive(plan: &Plan, lanes: &[Lane], jobs: &mut Jobs<'_>, context: &Context) ->
     outcome
 }
 
-fn parameters(args: &SpeedupArgs, plan: &Plan, launcher: &Launcher) -> Map<String, Value> {
+fn parameters(args: &SpeedupArgs, plan: &SpeedupPlan, launcher: &MpiLauncher) -> Map<String, Value> {
     let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
-    let time = if plan.time == Time::Wall { "wall" } else { "work" };
+    let time = if plan.time == JobTime::Wall { "wall" } else { "work" };
     let all = json!({
         "job": words,
         "ranks": plan.ranks,
@@ -91,7 +98,7 @@ fn parameters(args: &SpeedupArgs, plan: &Plan, launcher: &Launcher) -> Map<Strin
 }
 
 /// The run, with the fits beside it; `run.json` comes last.
-fn write(args: &SpeedupArgs, run: &Run, outcome: &Outcome, fitted: &[Fitted]) -> Result<()> {
+fn write(args: &SpeedupArgs, run: &RunDocument, outcome: &SpeedupOutcome, fitted: &[SetupFit]) -> Result<()> {
     let out = args.output.path("speedup");
     let path = out.join("speedup.json");
     let failed = |error| file_error("writing", path.display(), error);
@@ -102,7 +109,12 @@ fn write(args: &SpeedupArgs, run: &Run, outcome: &Outcome, fitted: &[Fitted]) ->
     run.write(&out, &outcome.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
-fn report(args: &SpeedupArgs, run: &Run, fitted: &[Fitted], context: &Context) -> Result<()> {
+fn report(
+    args: &SpeedupArgs,
+    run: &RunDocument,
+    fitted: &[SetupFit],
+    context: &CommandContext,
+) -> Result<()> {
     for summary in &run.summaries {
         context.output.row(summary)?;
     }
@@ -120,7 +132,7 @@ fn report(args: &SpeedupArgs, run: &Run, fitted: &[Fitted], context: &Context) -
 }
 
 /// What a fit says, and whether it can be believed.
-fn sentence(fitted: &Fitted) -> String {
+fn sentence(fitted: &SetupFit) -> String {
     let lane = &fitted.lane;
     let Some(fit) = &fitted.fit else { return format!("{lane}: no model: fewer than 2 numbers of ranks") };
     let time = |ns: f64| ns_text(ns.round() as u64);
@@ -145,49 +157,49 @@ const YIELD: &str = "+yield";
 
 /// What carries messages.
 #[derive(Debug)]
-enum Carrier {
+enum MessageCarrier {
     /// Whatever MPI chooses.
     Default,
     SharedMemory,
     Loopback,
     /// Two networks, with half of the ranks in each.
-    Networks(Ends),
+    Networks(NetworkPair),
 }
 
 /// One set-up that is up.
 #[derive(Debug)]
-struct RunningSetup {
+struct JobSetup {
     name: String,
     description: String,
-    carrier: Carrier,
+    carrier: MessageCarrier,
     is_yielding: bool,
 }
 
-impl RunningSetup {
-    fn lane(&self) -> Lane {
+impl JobSetup {
+    fn lane(&self) -> MeasuredLane {
         let how = if self.is_yielding { "; ranks give way while they wait" } else { "" };
-        Lane { name: self.name.clone(), description: format!("{}{how}", self.description) }
+        MeasuredLane { name: self.name.clone(), description: format!("{}{how}", self.description) }
     }
 }
 
 /// One set-up that is not up.
-struct AskedSetup<'n> {
+struct PlannedSetup<'n> {
     name: &'n str,
-    carrier: AskedCarrier,
+    carrier: PlannedCarrier,
     is_yielding: bool,
 }
 
-enum AskedCarrier {
+enum PlannedCarrier {
     Default,
     SharedMemory,
     Loopback,
-    Networks(Setup),
+    Networks(NetworkSetup),
 }
 
 /// What `names` stand for, so that a mistyped one is told before the first is brought up.
 ///
 /// Errors: `InvalidArgument` for names that are none, or come twice, and for more than 64.
-fn asked(names: &[String]) -> Result<Vec<AskedSetup<'_>>> {
+fn asked(names: &[String]) -> Result<Vec<PlannedSetup<'_>>> {
     if names.len() > 64 {
         return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; leave some out"));
     }
@@ -200,26 +212,26 @@ fn asked(names: &[String]) -> Result<Vec<AskedSetup<'_>>> {
     names.iter().map(|name| asked_setup(name)).collect()
 }
 
-fn asked_setup(name: &str) -> Result<AskedSetup<'_>> {
+fn asked_setup(name: &str) -> Result<PlannedSetup<'_>> {
     let (base, is_yielding) = match name.strip_suffix(YIELD) {
         Some(base) => (base, true),
         None => (name, false),
     };
     let carrier = match base {
-        "default" => AskedCarrier::Default,
-        "shm" => AskedCarrier::SharedMemory,
-        "loopback" => AskedCarrier::Loopback,
-        other => AskedCarrier::Networks(load(other)?),
+        "default" => PlannedCarrier::Default,
+        "shm" => PlannedCarrier::SharedMemory,
+        "loopback" => PlannedCarrier::Loopback,
+        other => PlannedCarrier::Networks(load(other)?),
     };
-    Ok(AskedSetup { name, carrier, is_yielding })
+    Ok(PlannedSetup { name, carrier, is_yielding })
 }
 
-/// A set-up of networks. Errors: as of [`Setup::load`], with the names that only speed-up knows.
-fn load(name: &str) -> Result<Setup> {
+/// A set-up of networks. Errors: as of [`NetworkSetup::load`], with the names that only speed-up knows.
+fn load(name: &str) -> Result<NetworkSetup> {
     let mut known = vec!["default", "shm"];
-    known.extend(Setup::names());
+    known.extend(NetworkSetup::names());
     if name.contains('/') || name.ends_with(".toml") || known.contains(&name) {
-        return Setup::load(name);
+        return NetworkSetup::load(name);
     }
     let detail = format!("{}; or name a file", unknown_name("set-up", name, &known));
     Err(Error::new(ErrorKind::InvalidArgument, detail))
@@ -230,11 +242,11 @@ fn load(name: &str) -> Result<Setup> {
 ///
 /// Errors: `InvalidArgument` for what cannot hold the ranks of a job; errors of the reference.
 fn bring_up(
-    asked: &[AskedSetup],
-    context: &Context,
+    asked: &[PlannedSetup],
+    context: &CommandContext,
     warnings: &mut Vec<String>,
-) -> Result<Vec<RunningSetup>> {
-    let mut setups: Vec<RunningSetup> = Vec::new();
+) -> Result<Vec<JobSetup>> {
+    let mut setups: Vec<JobSetup> = Vec::new();
     for (at, setup) in asked.iter().enumerate() {
         context.interrupt.check()?;
         match start(setup) {
@@ -246,30 +258,34 @@ fn bring_up(
     Ok(setups)
 }
 
-fn start(asked: &AskedSetup) -> Result<RunningSetup> {
+fn start(asked: &PlannedSetup) -> Result<JobSetup> {
     let (carrier, description) = match &asked.carrier {
-        AskedCarrier::Default => (Carrier::Default, "As MPI chooses".to_owned()),
-        AskedCarrier::SharedMemory => (Carrier::SharedMemory, "Shared memory of this machine".to_owned()),
-        AskedCarrier::Loopback => (Carrier::Loopback, "TCP on this machine's loopback device".to_owned()),
-        AskedCarrier::Networks(setup) => networks(setup)?,
+        PlannedCarrier::Default => (MessageCarrier::Default, "As MPI chooses".to_owned()),
+        PlannedCarrier::SharedMemory => {
+            (MessageCarrier::SharedMemory, "Shared memory of this machine".to_owned())
+        }
+        PlannedCarrier::Loopback => {
+            (MessageCarrier::Loopback, "TCP on this machine's loopback device".to_owned())
+        }
+        PlannedCarrier::Networks(setup) => networks(setup)?,
     };
-    Ok(RunningSetup { name: asked.name.to_owned(), description, carrier, is_yielding: asked.is_yielding })
+    Ok(JobSetup { name: asked.name.to_owned(), description, carrier, is_yielding: asked.is_yielding })
 }
 
-fn networks(setup: &Setup) -> Result<(Carrier, String)> {
+fn networks(setup: &NetworkSetup) -> Result<(MessageCarrier, String)> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
     // A wire of a cluster takes large pieces, and its cards cut them.
-    let wire = Wire { is_offloading: true, ..Wire::default() };
-    let ends = Ends::lay(setup, &wire, &fordway)?;
-    Ok((Carrier::Networks(ends), format!("Half of the ranks on each side of: {}", setup.description)))
+    let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
+    let ends = NetworkPair::lay(setup, &wire, &fordway)?;
+    Ok((MessageCarrier::Networks(ends), format!("Half of the ranks on each side of: {}", setup.description)))
 }
 
 /// The name of the table that is built in.
 const BUILT_IN: &str = "richter";
 
 /// Answers `Corrupt` if something printed does not follow from the times.
-fn check_table(table: &str, context: &Context) -> Result<Exit> {
+fn check_table(table: &str, context: &CommandContext) -> Result<CommandExit> {
     let text = match table {
         BUILT_IN => RICHTER.to_owned(),
         file => std::fs::read_to_string(file).map_err(|error| file_error("reading", file, error))?,
@@ -290,5 +306,5 @@ fn check_table(table: &str, context: &Context) -> Result<Exit> {
         rows.len()
     ))?;
     // A published table is not ours to fail by.
-    Ok(if wrong == 0 || table == BUILT_IN { Exit::Ok } else { Exit::Corrupt })
+    Ok(if wrong == 0 || table == BUILT_IN { CommandExit::Ok } else { CommandExit::Corrupt })
 }

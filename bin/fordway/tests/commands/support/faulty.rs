@@ -1,12 +1,12 @@
 //! A store in which chosen keys go wrong.
 
-use fordway_command::Interrupt;
+use fordway_command::InterruptFlag;
 use fordway_store::{
-    Bucket, BucketDocuments, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
-    DocumentKind, Error, ErrorKind, GetOptions, Key, ListQuery, Listing, MemoryStore, MultipartUploads,
-    Object, ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing,
-    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
+    Bucket, BucketDocuments, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions,
+    DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, ListQuery, MemoryStore, MultipartUploads,
+    ObjectBatches, ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions, Objects, OpenObject,
+    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId,
+    UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 
 use super::corrupted;
@@ -18,7 +18,7 @@ pub(crate) enum Fault {
     /// Reading such a key gives other bytes than were stored.
     Corrupts(&'static str),
     /// Reading such a key is when the user presses Ctrl-C.
-    Interrupts(&'static str, Interrupt),
+    Interrupts(&'static str, InterruptFlag),
     /// Parts with this number fail.
     FailsPart(u16),
     /// Answers for ranges behind this offset say that the object has a byte more.
@@ -67,7 +67,7 @@ impl Objects for FaultyStore {
         self.inner.writer(bucket, key, options)
     }
 
-    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         self.check("get", bucket, key)?;
         let mut object = self.inner.get(bucket, key, options)?;
         if let Fault::Grows(offset) = self.fault
@@ -90,7 +90,7 @@ impl Objects for FaultyStore {
         self.inner.head(bucket, key, options)
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         self.check("delete", bucket, key)?;
         self.inner.delete(bucket, key, options)
     }
@@ -106,7 +106,7 @@ impl Objects for FaultyStore {
         self.inner.copy(from, bucket, key, options)
     }
 
-    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         self.inner.list(bucket, query)
     }
 }
@@ -126,11 +126,11 @@ impl ObjectTags for FaultyStore {
 }
 
 impl ObjectVersions for FaultyStore {
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+    fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.inner.versioning(bucket)
     }
 
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+    fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
         self.inner.set_versioning(bucket, versioning)
     }
 

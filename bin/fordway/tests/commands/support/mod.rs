@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Parser;
-use fordway_cli::Cli;
-use fordway_command::{Context, Exit, Format, Interrupt, Output};
+use fordway_cli::CommandLine;
+use fordway_command::{CommandContext, CommandExit, CommandOutput, InterruptFlag, OutputFormat};
 use fordway_lanes::{Lane, Presigner};
 use fordway_store::{
-    Bucket, Content, GetOptions, Key, ListQuery, MemoryStore, Object, Objects, PutOptions, Result, Store,
+    Bucket, GetOptions, Key, ListQuery, MemoryStore, ObjectContent, Objects, OpenObject, PutOptions, Result,
+    Store,
 };
 use tempfile::TempDir;
 
@@ -21,7 +22,7 @@ pub(crate) use faulty::{Fault, FaultyStore};
 
 /// How a command ended and what it wrote.
 pub(crate) struct Ran {
-    pub(crate) exit: Exit,
+    pub(crate) exit: CommandExit,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
@@ -29,14 +30,14 @@ pub(crate) struct Ran {
 impl Ran {
     /// Fails the test with what was written, unless the command ended as expected.
     #[track_caller]
-    pub(crate) fn ended(self, exit: Exit) -> Self {
+    pub(crate) fn ended(self, exit: CommandExit) -> Self {
         assert_eq!(self.exit, exit, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
 
     #[track_caller]
     pub(crate) fn ok(self) -> Self {
-        let ran = self.ended(Exit::Ok);
+        let ran = self.ended(CommandExit::Ok);
         assert_eq!(ran.stderr, "");
         ran
     }
@@ -53,7 +54,7 @@ pub(crate) struct Rig {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) memory: MemoryStore,
     pub(crate) dir: TempDir,
-    pub(crate) interrupt: Interrupt,
+    pub(crate) interrupt: InterruptFlag,
     pub(crate) input: Vec<u8>,
     pub(crate) multipart_threshold_bytes: Option<u64>,
     pub(crate) presigner: Option<Arc<dyn Presigner>>,
@@ -73,7 +74,7 @@ impl Rig {
             store: wrap(memory.clone()),
             memory,
             dir: TempDir::new().unwrap(),
-            interrupt: Interrupt::default(),
+            interrupt: InterruptFlag::default(),
             input: Vec::new(),
             multipart_threshold_bytes: None,
             presigner: None,
@@ -92,7 +93,7 @@ impl Rig {
         words: &[&str],
         stdout: impl Write + Send + 'static,
         stderr: Captured,
-    ) -> Exit {
+    ) -> CommandExit {
         let input = Cursor::new(self.input.clone());
         self.run_with_input(words, input, stdout, stderr)
     }
@@ -103,19 +104,19 @@ impl Rig {
         input: impl Read + Send + 'static,
         stdout: impl Write + Send + 'static,
         stderr: Captured,
-    ) -> Exit {
+    ) -> CommandExit {
         let dir = self.dir.path().to_str().unwrap();
         let words = words.iter().map(|word| word.replace("DIR", dir));
-        let cli = Cli::try_parse_from(["fordway".to_owned()].into_iter().chain(words)).unwrap();
-        let format = if cli.global.json { Format::Json } else { Format::Text };
-        let output = Output::to(stdout, stderr, format, cli.global.quiet);
+        let cli = CommandLine::try_parse_from(["fordway".to_owned()].into_iter().chain(words)).unwrap();
+        let format = if cli.global.json { OutputFormat::Json } else { OutputFormat::Text };
+        let output = CommandOutput::to(stdout, stderr, format, cli.global.quiet);
         let lane = Lane {
             store: Arc::clone(&self.store),
             presigner: self.presigner.clone(),
             opener: None,
             multipart_threshold_bytes: self.multipart_threshold_bytes,
         };
-        let context = Context::new(move |_| Ok(lane.clone()), output, input, self.interrupt.clone());
+        let context = CommandContext::new(move |_| Ok(lane.clone()), output, input, self.interrupt.clone());
         fordway_cli::run(cli, &context)
     }
 
@@ -211,7 +212,7 @@ impl Write for ShortPipe {
 
 /// A long input in the middle of which the user presses Ctrl-C; counts the bytes taken after that.
 pub(crate) struct InterruptedInput {
-    pub(crate) interrupt: Interrupt,
+    pub(crate) interrupt: InterruptFlag,
     pub(crate) bytes_before: usize,
     pub(crate) bytes_after: Arc<AtomicUsize>,
 }
@@ -246,10 +247,10 @@ impl Presigner for PlainPresigner {
 }
 
 /// An object whose bytes differ from what its tag says.
-pub(crate) fn corrupted(object: Object) -> Result<Object> {
+pub(crate) fn corrupted(object: OpenObject) -> Result<OpenObject> {
     let mut body = object.content.into_vec()?;
     if let Some(first) = body.first_mut() {
         *first ^= 1;
     }
-    Ok(Object { content: Content::Bytes(body.into()), ..object })
+    Ok(OpenObject { content: ObjectContent::Bytes(body.into()), ..object })
 }

@@ -3,35 +3,35 @@
 
 use super::Answer;
 use super::processors::allowed;
-use crate::doctor::Said;
-use crate::doctor::tree::{Tree, Unseen, listed, value_of};
+use crate::doctor::FindingDraft;
+use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 
 /// Limits of version 1 from here on stand for none.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
-pub(super) fn cpu_quota(tree: &Tree) -> Answer {
-    let group = Group::of(tree, "cpu")?;
+pub(super) fn cpu_quota(tree: &SystemTree) -> Answer {
+    let group = ControlGroup::of(tree, "cpu")?;
     let quotas = if group.is_v2 { quotas_v2(tree, &group) } else { quotas_v1(tree, &group) };
     let least = quotas.into_iter().min_by(f64::total_cmp);
-    let Some(quota) = least else { return Ok(Said::ok("no limit of processor time")) };
+    let Some(quota) = least else { return Ok(FindingDraft::ok("no limit of processor time")) };
     let cpus = allowed(tree)?.len();
     let said = match quota < cpus as f64 {
-        true => Said::costs(
+        true => FindingDraft::costs(
             format!(
                 "{quota:.2} processors' worth of time on {cpus} processors: when more threads than that compute, all \
                  stand still until the period (mostly 100 ms) ends"
             ),
             "ask for whole processors (Guaranteed QoS with the static CPU manager), or start no more threads than that",
         ),
-        false => {
-            Said::ok(format!("limited to {quota:.2} processors' worth of time, which is all {cpus} of them"))
-        }
+        false => FindingDraft::ok(format!(
+            "limited to {quota:.2} processors' worth of time, which is all {cpus} of them"
+        )),
     };
     Ok(said.measured("quota", quota, "processors"))
 }
 
 /// `max 100000` or `150000 100000`, in microseconds.
-fn quotas_v2(tree: &Tree, group: &Group) -> Vec<f64> {
+fn quotas_v2(tree: &SystemTree, group: &ControlGroup) -> Vec<f64> {
     let quota = |(_, text): (String, String)| {
         let (quota, period) = text.split_once(' ')?;
         Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
@@ -39,7 +39,7 @@ fn quotas_v2(tree: &Tree, group: &Group) -> Vec<f64> {
     group.texts(tree, "cpu.max").into_iter().filter_map(quota).collect()
 }
 
-fn quotas_v1(tree: &Tree, group: &Group) -> Vec<f64> {
+fn quotas_v1(tree: &SystemTree, group: &ControlGroup) -> Vec<f64> {
     let quota = |(path, text): (String, String)| {
         let quota: f64 = text.parse().ok().filter(|quota| *quota > 0.0)?;
         let period = tree.read(&path.replace("cfs_quota_us", "cfs_period_us")).ok()?;
@@ -48,21 +48,21 @@ fn quotas_v1(tree: &Tree, group: &Group) -> Vec<f64> {
     group.texts(tree, "cpu.cfs_quota_us").into_iter().filter_map(quota).collect()
 }
 
-pub(super) fn throttling(tree: &Tree) -> Answer {
-    let group = Group::of(tree, "cpu")?;
+pub(super) fn throttling(tree: &SystemTree) -> Answer {
+    let group = ControlGroup::of(tree, "cpu")?;
     let texts = group.texts(tree, "cpu.stat");
     let worst = texts.iter().filter_map(|(_, text)| throttled(text)).max_by(|a, b| a.0.total_cmp(&b.0));
     let Some((share, seconds)) = worst else {
-        return Ok(Said::ok("no processor time was withheld: no quota is counted here"));
+        return Ok(FindingDraft::ok("no processor time was withheld: no quota is counted here"));
     };
     let said = match share > 0.0 {
-        true => Said::costs(
+        true => FindingDraft::costs(
             format!(
                 "stopped in {share:.1} % of its periods, {seconds:.1} s in all: who waits for it waits as long"
             ),
             "raise the quota to whole processors, or start fewer threads",
         ),
-        false => Said::ok("its quota has never stopped it"),
+        false => FindingDraft::ok("its quota has never stopped it"),
     };
     Ok(said.measured("periods stopped", share, "%").measured("stopped", seconds, "s"))
 }
@@ -79,12 +79,12 @@ fn throttled(text: &str) -> Option<(f64, f64)> {
 }
 
 /// Whether nobody else may run where this process may.
-pub(super) fn exclusive(tree: &Tree) -> Answer {
+pub(super) fn exclusive(tree: &SystemTree) -> Answer {
     let isolated = listed(&tree.read("sys/devices/system/cpu/isolated").unwrap_or_default());
     if allowed(tree)?.iter().all(|cpu| isolated.contains(cpu)) {
-        return Ok(Said::ok("its processors are isolated from the scheduler"));
+        return Ok(FindingDraft::ok("its processors are isolated from the scheduler"));
     }
-    let group = Group::of(tree, "cpuset")?;
+    let group = ControlGroup::of(tree, "cpuset")?;
     let (name, own): (_, &[&str]) = match group.is_v2 {
         true => ("cpuset.cpus.partition", &["root", "isolated"]),
         false => ("cpuset.cpu_exclusive", &["1"]),
@@ -94,26 +94,28 @@ pub(super) fn exclusive(tree: &Tree) -> Answer {
     let texts = group.texts(tree, name);
     let is_own = texts.iter().any(|(path, text)| Some(path) != top.as_ref() && own.contains(&text.as_str()));
     Ok(match is_own {
-        true => Said::ok("its processors belong to no other group"),
-        false => Said::cannot_see(
+        true => FindingDraft::ok("its processors belong to no other group"),
+        false => FindingDraft::cannot_see(
             "nothing keeps other processes, or other guests, off these processors; whether there are any shows only in noise",
             "take whole nodes (sbatch --exclusive), the static CPU manager, or hw:cpu_policy=dedicated",
         ),
     })
 }
 
-pub(super) fn memory(tree: &Tree) -> Answer {
-    let group = Group::of(tree, "memory")?;
+pub(super) fn memory(tree: &SystemTree) -> Answer {
+    let group = ControlGroup::of(tree, "memory")?;
     let name = if group.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
     let limits = group.texts(tree, name);
     let limit =
         limits.iter().filter_map(|(_, text)| text.parse().ok()).filter(|n: &u64| *n < NO_LIMIT_BYTES).min();
-    let Some(limit) = limit else { return Ok(Said::ok("no limit of memory")) };
+    let Some(limit) = limit else { return Ok(FindingDraft::ok("no limit of memory")) };
     let hits = if group.is_v2 { hits_v2(tree, &group) } else { hits_v1(tree, &group) };
     let gib = limit as f64 / f64::from(1 << 30);
     let said = match hits {
-        0 => Said::ok(format!("limited to {gib:.1} GiB, never reached; it holds for cached files too")),
-        hits => Said::costs(
+        0 => {
+            FindingDraft::ok(format!("limited to {gib:.1} GiB, never reached; it holds for cached files too"))
+        }
+        hits => FindingDraft::costs(
             format!(
                 "limited to {gib:.1} GiB, reached {hits} times: each time pages are searched for in the program's time"
             ),
@@ -123,30 +125,30 @@ pub(super) fn memory(tree: &Tree) -> Answer {
     Ok(said.measured("limit", gib, "GiB"))
 }
 
-fn hits_v2(tree: &Tree, group: &Group) -> u64 {
+fn hits_v2(tree: &SystemTree, group: &ControlGroup) -> u64 {
     let hits = |(_, text): &(String, String)| value_of(text, "max")?.parse::<u64>().ok();
     group.texts(tree, "memory.events").iter().filter_map(hits).max().unwrap_or(0)
 }
 
-fn hits_v1(tree: &Tree, group: &Group) -> u64 {
+fn hits_v1(tree: &SystemTree, group: &ControlGroup) -> u64 {
     group.texts(tree, "memory.failcnt").iter().filter_map(|(_, text)| text.parse().ok()).max().unwrap_or(0)
 }
 
-pub(super) fn io(tree: &Tree) -> Answer {
-    let group = Group::of(tree, "io").or_else(|_| Group::of(tree, "blkio"))?;
+pub(super) fn io(tree: &SystemTree) -> Answer {
+    let group = ControlGroup::of(tree, "io").or_else(|_| ControlGroup::of(tree, "blkio"))?;
     // A hybrid set-up without a controller `io` finds the empty one of version 2, and may have blkio's.
-    let old = Group::of(tree, "blkio").ok().filter(|group| !group.is_v2);
+    let old = ControlGroup::of(tree, "blkio").ok().filter(|group| !group.is_v2);
     let names = ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"];
     let mut texts = group.texts(tree, "io.max");
     texts.extend(old.iter().flat_map(|old| names.map(|name| old.texts(tree, name))).flatten());
     let limits: Vec<_> =
         texts.iter().map(|(_, text)| text.as_str()).filter(|text| !text.is_empty()).collect();
     Ok(match limits.first() {
-        None => Said::cannot_see(
+        None => FindingDraft::cannot_see(
             "no limit of disk traffic is set here; what the host or the storage allows, and whether it is reserved, does not show",
             "measure: fordway machines probe --disk DIR; reserve with --gres or a storage class",
         ),
-        Some(limit) => Said::costs(
+        Some(limit) => FindingDraft::costs(
             format!("disk traffic is limited ({}): programs that read much wait", limit.replace('\n', "; ")),
             "have the limit raised for jobs that do much I/O",
         ),
@@ -159,33 +161,34 @@ const MOUNTS: &str = "proc/self/mountinfo";
 /// The directories of one controller, the process's own first, then those above it that can be seen:
 /// a limit of any of them holds.
 #[derive(Debug, PartialEq)]
-pub(in crate::doctor) struct Group {
+pub(in crate::doctor) struct ControlGroup {
     pub(in crate::doctor) is_v2: bool,
     pub(in crate::doctor) directories: Vec<String>,
 }
 
-impl Group {
+impl ControlGroup {
     /// That of `controller`, such as `cpu`. In a hybrid set-up it is where version 1 has it, if it has.
-    pub(in crate::doctor) fn of(tree: &Tree, controller: &str) -> Result<Self, Unseen> {
+    pub(in crate::doctor) fn of(tree: &SystemTree, controller: &str) -> Result<Self, UnreadableFile> {
         let (own, mounts) = (tree.read(OWN)?, tree.read(MOUNTS)?);
         let v1 =
             own.lines().find_map(|line| path_of(line, |names| names.split(',').any(|n| n == controller)));
         let v2 = || own.lines().find_map(|line| path_of(line, str::is_empty));
         let (is_v2, path) = match v1 {
             Some(path) => (false, path),
-            None => (true, v2().ok_or_else(|| Unseen::unknown(OWN, &own))?),
+            None => (true, v2().ok_or_else(|| UnreadableFile::unknown(OWN, &own))?),
         };
-        let holds = |mount: &Mount<'_>| match is_v2 {
+        let holds = |mount: &MountPoint<'_>| match is_v2 {
             true => mount.kind == "cgroup2",
             false => mount.kind == "cgroup" && mount.options.split(',').any(|option| option == controller),
         };
-        let mount = mounts.lines().filter_map(Mount::of).find(holds);
-        let mount = mount.ok_or_else(|| Unseen::unknown(MOUNTS, "no control groups mounted, which"))?;
-        Ok(Group { is_v2, directories: up(&mount, path) })
+        let mount = mounts.lines().filter_map(MountPoint::of).find(holds);
+        let mount =
+            mount.ok_or_else(|| UnreadableFile::unknown(MOUNTS, "no control groups mounted, which"))?;
+        Ok(ControlGroup { is_v2, directories: up(&mount, path) })
     }
 
     /// The text of `name` in each directory that has it, with the file's path; own first.
-    pub(in crate::doctor) fn texts(&self, tree: &Tree, name: &str) -> Vec<(String, String)> {
+    pub(in crate::doctor) fn texts(&self, tree: &SystemTree, name: &str) -> Vec<(String, String)> {
         let file = |directory: &String| {
             let path = format!("{directory}/{name}");
             Some((tree.read(&path).ok()?, path))
@@ -201,27 +204,27 @@ fn path_of(line: &str, is_right: impl Fn(&str) -> bool) -> Option<&str> {
     is_right(controllers).then_some(path)
 }
 
-struct Mount<'a> {
+struct MountPoint<'a> {
     root: &'a str,
     point: &'a str,
     kind: &'a str,
     options: &'a str,
 }
 
-impl<'a> Mount<'a> {
+impl<'a> MountPoint<'a> {
     /// A line of mountinfo: what is before and after ` - `.
     fn of(line: &'a str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
         let mut after = after.split(' ');
         let (root, point, kind) = (before.next()?, before.next()?, after.next()?);
-        Some(Mount { root, point, kind, options: after.nth(1)? })
+        Some(MountPoint { root, point, kind, options: after.nth(1)? })
     }
 }
 
 /// From the group at `path` up to the top of what is mounted. A container sees its own group as the top
 /// of the mount, by whatever name the host has for it.
-fn up(mount: &Mount<'_>, path: &str) -> Vec<String> {
+fn up(mount: &MountPoint<'_>, path: &str) -> Vec<String> {
     let top = mount.point.trim_start_matches('/');
     let inside = match mount.root {
         "/" => path,
@@ -246,12 +249,12 @@ mod tests {
 
     use super::*;
 
-    fn group(own: &str, mounts: &str, controller: &str) -> Result<Group, Unseen> {
+    fn group(own: &str, mounts: &str, controller: &str) -> Result<ControlGroup, UnreadableFile> {
         let place = tempfile::tempdir().unwrap();
         fs::create_dir_all(place.path().join("proc/self")).unwrap();
         fs::write(place.path().join(OWN), own).unwrap();
         fs::write(place.path().join(MOUNTS), mounts).unwrap();
-        Group::of(&Tree::at(place.path()), controller)
+        ControlGroup::of(&SystemTree::at(place.path()), controller)
     }
 
     const V1: &str = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct";

@@ -2,8 +2,8 @@
 //! InfiniBand, RoCE and EFA are.
 
 use super::Answer;
-use crate::doctor::Said;
-use crate::doctor::tree::{Tree, Unseen, listed};
+use crate::doctor::FindingDraft;
+use crate::doctor::tree::{SystemTree, UnreadableFile, listed};
 
 /// Richter's least speed, and his better one, in Mbit/s.
 const SPEED_LEAST: i64 = 10_000;
@@ -28,25 +28,25 @@ enum DriverKind {
 }
 
 /// Interfaces with a device behind them; not loopback, bridges and the like.
-pub(super) fn interfaces(tree: &Tree) -> Vec<String> {
+pub(super) fn interfaces(tree: &SystemTree) -> Vec<String> {
     let names = tree.names("sys/class/net").unwrap_or_default();
     let has_device = |name: &String| tree.link(&format!("sys/class/net/{name}/device")).is_ok();
     names.into_iter().filter(has_device).collect()
 }
 
 /// A container sees one end of a pair, whose other end leads to a bridge of the host.
-pub(super) fn none() -> Said {
-    Said::cannot_see(
+pub(super) fn none() -> FindingDraft {
+    FindingDraft::cannot_see(
         "there is no network interface with a device behind it: this is a container's own network, or none",
         "ask on the host; a container that uses the host's network saves the bridge between",
     )
 }
 
-pub(super) fn link_speed(tree: &Tree, name: &str) -> Answer {
+pub(super) fn link_speed(tree: &SystemTree, name: &str) -> Answer {
     let text = tree.read(&format!("sys/class/net/{name}/speed"));
     let speed = text.ok().and_then(|text| text.parse::<i64>().ok()).filter(|speed| *speed > 0);
     let Some(speed) = speed else {
-        return Ok(Said::cannot_see(
+        return Ok(FindingDraft::cannot_see(
             "the interface does not tell its speed, as virtual ones do not; Richter asks for 10 Gbit/s, better 40",
             "measure it between two nodes: fordway machines probe --peer HOST:PORT",
         ));
@@ -55,22 +55,22 @@ pub(super) fn link_speed(tree: &Tree, name: &str) -> Answer {
     let lanes = width.ok().and_then(|text| text.parse::<u32>().ok()).filter(|lanes| *lanes > 0);
     let gbit = speed as f64 / 1000.0;
     let said = match (speed, lanes) {
-        (..SPEED_LEAST, _) => Said::costs(
+        (..SPEED_LEAST, _) => FindingDraft::costs(
             format!(
                 "{gbit} Gbit/s: large messages and files wait for the line; Richter asks for 10, better 40"
             ),
             "use nodes with a faster network, or fewer and larger nodes",
         ),
-        (SPEED_BETTER.., Some(lanes)) if lanes < LANES_LEAST => Said::costs(
+        (SPEED_BETTER.., Some(lanes)) if lanes < LANES_LEAST => FindingDraft::costs(
             format!("{gbit} Gbit/s behind {lanes} PCIe lanes: the bus may be slower than the line"),
             "move the card to a slot of 8 lanes or more",
         ),
-        _ => Said::ok(format!("{gbit} Gbit/s")),
+        _ => FindingDraft::ok(format!("{gbit} Gbit/s")),
     };
     Ok(said.measured("link", gbit, "Gbit/s"))
 }
 
-pub(super) fn driver(tree: &Tree, name: &str) -> Answer {
+pub(super) fn driver(tree: &SystemTree, name: &str) -> Answer {
     let driver = tree.link(&format!("sys/class/net/{name}/device/driver"))?;
     let is_function = tree.link(&format!("sys/class/net/{name}/device/physfn")).is_ok()
         || tree
@@ -78,24 +78,24 @@ pub(super) fn driver(tree: &Tree, name: &str) -> Answer {
             .is_ok_and(|id| driver == "mlx5_core" && is_mlx5_function(&id));
     let kind = if is_function { Some(DriverKind::Function) } else { kind_of(&driver) };
     Ok(match kind {
-        Some(DriverKind::Emulated) => Said::costs(
+        Some(DriverKind::Emulated) => FindingDraft::costs(
             format!(
                 "{driver}: the hypervisor emulates a network card, and each packet leaves the guest for it"
             ),
             "ask for a virtio interface at least, better for an SR-IOV one",
         ),
-        Some(DriverKind::Paravirtual) => Said::costs(
+        Some(DriverKind::Paravirtual) => FindingDraft::costs(
             format!(
                 "{driver}: packets pass through software of the host (unless it is vDPA, which cannot be seen): \
                  latency and CPU time for each"
             ),
             "ask for an SR-IOV interface (OpenStack: vnic_type=direct; clouds: accelerated networking)",
         ),
-        Some(DriverKind::Function) => {
-            Said::ok(format!("{driver}: a part of a card that is this guest's own (SR-IOV or like it)"))
-        }
-        Some(DriverKind::Card) => Said::ok(format!("{driver}: a card's own driver")),
-        None => Said::cannot_see(
+        Some(DriverKind::Function) => FindingDraft::ok(format!(
+            "{driver}: a part of a card that is this guest's own (SR-IOV or like it)"
+        )),
+        Some(DriverKind::Card) => FindingDraft::ok(format!("{driver}: a card's own driver")),
+        None => FindingDraft::cannot_see(
             format!("{driver}: a driver that is not on our list"),
             "see whether it drives hardware: ethtool -i",
         ),
@@ -123,30 +123,30 @@ fn is_mlx5_function(id: &str) -> bool {
     matches!(id, "0x1014" | "0x1016" | "0x1018" | "0x101a" | "0x101c" | "0x101e" | "0xa2d3")
 }
 
-pub(super) fn mtu(tree: &Tree, name: &str) -> Answer {
+pub(super) fn mtu(tree: &SystemTree, name: &str) -> Answer {
     let path = format!("sys/class/net/{name}/mtu");
     let text = tree.read(&path)?;
-    let mtu: u32 = text.parse().map_err(|_| Unseen::unknown(&path, &text))?;
+    let mtu: u32 = text.parse().map_err(|_| UnreadableFile::unknown(&path, &text))?;
     let said = match mtu {
-        ..1500 => Said::costs(
+        ..1500 => FindingDraft::costs(
             format!(
                 "frames of {mtu} bytes: a tunnel or overlay takes the rest of 1500, and its work for each packet"
             ),
             "use the host's network for MPI, or a larger MTU beneath the tunnel",
         ),
-        1500..4000 => Said::costs(
+        1500..4000 => FindingDraft::costs(
             format!(
                 "frames of {mtu} bytes: a long message takes {} times the packets of one with 9000",
                 9000 / mtu
             ),
             "set the MTU to 9000 where every switch between allows it; short messages gain nothing",
         ),
-        _ => Said::ok(format!("frames of {mtu} bytes")),
+        _ => FindingDraft::ok(format!("frames of {mtu} bytes")),
     };
     Ok(said.measured("mtu", f64::from(mtu), "B"))
 }
 
-pub(super) fn queues(tree: &Tree, name: &str) -> Answer {
+pub(super) fn queues(tree: &SystemTree, name: &str) -> Answer {
     let directory = format!("sys/class/net/{name}/queues");
     let names = tree.names(&directory)?;
     let receiving: Vec<_> = names.iter().filter(|queue| queue.starts_with("rx-")).collect();
@@ -157,13 +157,13 @@ pub(super) fn queues(tree: &Tree, name: &str) -> Answer {
     });
     let (count, wanted) = (receiving.len(), cpus.min(QUEUES_ENOUGH));
     Ok(if count >= wanted {
-        Said::ok(format!("{count} receive queues for {cpus} processors"))
+        FindingDraft::ok(format!("{count} receive queues for {cpus} processors"))
     } else if is_steered {
-        Said::ok(format!(
+        FindingDraft::ok(format!(
             "{count} receive queues for {cpus} processors, and packets are steered to others (RPS)"
         ))
     } else {
-        Said::costs(
+        FindingDraft::costs(
             format!("{count} receive queues for {cpus} processors: so few of them take in all packets"),
             format!(
                 "ethtool -L {name} combined {wanted}, or more queues from the hypervisor (hw:vif_multiqueue_enabled); \
@@ -174,11 +174,11 @@ pub(super) fn queues(tree: &Tree, name: &str) -> Answer {
 }
 
 /// Held against a round trip of 1 ms on 10 Gbit/s, which most halls stay below.
-pub(super) fn tcp_buffers(tree: &Tree) -> Answer {
+pub(super) fn tcp_buffers(tree: &SystemTree) -> Answer {
     let most = |path: &str| {
         let text = tree.read(path)?;
         let last = text.split_whitespace().last().and_then(|field| field.parse::<f64>().ok());
-        last.ok_or_else(|| Unseen::unknown(path, &text))
+        last.ok_or_else(|| UnreadableFile::unknown(path, &text))
     };
     let (receive, send) = (most("proc/sys/net/ipv4/tcp_rmem")?, most("proc/sys/net/ipv4/tcp_wmem")?);
     let bytes = receive.min(send);
@@ -188,11 +188,11 @@ pub(super) fn tcp_buffers(tree: &Tree) -> Answer {
         bytes / 1048576.0
     );
     let said = match gbit * 1000.0 < SPEED_LEAST as f64 {
-        true => Said::costs(
+        true => FindingDraft::costs(
             so,
             "raise the last numbers of net.ipv4.tcp_rmem and tcp_wmem (sysctl), best with RDMA instead",
         ),
-        false => Said::ok(so),
+        false => FindingDraft::ok(so),
     };
     Ok(said.measured("smaller buffer", bytes, "B"))
 }
@@ -201,7 +201,7 @@ const INTERRUPTS: &str = "proc/interrupts";
 /// Fewer interrupts than this say nothing about where they go.
 const INTERRUPTS_ENOUGH: u64 = 1000;
 
-pub(super) fn interrupts_spread(tree: &Tree, name: &str) -> Answer {
+pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
     let device = tree.link(&format!("sys/class/net/{name}/device"))?;
     let cpus = listed(&tree.read("sys/devices/system/cpu/online")?).len();
     let counts = counted(&tree.read(INTERRUPTS)?, name, &device);
@@ -209,19 +209,21 @@ pub(super) fn interrupts_spread(tree: &Tree, name: &str) -> Answer {
     if total < INTERRUPTS_ENOUGH || cpus < 2 {
         let so =
             format!("{total} interrupts of it on {cpus} processors so far: too few to see where they go");
-        return Ok(Said::cannot_see(so, "look again under load"));
+        return Ok(FindingDraft::cannot_see(so, "look again under load"));
     }
     let most = counts.iter().max().copied().unwrap_or(0);
     let share = 100.0 * most as f64 / total as f64;
     // Two processors share evenly at 50 %, many at less: what one takes beyond its part counts.
     let said = match share > 90.0 {
-        true => Said::costs(
+        true => FindingDraft::costs(
             format!(
                 "one processor takes {share:.0} % of its interrupts, and whoever computes there is interrupted"
             ),
             "run irqbalance or set /proc/irq/*/smp_affinity_list, and leave that processor to the system",
         ),
-        false => Said::ok(format!("its interrupts are spread: the busiest processor takes {share:.0} %")),
+        false => {
+            FindingDraft::ok(format!("its interrupts are spread: the busiest processor takes {share:.0} %"))
+        }
     };
     Ok(said.measured("busiest processor's share", share, "%"))
 }
@@ -259,23 +261,23 @@ const SOFTWARE: [&str; 2] = ["rdma_rxe", "siw"];
 /// The bit of a partition key that says full member; limited ones cannot talk to each other.
 const FULL_MEMBER: u16 = 0x8000;
 
-pub(super) fn rdma_devices(tree: &Tree) -> Vec<String> {
+pub(super) fn rdma_devices(tree: &SystemTree) -> Vec<String> {
     tree.names(DEVICES).unwrap_or_default()
 }
 
-pub(super) fn no_rdma_device() -> Said {
-    Said::cannot_see(
+pub(super) fn no_rdma_device() -> FindingDraft {
+    FindingDraft::cannot_see(
         "no RDMA device is seen here: if there is none, messages between nodes go by TCP/IP, with the kernel's \
          work for each",
         "ask for nodes with InfiniBand, RoCE or EFA, and in a container for the devices (a device plug-in)",
     )
 }
 
-pub(super) fn no_partition() -> Said {
-    Said::cannot_see("no InfiniBand port is seen here, so its partitions are not either", "see rdma")
+pub(super) fn no_partition() -> FindingDraft {
+    FindingDraft::cannot_see("no InfiniBand port is seen here, so its partitions are not either", "see rdma")
 }
 
-pub(super) fn rdma_port(tree: &Tree, device: &str) -> Answer {
+pub(super) fn rdma_port(tree: &SystemTree, device: &str) -> Answer {
     let state = tree.read(&format!("{DEVICES}/{device}/ports/1/state"))?;
     let rate = tree.read(&format!("{DEVICES}/{device}/ports/1/rate"))?;
     let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer")).unwrap_or_default();
@@ -285,19 +287,19 @@ pub(super) fn rdma_port(tree: &Tree, device: &str) -> Answer {
         || SOFTWARE.iter().any(|_| device.starts_with("rxe") || device.starts_with("siw"));
     let gbit = rate.split(' ').next().and_then(|number| number.parse::<f64>().ok());
     let said = match (state.contains("ACTIVE"), is_software) {
-        (false, _) => Said::costs(
+        (false, _) => FindingDraft::costs(
             format!("port 1 is {state:?}: nothing goes over it"),
             "check the cable, and that a subnet manager runs (sminfo)",
         ),
-        (true, true) => Said::costs(
+        (true, true) => FindingDraft::costs(
             format!("{layer}: RDMA in software, over an ordinary interface: the kernel's work stays"),
             "use it for tests only",
         ),
-        (true, false) if !can_be_opened(tree) => Said::costs(
+        (true, false) if !can_be_opened(tree) => FindingDraft::costs(
             format!("{layer}, {rate}, but there is no /dev/infiniband/uverbs*: MPI falls back to TCP"),
             "load ib_uverbs; in a container, hand over /dev/infiniband (an RDMA device plug-in) and raise memlock",
         ),
-        (true, false) => Said::ok(format!("{layer}, {rate}")),
+        (true, false) => FindingDraft::ok(format!("{layer}, {rate}")),
     };
     Ok(match gbit {
         Some(gbit) => said.measured("port", gbit, "Gbit/s"),
@@ -305,15 +307,15 @@ pub(super) fn rdma_port(tree: &Tree, device: &str) -> Answer {
     })
 }
 
-fn can_be_opened(tree: &Tree) -> bool {
+fn can_be_opened(tree: &SystemTree) -> bool {
     (0..16).any(|number| tree.has(&format!("dev/infiniband/uverbs{number}")))
 }
 
 /// The partitions that the subnet manager has put the port in: what Richter misses in Neutron.
-pub(super) fn rdma_partition(tree: &Tree, device: &str) -> Answer {
+pub(super) fn rdma_partition(tree: &SystemTree, device: &str) -> Answer {
     let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer"))?;
     if layer != "InfiniBand" {
-        return Ok(Said::ok(format!("{layer}: partitions are InfiniBand's")));
+        return Ok(FindingDraft::ok(format!("{layer}: partitions are InfiniBand's")));
     }
     let directory = format!("{DEVICES}/{device}/ports/1/pkeys");
     let key = |name: &String| {
@@ -323,9 +325,9 @@ pub(super) fn rdma_partition(tree: &Tree, device: &str) -> Answer {
     let keys: Vec<u16> = tree.names(&directory)?.iter().filter_map(key).collect();
     let texts = keys.iter().map(|key| format!("{key:#06x}")).collect::<Vec<_>>().join(", ");
     match keys.iter().any(|key| key & FULL_MEMBER != 0) {
-        _ if keys.is_empty() => Err(Unseen::unknown(&directory, "no key")),
-        true => Ok(Said::ok(format!("member of {texts}"))),
-        false => Ok(Said::costs(
+        _ if keys.is_empty() => Err(UnreadableFile::unknown(&directory, "no key")),
+        true => Ok(FindingDraft::ok(format!("member of {texts}"))),
+        false => Ok(FindingDraft::costs(
             format!("a limited member of {texts} only: it cannot talk to other limited members"),
             "have the subnet manager make it a full member of the job's partition",
         )),

@@ -9,90 +9,99 @@
 mod plain;
 mod signature;
 
-pub(crate) use signature::Verifier;
+pub(crate) use signature::SignatureVerifier;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_store::{
-    Bucket, Checksum, DeleteOptions, Deleted, GetOptions, Key, ObjectInfo, PutResult, Store, VersionId,
+    Bucket, Checksum, DeleteOptions, DeleteResult, GetOptions, Key, ObjectInfo, PutResult, Store, VersionId,
 };
 use fordway_sys::{with_lock_patience, without_waiting};
-use fordway_wire::sigv4::Authorization;
+use fordway_wire::sigv4::AuthorizationHeader;
 use http::StatusCode;
 
 use crate::Users;
-use crate::answer::Reply;
-use crate::domains::Domains;
-use crate::http1::fast_lane::plain::{ObjectMethod, Plain, Signature};
-use crate::http1::head::{Framing, Head};
-use crate::http1::outgoing::{Outgoing, put, put_number, start};
-use crate::monitor::{Signed, Trace};
-use crate::s3::{DEFAULT_TYPE, Outcome, Pace, Upload, describe, is_plain};
-use crate::unsigned::Caller;
+use crate::answer::PreparedBody;
+use crate::domains::BucketDomains;
+use crate::http1::fast_lane::plain::{ObjectMethod, PlainRequest, RequestSignature};
+use crate::http1::head::{RequestFraming, RequestHead};
+use crate::http1::outgoing::{OutgoingResponse, put, put_number, start};
+use crate::monitor::{RequestTrace, SignedOperation};
+use crate::s3::{DEFAULT_TYPE, ObjectUpload, Outcome, PublishPace, describe, is_plain};
+use crate::unsigned::ConnectionPeer;
 use crate::users::User;
 
 pub(crate) struct FastLane {
     users: Arc<Users>,
-    domains: Domains,
-    publishing: Arc<Pace>,
+    domains: BucketDomains,
+    publishing: Arc<PublishPace>,
 }
 
 /// What becomes of a request that is taken.
-pub(super) enum Taken {
-    Answered(Outgoing),
+pub(super) enum FastOutcome {
+    Answered(OutgoingResponse),
     /// Its content is still to come.
-    Upload(Box<Upload>),
+    Upload(Box<ObjectUpload>),
 }
 
 impl FastLane {
-    pub(crate) fn new(users: Arc<Users>, domains: Domains, publishing: Arc<Pace>) -> Self {
+    pub(crate) fn new(users: Arc<Users>, domains: BucketDomains, publishing: Arc<PublishPace>) -> Self {
         FastLane { users, domains, publishing }
     }
 
     /// Takes a plain request; `None` for all else.
-    pub(super) fn take(&self, head: &Head<'_>, caller: &Caller, trace: &Trace) -> Option<Taken> {
-        let plain = Plain::read(head)?;
-        trace.parsed(if let Framing::Length(bytes) = head.framing { bytes } else { 0 });
+    pub(super) fn take(
+        &self,
+        head: &RequestHead<'_>,
+        caller: &ConnectionPeer,
+        trace: &RequestTrace,
+    ) -> Option<FastOutcome> {
+        let plain = PlainRequest::read(head)?;
+        trace.parsed(if let RequestFraming::Length(bytes) = head.framing { bytes } else { 0 });
         let user = match caller {
-            Caller::Remote(_) => self.signer(head, &plain)?,
-            Caller::Peer(user) => user.clone(),
+            ConnectionPeer::Remote(_) => self.signer(head, &plain)?,
+            ConnectionPeer::Peer(user) => user.clone(),
         };
         let (bucket, key) = plain.names(&self.domains)?;
         let (operation, at) = (plain.method.operation(), Instant::now());
-        trace.signed(Signed { user: user.clone(), operation, names: None, at });
+        trace.signed(SignedOperation { user: user.clone(), operation, names: None, at });
         let (store, names) = (&*user.store, (&bucket, &key));
         let outgoing = match &plain.method {
             ObjectMethod::Head => head_of(store, names, &plain),
             ObjectMethod::Get => get(store, names, &plain),
             ObjectMethod::Delete => delete(store, names, &plain),
             ObjectMethod::Put(upload) => {
-                let sha256 = upload.sha256.filter(|_| matches!(caller, Caller::Remote(_)));
-                let upload = Upload::plain(store, names, &upload.headers, upload.bytes, sha256)?;
-                return Some(Taken::Upload(Box::new(upload)));
+                let sha256 = upload.sha256.filter(|_| matches!(caller, ConnectionPeer::Remote(_)));
+                let upload = ObjectUpload::plain(store, names, &upload.headers, upload.bytes, sha256)?;
+                return Some(FastOutcome::Upload(Box::new(upload)));
             }
         };
-        outgoing.map(Taken::Answered)
+        outgoing.map(FastOutcome::Answered)
     }
 
     /// Takes the content of an object; answers what was made. Errors: as the common way has them.
-    pub(super) async fn receive(&self, upload: Upload, content: s3s::Body) -> Outcome<Outgoing> {
+    pub(super) async fn receive(
+        &self,
+        upload: ObjectUpload,
+        content: s3s::Body,
+    ) -> Outcome<OutgoingResponse> {
         let made = upload.receive(content, &self.publishing).await?;
         Ok(stored(&made))
     }
 
     /// The signer of a request; `None` unless all is well.
-    fn signer(&self, head: &Head<'_>, plain: &Plain<'_>) -> Option<Arc<User>> {
+    fn signer(&self, head: &RequestHead<'_>, plain: &PlainRequest<'_>) -> Option<Arc<User>> {
         let find = |access_key: &str| self.users.find(access_key).filter(|_| self.users.is_available());
         match plain.signature.as_ref()? {
-            Signature::Header(stated) => {
-                let authorization = Authorization::parse(stated.authorization)?;
+            RequestSignature::Header(stated) => {
+                let authorization = AuthorizationHeader::parse(stated.authorization)?;
                 let user = find(authorization.access_key)?;
                 let verifier = &user.keys.as_ref()?.verifier;
                 verifier.has_signed(head, *stated, &authorization).then_some(user)
             }
-            Signature::Query(stated) => {
+            RequestSignature::Query(stated) => {
                 let user = find(stated.authorization()?.access_key)?;
                 let verifier = &user.keys.as_ref()?.verifier;
                 verifier.has_presigned(head, stated).then_some(user)
@@ -101,39 +110,51 @@ impl FastLane {
     }
 }
 
-fn head_of(store: &dyn Store, (bucket, key): (&Bucket, &Key), plain: &Plain<'_>) -> Option<Outgoing> {
+fn head_of(
+    store: &dyn Store,
+    (bucket, key): (&Bucket, &Key),
+    plain: &PlainRequest<'_>,
+) -> Option<OutgoingResponse> {
     let options = GetOptions { conditions: plain.conditions(), ..Default::default() };
     let info = without_waiting(|| store.head(bucket, key, &options))?.ok()?;
     let range = 0..info.size;
     let head = written_head(StatusCode::OK, &info, &range, plain.wants_checksum)?;
-    Some(Outgoing::written(StatusCode::OK, head, Reply::Nothing))
+    Some(OutgoingResponse::written(StatusCode::OK, head, PreparedBody::Nothing))
 }
 
-fn get(store: &dyn Store, (bucket, key): (&Bucket, &Key), plain: &Plain<'_>) -> Option<Outgoing> {
+fn get(
+    store: &dyn Store,
+    (bucket, key): (&Bucket, &Key),
+    plain: &PlainRequest<'_>,
+) -> Option<OutgoingResponse> {
     let options = GetOptions { range: plain.range, conditions: plain.conditions(), ..Default::default() };
     let object = without_waiting(|| store.get(bucket, key, &options))?.ok()?;
     let is_partial = options.range.is_some();
     let status = if is_partial { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
     let wants_checksum = plain.wants_checksum && !is_partial;
     let head = written_head(status, &object.info, &object.range, wants_checksum)?;
-    Some(Outgoing::written(status, head, Reply::Content(object.content)))
+    Some(OutgoingResponse::written(status, head, PreparedBody::Content(object.content)))
 }
 
 /// A lock that somebody has is for the common way to wait for.
-fn delete(store: &dyn Store, (bucket, key): (&Bucket, &Key), plain: &Plain<'_>) -> Option<Outgoing> {
+fn delete(
+    store: &dyn Store,
+    (bucket, key): (&Bucket, &Key),
+    plain: &PlainRequest<'_>,
+) -> Option<OutgoingResponse> {
     let options = DeleteOptions { conditions: plain.conditions(), version: None };
-    let Deleted { is_marker, version, .. } =
+    let DeleteResult { is_marker, version, .. } =
         with_lock_patience(Duration::ZERO, || store.delete(bucket, key, &options)).ok()?;
     let mut head = start(StatusCode::NO_CONTENT);
     if is_marker {
         put(&mut head, "x-amz-delete-marker", b"true");
     }
     put_version(&mut head, version.as_ref());
-    Some(Outgoing::written(StatusCode::NO_CONTENT, head, Reply::Nothing))
+    Some(OutgoingResponse::written(StatusCode::NO_CONTENT, head, PreparedBody::Nothing))
 }
 
 /// The answer to a put.
-fn stored(made: &PutResult) -> Outgoing {
+fn stored(made: &PutResult) -> OutgoingResponse {
     let mut head = start(StatusCode::OK);
     put(&mut head, "etag", format!("\"{}\"", made.etag).as_bytes());
     if let Some(checksum) = &made.checksum {
@@ -142,7 +163,7 @@ fn stored(made: &PutResult) -> Outgoing {
     // As AWS's answers to writes have it where versioning is suspended.
     put_version(&mut head, made.version.as_ref().filter(|version| !version.is_null()));
     put_number(&mut head, "content-length", 0);
-    Outgoing::written(StatusCode::OK, head, Reply::Nothing)
+    OutgoingResponse::written(StatusCode::OK, head, PreparedBody::Nothing)
 }
 
 fn put_version(head: &mut Vec<u8>, version: Option<&VersionId>) {
@@ -189,16 +210,16 @@ mod tests {
     use fordway_wire::sigv4::{PresignedRequest, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
 
     use super::*;
-    use crate::Identity;
+    use crate::AccessKeyPair;
     use crate::http1::head::{HEADERS_MAX, parse};
-    use crate::monitor::Monitor;
+    use crate::monitor::RequestMonitor;
 
     const HEAD_BYTES_MAX: usize = 64 * 1024;
 
     struct Lane {
         lane: FastLane,
         store: Arc<MemoryStore>,
-        identity: Identity,
+        identity: AccessKeyPair,
     }
 
     impl Lane {
@@ -207,8 +228,8 @@ mod tests {
             let bucket = Bucket::new("bucket").unwrap();
             store.create_bucket(&bucket).unwrap();
             store.put(&bucket, &Key::new("a b").unwrap(), b"hello", &PutOptions::default()).unwrap();
-            let identity = Identity::generate().unwrap();
-            let domains = Domains::new(&["s3.example".to_owned()]).unwrap();
+            let identity = AccessKeyPair::generate().unwrap();
+            let domains = BucketDomains::new(&["s3.example".to_owned()]).unwrap();
             let store = Arc::new(store);
             let users = Arc::new(Users::one(identity.clone(), store.clone()));
             Lane { store, lane: FastLane::new(users, domains, Arc::default()), identity }
@@ -228,7 +249,7 @@ mod tests {
             further: &str,
         ) -> String {
             let time = SystemTime::now();
-            let date = fordway_wire::date::Utc::from(time).amz_date();
+            let date = fordway_wire::date::UtcTime::from(time).amz_date();
             let own = [("host", "h"), ("x-amz-content-sha256", payload_hash), ("x-amz-date", &date)];
             let mut all = [headers, &own].concat();
             all.sort_unstable();
@@ -244,12 +265,12 @@ mod tests {
         fn taken(&self, head: &str, content: &'static [u8]) -> Option<Result<u16, String>> {
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
             let (head, _) = parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().unwrap();
-            let monitor = Monitor::new(None);
-            let caller = Caller::Remote(SocketAddr::from(([127, 0, 0, 1], 1)));
+            let monitor = RequestMonitor::new(None);
+            let caller = ConnectionPeer::Remote(SocketAddr::from(([127, 0, 0, 1], 1)));
             let trace = monitor.start(head.method, head.target, &caller, Instant::now());
             let upload = match self.lane.take(&head, &caller, &trace)? {
-                Taken::Answered(outgoing) => return Some(Ok(outgoing.status.as_u16())),
-                Taken::Upload(upload) => *upload,
+                FastOutcome::Answered(outgoing) => return Some(Ok(outgoing.status.as_u16())),
+                FastOutcome::Upload(upload) => *upload,
             };
             let runtime = crate::workers::new_runtime().unwrap();
             let body = s3s::Body::from(bytes::Bytes::from_static(content));

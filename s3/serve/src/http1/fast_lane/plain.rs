@@ -8,10 +8,10 @@ use fordway_wire::sigv4::UNSIGNED_PAYLOAD;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
-use crate::domains::Domains;
-use crate::http1::fast_lane::signature::{Presigned, decoded};
-use crate::http1::head::{Framing, Head};
-use crate::monitor::Operation;
+use crate::domains::BucketDomains;
+use crate::http1::fast_lane::signature::{PresignedQuery, decoded};
+use crate::http1::head::{RequestFraming, RequestHead};
+use crate::monitor::OperationCode;
 
 /// Headers that change nothing about the answer.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -55,12 +55,12 @@ pub(super) enum ObjectMethod {
 }
 
 impl ObjectMethod {
-    pub(super) fn operation(&self) -> Operation {
+    pub(super) fn operation(&self) -> OperationCode {
         match self {
-            ObjectMethod::Get => Operation::GET_OBJECT,
-            ObjectMethod::Head => Operation::HEAD_OBJECT,
-            ObjectMethod::Put(_) => Operation::PUT_OBJECT,
-            ObjectMethod::Delete => Operation::DELETE_OBJECT,
+            ObjectMethod::Get => OperationCode::GET_OBJECT,
+            ObjectMethod::Head => OperationCode::HEAD_OBJECT,
+            ObjectMethod::Put(_) => OperationCode::PUT_OBJECT,
+            ObjectMethod::Delete => OperationCode::DELETE_OBJECT,
         }
     }
 }
@@ -74,7 +74,7 @@ pub(super) struct PlainUpload {
 }
 
 /// A request for an object with nothing unusual about it; the signature is still to be checked.
-pub(super) struct Plain<'h> {
+pub(super) struct PlainRequest<'h> {
     pub(super) method: ObjectMethod,
     host: &'h str,
     path: &'h str,
@@ -83,19 +83,19 @@ pub(super) struct Plain<'h> {
     if_match: Option<&'h str>,
     pub(super) wants_checksum: bool,
     /// `None` where a part of it is missing.
-    pub(super) signature: Option<Signature<'h>>,
+    pub(super) signature: Option<RequestSignature<'h>>,
 }
 
 /// What says by whom a request is signed, and over what; still to be checked.
-pub(super) enum Signature<'h> {
-    Header(Stated<'h>),
+pub(super) enum RequestSignature<'h> {
+    Header(SignedHeaders<'h>),
     /// A presigned URL.
-    Query(Presigned<'h>),
+    Query(PresignedQuery<'h>),
 }
 
 /// What the headers of a signed request say.
 #[derive(Clone, Copy)]
-pub(super) struct Stated<'h> {
+pub(super) struct SignedHeaders<'h> {
     pub(super) authorization: &'h str,
     pub(super) amz_date: &'h str,
     pub(super) payload_hash: &'h str,
@@ -103,7 +103,7 @@ pub(super) struct Stated<'h> {
 
 /// The headers that matter, each there once at most.
 #[derive(Default)]
-struct Fields<'h> {
+struct PlainHeaders<'h> {
     host: Option<&'h str>,
     authorization: Option<&'h str>,
     amz_date: Option<&'h str>,
@@ -116,10 +116,10 @@ struct Fields<'h> {
     has_length: bool,
 }
 
-impl<'h> Fields<'h> {
+impl<'h> PlainHeaders<'h> {
     /// `None` where any other is there, or one twice.
-    fn read(head: &Head<'h>) -> Option<Self> {
-        let mut fields = Fields::default();
+    fn read(head: &RequestHead<'h>) -> Option<Self> {
+        let mut fields = PlainHeaders::default();
         let is_put = head.method == "PUT";
         for header in head.headers {
             let field = match header.name {
@@ -160,22 +160,22 @@ impl<'h> Fields<'h> {
         method: &str,
         path: &'h str,
         query: Option<&'h str>,
-    ) -> Option<Option<Signature<'h>>> {
-        let Fields { authorization, amz_date, payload_hash, .. } = *self;
+    ) -> Option<Option<RequestSignature<'h>>> {
+        let PlainHeaders { authorization, amz_date, payload_hash, .. } = *self;
         let Some(query) = query else {
             let signed = authorization.zip(amz_date).zip(payload_hash);
             return Some(signed.map(|((authorization, amz_date), payload_hash)| {
-                Signature::Header(Stated { authorization, amz_date, payload_hash })
+                RequestSignature::Header(SignedHeaders { authorization, amz_date, payload_hash })
             }));
         };
         let is_signed_twice = authorization.or(amz_date).or(payload_hash).is_some();
-        let presigned = Presigned::read(method, path, query).filter(|_| !is_signed_twice)?;
-        Some(Some(Signature::Query(presigned)))
+        let presigned = PresignedQuery::read(method, path, query).filter(|_| !is_signed_twice)?;
+        Some(Some(RequestSignature::Query(presigned)))
     }
 
     /// What is done with the object; `None` for anything else, and for content that is not in one piece, of a stated length.
-    fn method(&mut self, head: &Head<'h>) -> Option<ObjectMethod> {
-        let Framing::Length(bytes) = head.framing else { return None };
+    fn method(&mut self, head: &RequestHead<'h>) -> Option<ObjectMethod> {
+        let RequestFraming::Length(bytes) = head.framing else { return None };
         let is_without_content =
             bytes == 0 && self.payload_hash.is_none_or(|hash| hash == UNSIGNED_PAYLOAD || hash == EMPTY_HASH);
         match head.method {
@@ -196,9 +196,9 @@ impl<'h> Fields<'h> {
     }
 }
 
-impl<'h> Plain<'h> {
+impl<'h> PlainRequest<'h> {
     /// `None` for what is not plain.
-    pub(super) fn read(head: &Head<'h>) -> Option<Self> {
+    pub(super) fn read(head: &RequestHead<'h>) -> Option<Self> {
         let (path, query) = match head.target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
             None => (head.target, None),
@@ -206,7 +206,7 @@ impl<'h> Plain<'h> {
         if !METHODS.contains(&head.method) || !is_canonical(path) {
             return None;
         }
-        let mut fields = Fields::read(head)?;
+        let mut fields = PlainHeaders::read(head)?;
         let method = fields.method(head)?;
         let is_read = matches!(method, ObjectMethod::Get | ObjectMethod::Head);
         let is_usual = match fields.checksum_mode {
@@ -216,7 +216,7 @@ impl<'h> Plain<'h> {
         if !is_usual || (fields.range.is_some() && !is_read) {
             return None;
         }
-        Some(Plain {
+        Some(PlainRequest {
             method,
             host: fields.host?,
             path,
@@ -233,7 +233,7 @@ impl<'h> Plain<'h> {
     }
 
     /// The object; `None` where the names are not an object's.
-    pub(super) fn names(&self, domains: &Domains) -> Option<(Bucket, Key)> {
+    pub(super) fn names(&self, domains: &BucketDomains) -> Option<(Bucket, Key)> {
         let path = self.path.strip_prefix('/')?;
         let (bucket, key) = match domains.bucket_of(self.host) {
             Some(bucket) => (bucket, path),

@@ -5,12 +5,12 @@ use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use fordway_wire::date::parse_amz_date;
-use fordway_wire::sigv4::{Authorization, MAX_EXPIRES_S, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+use fordway_wire::sigv4::{AuthorizationHeader, MAX_EXPIRES_S, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
 use percent_encoding::percent_decode_str;
 
-use crate::Identity;
-use crate::http1::fast_lane::plain::Stated;
-use crate::http1::head::Head;
+use crate::AccessKeyPair;
+use crate::http1::fast_lane::plain::SignedHeaders;
+use crate::http1::head::RequestHead;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 
 /// Keys kept: one for each day and region that a valid signature was made for.
@@ -18,29 +18,29 @@ const KEYS_MAX: usize = 16;
 /// The most headers that may be signed.
 const SIGNED_MAX: usize = 24;
 
-pub(crate) struct Verifier {
-    identity: Identity,
-    keys: RwLock<Vec<Known>>,
+pub(crate) struct SignatureVerifier {
+    identity: AccessKeyPair,
+    keys: RwLock<Vec<DayKey>>,
 }
 
-struct Known {
+struct DayKey {
     day: String,
     region: String,
     key: SigningKey,
 }
 
-impl Verifier {
-    pub(crate) fn new(identity: Identity) -> Self {
-        Verifier { identity, keys: RwLock::new(Vec::new()) }
+impl SignatureVerifier {
+    pub(crate) fn new(identity: AccessKeyPair) -> Self {
+        SignatureVerifier { identity, keys: RwLock::new(Vec::new()) }
     }
 
     /// Whether the signature is right and the common way would find nothing else wrong with it either. That the content
     /// has the hash that is signed is for others to see.
     pub(super) fn has_signed(
         &self,
-        head: &Head<'_>,
-        stated: Stated<'_>,
-        authorization: &Authorization<'_>,
+        head: &RequestHead<'_>,
+        stated: SignedHeaders<'_>,
+        authorization: &AuthorizationHeader<'_>,
     ) -> bool {
         if !self.is_for_us(authorization) || !is_now(stated.amz_date, authorization.day) {
             return false;
@@ -62,8 +62,8 @@ impl Verifier {
         )
     }
 
-    /// As [`Verifier::has_signed`], of a presigned URL.
-    pub(super) fn has_presigned(&self, head: &Head<'_>, stated: &Presigned<'_>) -> bool {
+    /// As [`SignatureVerifier::has_signed`], of a presigned URL.
+    pub(super) fn has_presigned(&self, head: &RequestHead<'_>, stated: &PresignedQuery<'_>) -> bool {
         let Some(authorization) = stated.authorization() else { return false };
         if !self.is_for_us(&authorization) || !stated.is_valid_now(authorization.day) {
             return false;
@@ -82,7 +82,7 @@ impl Verifier {
         self.verifies(&authorization, stated.amz_date, &request)
     }
 
-    fn is_for_us(&self, authorization: &Authorization<'_>) -> bool {
+    fn is_for_us(&self, authorization: &AuthorizationHeader<'_>) -> bool {
         authorization.access_key == self.identity.access_key
             && authorization.service == "s3"
             && is_region(authorization.region)
@@ -90,11 +90,11 @@ impl Verifier {
 
     fn verifies(
         &self,
-        authorization: &Authorization<'_>,
+        authorization: &AuthorizationHeader<'_>,
         amz_date: &str,
         request: &SignedRequest<'_>,
     ) -> bool {
-        let Authorization { day, region, service, signature, .. } = *authorization;
+        let AuthorizationHeader { day, region, service, signature, .. } = *authorization;
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = keys.iter().find(|known| known.day == day && known.region == region) {
             return known.key.verifies(signature, amz_date, request);
@@ -107,7 +107,7 @@ impl Verifier {
             if keys.len() >= KEYS_MAX {
                 keys.clear();
             }
-            keys.push(Known { day: day.to_owned(), region: region.to_owned(), key });
+            keys.push(DayKey { day: day.to_owned(), region: region.to_owned(), key });
         }
         is_right
     }
@@ -126,7 +126,7 @@ const PARAMETERS: [&str; 7] = [
 const AT_SIGNATURE: usize = 4;
 
 /// What a presigned URL says, not yet checked.
-pub(super) struct Presigned<'h> {
+pub(super) struct PresignedQuery<'h> {
     path: &'h str,
     credential: Cow<'h, str>,
     signed_headers: Cow<'h, str>,
@@ -136,7 +136,7 @@ pub(super) struct Presigned<'h> {
     canonical_query: String,
 }
 
-impl<'h> Presigned<'h> {
+impl<'h> PresignedQuery<'h> {
     /// `None` where any other parameter is there, one is there twice or spelt in another way than the canonical one.
     pub(super) fn read(method: &str, path: &'h str, query: &'h str) -> Option<Self> {
         let mut found = [None; PARAMETERS.len()];
@@ -162,7 +162,7 @@ impl<'h> Presigned<'h> {
             let between = if canonical_query.is_empty() { "" } else { "&" };
             canonical_query.extend([between, name, "=", value]);
         }
-        let presigned = Presigned {
+        let presigned = PresignedQuery {
             path,
             credential: decoded(credential?)?,
             signed_headers: decoded(signed_headers?)?,
@@ -175,13 +175,20 @@ impl<'h> Presigned<'h> {
     }
 
     /// Who signs, and what; `None` for a credential that is none.
-    pub(super) fn authorization(&self) -> Option<Authorization<'_>> {
+    pub(super) fn authorization(&self) -> Option<AuthorizationHeader<'_>> {
         let mut scope = self.credential.split('/');
         let [access_key, day, region, service, end] =
             std::array::from_fn(|_| scope.next().unwrap_or_default());
         let is_whole = end == "aws4_request" && scope.next().is_none();
         let (signed_headers, signature) = (&*self.signed_headers, self.signature);
-        is_whole.then_some(Authorization { access_key, day, region, service, signed_headers, signature })
+        is_whole.then_some(AuthorizationHeader {
+            access_key,
+            day,
+            region,
+            service,
+            signed_headers,
+            signature,
+        })
     }
 
     /// Whether it was made on `day`, and holds by now and still.
@@ -234,7 +241,7 @@ fn is_now(amz_date: &str, day: &str) -> bool {
 /// The headers named, with their values; `None` unless they are in order, each is there once and
 /// plainly written, and `host` and all of Amazon's own are among them.
 fn signed_headers<'h, 'r>(
-    head: &Head<'h>,
+    head: &RequestHead<'h>,
     names: &'h str,
     room: &'r mut [(&'h str, &'h str); SIGNED_MAX],
 ) -> Option<&'r [(&'h str, &'h str)]> {
@@ -258,7 +265,7 @@ fn signed_headers<'h, 'r>(
 }
 
 /// The value of a header that is there once, in printable ASCII: of those there is one normal form.
-fn value_of<'h>(head: &Head<'h>, name: &str) -> Option<&'h str> {
+fn value_of<'h>(head: &RequestHead<'h>, name: &str) -> Option<&'h str> {
     let mut found = head.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
     let (header, another) = (found.next()?, found.next());
     let is_plain = another.is_none() && header.value.iter().all(|byte| (b' '..=b'~').contains(byte));

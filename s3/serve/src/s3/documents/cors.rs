@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use s3s::dto::{CORSConfiguration, CORSRule};
 
 use crate::s3::documents::{DocumentService, malformed, read, write};
-use crate::s3::error::{Failure, Outcome};
+use crate::s3::error::{Outcome, S3Failure};
 
 /// The most rules of a bucket (S3's limit).
 const MAX_RULES: usize = 100;
@@ -40,7 +40,7 @@ fn check(document: &[u8]) -> Outcome<Vec<u8>> {
 }
 
 fn check_rule(rule: &CORSRule) -> Outcome<()> {
-    let refused = |message: String| Err(Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message));
+    let refused = |message: String| Err(S3Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message));
     if rule.allowed_methods.is_empty() || rule.allowed_origins.is_empty() {
         return Err(malformed("a CORS rule names at least one method and one origin".to_owned()));
     }
@@ -60,18 +60,18 @@ fn check_rule(rule: &CORSRule) -> Outcome<()> {
 }
 
 /// What a browser asks.
-struct Asked<'r> {
+struct PreflightRequest<'r> {
     origin: &'r str,
     method: &'r str,
     /// In lower case.
     headers: Vec<String>,
 }
 
-impl<'r> Asked<'r> {
+impl<'r> PreflightRequest<'r> {
     /// What a request of a web page says; `None` for one that no page has sent.
     fn of_request(method: &'r Method, headers: &'r HeaderMap) -> Option<Self> {
         let origin = text(headers, header::ORIGIN)?;
-        Some(Asked { origin, method: method.as_str(), headers: Vec::new() })
+        Some(PreflightRequest { origin, method: method.as_str(), headers: Vec::new() })
     }
 
     /// What a preflight asks about; `None` where it says too little.
@@ -80,7 +80,7 @@ impl<'r> Asked<'r> {
         let method = text(headers, header::ACCESS_CONTROL_REQUEST_METHOD)?;
         let names = text(headers, header::ACCESS_CONTROL_REQUEST_HEADERS).unwrap_or_default();
         let names = names.split(',').map(|name| name.trim().to_ascii_lowercase());
-        Some(Asked { origin, method, headers: names.filter(|name| !name.is_empty()).collect() })
+        Some(PreflightRequest { origin, method, headers: names.filter(|name| !name.is_empty()).collect() })
     }
 
     /// The pattern of origins by which the rule allows this; `None` if it does not.
@@ -152,7 +152,7 @@ pub(crate) fn headers_for(
     method: &Method,
     headers: &HeaderMap,
 ) -> Option<HeaderMap> {
-    let asked = Asked::of_request(method, headers)?;
+    let asked = PreflightRequest::of_request(method, headers)?;
     let configuration = configuration(store, bucket).ok().flatten()?;
     asked.answer(&configuration)
 }
@@ -164,7 +164,7 @@ pub(crate) fn preflight(
     headers: &HeaderMap,
 ) -> Result<HeaderMap, (StatusCode, &'static str, String)> {
     let forbidden = |why: &str| (StatusCode::FORBIDDEN, "AccessForbidden", why.to_owned());
-    let asked = Asked::of_preflight(headers).ok_or_else(|| {
+    let asked = PreflightRequest::of_preflight(headers).ok_or_else(|| {
         let why = "OPTIONS is for browsers; say Origin and Access-Control-Request-Method";
         (StatusCode::BAD_REQUEST, "BadRequest", why.to_owned())
     })?;
@@ -178,7 +178,7 @@ pub(crate) fn preflight(
 
 fn configuration(store: &dyn Store, bucket: &str) -> Result<Option<CORSConfiguration>> {
     let document = store.document(&Bucket::new(bucket)?, &KIND)?;
-    let unreadable = |Failure(_)| Error::from(fordway_store::ErrorKind::Corrupt);
+    let unreadable = |S3Failure(_)| Error::from(fordway_store::ErrorKind::Corrupt);
     document.map(|document| read(&document).map_err(unreadable)).transpose()
 }
 
@@ -201,7 +201,7 @@ mod tests {
 
     fn answered(pairs: &[(&'static str, &str)]) -> Option<HeaderMap> {
         let configuration: CORSConfiguration = read(&check(RULES.as_bytes()).unwrap()).unwrap();
-        Asked::of_preflight(&asked(pairs)).unwrap().answer(&configuration)
+        PreflightRequest::of_preflight(&asked(pairs)).unwrap().answer(&configuration)
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
         }
         let foreign = ("access-control-request-headers", "x-amz-date, cookie");
         assert!(answered(&[("origin", "x"), ("access-control-request-method", "PUT"), foreign]).is_none());
-        assert!(Asked::of_preflight(&asked(&[("origin", "x")])).is_none());
+        assert!(PreflightRequest::of_preflight(&asked(&[("origin", "x")])).is_none());
     }
 
     #[test]

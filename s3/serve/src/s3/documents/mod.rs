@@ -13,7 +13,7 @@ use s3s::xml::{Deserialize, Deserializer, Serialize, Serializer};
 use s3s::{Body, S3Request, S3Response};
 
 use crate::s3::apart::change_apart;
-use crate::s3::error::{Failure, Outcome, unreadable_body};
+use crate::s3::error::{Outcome, S3Failure, unreadable_body};
 use crate::s3::look_up::look_up;
 use crate::users::User;
 
@@ -33,19 +33,19 @@ pub(super) struct DocumentService {
 const KINDS: [&DocumentService; 2] = [&cors::SERVICE, &tagging::SERVICE];
 
 /// What an operation does to a document.
-pub(super) enum Action {
+pub(super) enum DocumentAction {
     Get,
     Put,
     Delete,
 }
 
 /// The document that an operation is about, if it is about one.
-pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, Action)> {
+pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, DocumentAction)> {
     KINDS.into_iter().find_map(|service| {
         let action = match service.operations.iter().position(|operation| *operation == name)? {
-            0 => Action::Get,
-            1 => Action::Put,
-            _ => Action::Delete,
+            0 => DocumentAction::Get,
+            1 => DocumentAction::Put,
+            _ => DocumentAction::Delete,
         };
         Some((service, action))
     })
@@ -54,17 +54,17 @@ pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, Acti
 impl DocumentService {
     pub(super) async fn serve(
         &'static self,
-        action: Action,
+        action: DocumentAction,
         (user, bucket): (Arc<User>, String),
         mut request: S3Request<Body>,
     ) -> Outcome<S3Response<Body>> {
         let bucket = Bucket::new(bucket)?;
         match action {
-            Action::Get => {
+            DocumentAction::Get => {
                 let found = look_up(user, move |store| Ok(store.document(&bucket, &self.kind)?)).await?;
                 found.map(answer).ok_or_else(|| self.none())
             }
-            Action::Put => {
+            DocumentAction::Put => {
                 // Its size is limited already.
                 let sent = request.input.store_all_limited(usize::MAX).await;
                 let document = (self.check)(&sent.map_err(|error| unreadable_body(&*error))?)?;
@@ -74,7 +74,7 @@ impl DocumentService {
                 change_apart(user, put).await?;
                 Ok(S3Response::with_status(Body::empty(), self.put_status))
             }
-            Action::Delete => {
+            DocumentAction::Delete => {
                 let delete =
                     move |store: &dyn fordway_store::Store| Ok(store.delete_document(&bucket, &self.kind)?);
                 change_apart(user, delete).await?;
@@ -83,8 +83,8 @@ impl DocumentService {
         }
     }
 
-    fn none(&self) -> Failure {
-        Failure::new(self.missing.0, StatusCode::NOT_FOUND, self.missing.1)
+    fn none(&self) -> S3Failure {
+        S3Failure::new(self.missing.0, StatusCode::NOT_FOUND, self.missing.1)
     }
 }
 
@@ -111,6 +111,6 @@ fn write(value: &impl Serialize) -> Outcome<Vec<u8>> {
     Ok(document)
 }
 
-fn malformed(message: String) -> Failure {
-    Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
+fn malformed(message: String) -> S3Failure {
+    S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }

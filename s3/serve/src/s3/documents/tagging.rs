@@ -36,7 +36,7 @@ fn check(document: &[u8]) -> Outcome<Vec<u8>> {
     write(&tagging)
 }
 
-fn refused(why: String) -> crate::s3::error::Failure {
+fn refused(why: String) -> crate::s3::error::S3Failure {
     Error::new(ErrorKind::InvalidTag, why).into()
 }
 

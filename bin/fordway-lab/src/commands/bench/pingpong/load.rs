@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_http::Response;
+use fordway_http::HttpResponse;
 use fordway_load::pingpong::RETRIES;
-use fordway_measure::{Connections, Shuffle, bytes_text};
+use fordway_measure::{SeededRandom, TcpConnections, bytes_text};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::rest::{Answer, Channel, Failure, Traffic};
+use fordway_workload::rest::{CompletedRequest, LoadFailure, NetworkTraffic, RequestChannel};
 
 use crate::args::{PingpongBenchArgs, PolicyArg, ScaleArg};
-use crate::commands::pingpong::Caller;
+use crate::commands::pingpong::MessageClient;
 
 /// One combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Point {
+pub(super) struct PingpongCombination {
     pub(super) policy: PolicyArg,
     pub(super) concurrency: u16,
     /// Processors for each side; `None` for all.
@@ -27,7 +27,7 @@ pub(super) struct Point {
     pub(super) tcp_rmem_bytes: Option<u64>,
 }
 
-impl Point {
+impl PingpongCombination {
     /// How tables call it; what is not varied and not asked for is left out, but never the connections.
     pub(super) fn label(&self) -> String {
         let policy = match self.policy {
@@ -49,7 +49,7 @@ pub(super) fn windows(args: &PingpongBenchArgs) -> Vec<Option<u64>> {
 }
 
 /// All combinations. Errors: `InvalidArgument` for what cannot be.
-pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Point>> {
+pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<PingpongCombination>> {
     let refused = |detail: String| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if let Some(too_many) = args.cores.iter().find(|wanted| usize::from(**wanted) > cores) {
         return refused(format!("--cores {too_many} is more than the {cores} that there are"));
@@ -66,7 +66,7 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Point
         for &cores in &cores {
             for &concurrency in &args.concurrency {
                 for &policy in &args.connection_policy {
-                    points.push(Point { policy, concurrency, cores, window, tcp_rmem_bytes });
+                    points.push(PingpongCombination { policy, concurrency, cores, window, tcp_rmem_bytes });
                 }
             }
         }
@@ -79,7 +79,7 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Point
 
 /// From where sizes are drawn, and how many of them in a round.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Range {
+pub(super) struct SizeRange {
     min_bytes: u64,
     max_bytes: u64,
     scale: ScaleArg,
@@ -87,7 +87,7 @@ pub(super) struct Range {
     repetitions: u64,
 }
 
-impl Range {
+impl SizeRange {
     /// Errors: `InvalidArgument` for a range that is none.
     pub(super) fn new(args: &PingpongBenchArgs) -> Result<Self> {
         if args.min > args.max {
@@ -99,7 +99,7 @@ impl Range {
             Some(share) => (share * all as f64 / f64::from(args.rounds)).ceil().max(1.0) as u64,
             None => u64::from(args.points),
         };
-        Ok(Range {
+        Ok(SizeRange {
             min_bytes: args.min,
             max_bytes: args.max,
             scale: args.scale,
@@ -111,7 +111,7 @@ impl Range {
     /// The messages of a block in random order: the range is cut into as many equal parts as there are points, and
     /// from each one size is drawn. Equal seeds draw the same.
     pub(super) fn draw(&self, seed: u64) -> Vec<u64> {
-        let mut random = Shuffle::new(seed);
+        let mut random = SeededRandom::new(seed);
         let mut all = Vec::with_capacity((self.points * self.repetitions) as usize);
         for part in 0..self.points {
             // 2^24 steps within a part are finer than any size.
@@ -140,14 +140,14 @@ const REASON_BYTES_MAX: usize = 500;
 
 /// The sizes of a block, of which each thread takes the next, over and over.
 #[derive(Debug)]
-pub(super) struct Sizes {
+pub(super) struct BlockSizes {
     all: Vec<u64>,
     next: AtomicUsize,
 }
 
-impl Sizes {
+impl BlockSizes {
     pub(super) fn new(all: Vec<u64>) -> Self {
-        Sizes { all, next: AtomicUsize::new(0) }
+        BlockSizes { all, next: AtomicUsize::new(0) }
     }
 
     /// How many messages are all of them.
@@ -161,9 +161,9 @@ impl Sizes {
 }
 
 /// One thread's way to ping.
-pub(super) struct Siege {
-    caller: Caller,
-    sizes: Arc<Sizes>,
+pub(super) struct PingChannel {
+    caller: MessageClient,
+    sizes: Arc<BlockSizes>,
     keep: bool,
     room: Vec<u8>,
     is_due: bool,
@@ -171,27 +171,27 @@ pub(super) struct Siege {
 }
 
 /// What a message came to.
-struct Received {
+struct ReceivedMessage {
     first_byte: Instant,
     retries: u32,
     /// The reason where it is no success.
-    failure: Option<Failure>,
+    failure: Option<LoadFailure>,
 }
 
-impl Siege {
-    pub(super) fn new(address: &str, sizes: Arc<Sizes>, keep: bool, timeout: Duration) -> Result<Self> {
-        let caller = Caller::new(&format!("http://{address}"), "ping", timeout)?;
-        Ok(Siege { caller, sizes, keep, room: Vec::new(), is_due: false, connections: 0 })
+impl PingChannel {
+    pub(super) fn new(address: &str, sizes: Arc<BlockSizes>, keep: bool, timeout: Duration) -> Result<Self> {
+        let caller = MessageClient::new(&format!("http://{address}"), "ping", timeout)?;
+        Ok(PingChannel { caller, sizes, keep, room: Vec::new(), is_due: false, connections: 0 })
     }
 
-    fn receive(&mut self, bytes: u64) -> Result<Received> {
+    fn receive(&mut self, bytes: u64) -> Result<ReceivedMessage> {
         let mut response = self.caller.ask(bytes, self.keep).map_err(|failure| failure.error)?;
         let first_byte = Instant::now();
         self.connections += u64::from(response.is_first());
         let retries = response.header(RETRIES).and_then(|text| text.parse().ok()).unwrap_or_default();
         if response.status() != 200 {
             let failure = refused(&mut response);
-            return Ok(Received { first_byte, retries, failure: Some(failure) });
+            return Ok(ReceivedMessage { first_byte, retries, failure: Some(failure) });
         }
         if response.body_bytes() != Some(bytes) {
             let detail = format!("the answer says it has {:?} bytes, not {bytes}", response.body_bytes());
@@ -200,19 +200,19 @@ impl Siege {
         let room = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.room.resize(room.max(self.room.len()), 0);
         response.read_into(&mut self.room[..room])?;
-        Ok(Received { first_byte, retries, failure: None })
+        Ok(ReceivedMessage { first_byte, retries, failure: None })
     }
 }
 
 /// What ping said to a message that it has not.
-fn refused(response: &mut Response) -> Failure {
+fn refused(response: &mut HttpResponse) -> LoadFailure {
     let kind = format!("status {}", response.status());
     let said = response.read_rest(REASON_BYTES_MAX).unwrap_or_default();
     let said = String::from_utf8_lossy(&said).trim().to_owned();
-    Failure { detail: if said.is_empty() { kind.clone() } else { said }, kind: kind.into() }
+    LoadFailure { detail: if said.is_empty() { kind.clone() } else { said }, kind: kind.into() }
 }
 
-impl Channel for Siege {
+impl RequestChannel for PingChannel {
     fn slots(&self) -> usize {
         1
     }
@@ -222,7 +222,7 @@ impl Channel for Siege {
     }
 
     /// Does the whole exchange: nothing else is under way in this thread.
-    fn wait(&mut self, _limit: Duration, answers: &mut Vec<Answer>) -> Result<()> {
+    fn wait(&mut self, _limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()> {
         if !std::mem::take(&mut self.is_due) {
             return Ok(());
         }
@@ -231,22 +231,30 @@ impl Channel for Siege {
         let received = self.receive(bytes);
         let ended = Instant::now();
         let (first_byte, retries, failure) = match received {
-            Ok(Received { first_byte, retries, failure }) => (Some(first_byte), retries, failure),
+            Ok(ReceivedMessage { first_byte, retries, failure }) => (Some(first_byte), retries, failure),
             Err(error) => {
-                let failure = Failure { kind: error.kind().name().into(), detail: error.to_string() };
+                let failure = LoadFailure { kind: error.kind().name().into(), detail: error.to_string() };
                 (None, 0, Some(failure))
             }
         };
         // A failure keeps the size that was asked for: what fails is of interest by size, too.
-        answers.push(Answer { slot: 0, started, first_byte, ended, body_bytes: bytes, retries, failure });
+        answers.push(CompletedRequest {
+            slot: 0,
+            started,
+            first_byte,
+            ended,
+            body_bytes: bytes,
+            retries,
+            failure,
+        });
         Ok(())
     }
 
-    fn traffic(&self) -> Traffic {
-        Traffic { connections: self.connections, ..Traffic::default() }
+    fn traffic(&self) -> NetworkTraffic {
+        NetworkTraffic { connections: self.connections, ..NetworkTraffic::default() }
     }
 
-    fn connections(&self) -> Option<Connections> {
+    fn connections(&self) -> Option<TcpConnections> {
         None
     }
 }
@@ -255,8 +263,8 @@ impl Channel for Siege {
 mod tests {
     use super::*;
 
-    fn range(min_bytes: u64, max_bytes: u64, scale: ScaleArg) -> Range {
-        Range { min_bytes, max_bytes, scale, points: 1000, repetitions: 2 }
+    fn range(min_bytes: u64, max_bytes: u64, scale: ScaleArg) -> SizeRange {
+        SizeRange { min_bytes, max_bytes, scale, points: 1000, repetitions: 2 }
     }
 
     #[test]

@@ -7,19 +7,23 @@ mod setups;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fordway_command::{Context, Exit};
-use fordway_measure::{Clock, Machine, Records, Run, SCHEMA, SCHEMA_VERSION, Shuffle, load_table};
-use fordway_netlab::setup::{Running, Setup, Side};
+use fordway_command::{CommandContext, CommandExit};
+use fordway_measure::{
+    Machine, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, load_table,
+};
+use fordway_netlab::setup::{NetworkSetup, RunningSetup, SetupSide};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::rest::{self, Arrivals, Block, LaneBlocks, Place, Plan, Settings};
+use fordway_workload::rest::{
+    self, ArrivalProcess, BlockPosition, LaneBlocks, LoadBlock, LoadPlan, RowSettings,
+};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use self::load::{Point, Range, Siege, Sizes, points};
-use self::setups::{Lane, wire};
+use self::load::{BlockSizes, PingChannel, PingpongCombination, SizeRange, points};
+use self::setups::{MeasuredSetup, wire};
 use crate::args::{PingpongBenchArgs, PolicyArg, ScaleArg};
 
-pub(super) fn run(args: &PingpongBenchArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     if args.list {
         return list(context);
     }
@@ -27,22 +31,22 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &Context) -> Result<Exit> {
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let cores = fordway_sys::usable_cores();
-    let (points, range) = (points(args, cores.len())?, Range::new(args)?);
+    let (points, range) = (points(args, cores.len())?, SizeRange::new(args)?);
     let setups = setups::chosen(args)?;
     check_pong(args, &setups)?;
     context.output.start_steps();
     let lanes = setups::bring_up(args, setups, context)?;
-    let task = Task { args, points: &points, range, seed, cores };
+    let task = PingpongTask { args, points: &points, range, seed, cores };
     let measured = task.measure(&lanes, context);
     context.output.end_progress();
-    let facts = Facts { args, points: &points, range, seed, machine, started };
+    let facts = RunFacts { args, points: &points, range, seed, machine, started };
     let outcome = measured.and_then(|measured| facts.report(&lanes, measured, context));
     setups::take_down(lanes);
     outcome
 }
 
 /// A pong of the user's is asked from the network of this machine only.
-fn check_pong(args: &PingpongBenchArgs, setups: &[Setup]) -> Result<()> {
+fn check_pong(args: &PingpongBenchArgs, setups: &[NetworkSetup]) -> Result<()> {
     let is_alone = setups.iter().all(|setup| setup.name == "loopback");
     match args.pong.is_some() && !is_alone {
         false => Ok(()),
@@ -56,7 +60,7 @@ fn check_pong(args: &PingpongBenchArgs, setups: &[Setup]) -> Result<()> {
 
 /// A set-up in the list of those that are built in.
 #[derive(Serialize)]
-struct Listed {
+struct SetupEntry {
     name: String,
     description: String,
     /// Programs that are missing, each with its package.
@@ -67,7 +71,7 @@ struct Listed {
     emulated: bool,
 }
 
-impl std::fmt::Display for Listed {
+impl std::fmt::Display for SetupEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:<18}{}", self.name, self.description)?;
         if self.emulated {
@@ -83,35 +87,35 @@ impl std::fmt::Display for Listed {
     }
 }
 
-fn list(context: &Context) -> Result<Exit> {
-    for setup in Setup::all()? {
+fn list(context: &CommandContext) -> Result<CommandExit> {
+    for setup in NetworkSetup::all()? {
         let missing =
             setup.missing().iter().map(|need| format!("{} of {}", need.program, need.package)).collect();
         let unset = setup.variables.iter().filter(|(_, value)| value.is_empty());
         let unset = unset.map(|(word, _)| word.clone()).collect();
         let emulated = setup.emulates();
-        let Setup { name, description, .. } = setup;
-        context.output.record(&Listed { name, description, missing, unset, emulated })?;
+        let NetworkSetup { name, description, .. } = setup;
+        context.output.record(&SetupEntry { name, description, missing, unset, emulated })?;
     }
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// What is measured.
-struct Task<'a> {
+struct PingpongTask<'a> {
     args: &'a PingpongBenchArgs,
-    points: &'a [Point],
-    range: Range,
+    points: &'a [PingpongCombination],
+    range: SizeRange,
     seed: u64,
     /// The processors that there are.
     cores: Vec<usize>,
 }
 
-impl Task<'_> {
+impl PingpongTask<'_> {
     /// Measures all combinations in each round, in random order, and for each of them all set-ups, likewise.
-    fn measure(&self, lanes: &[Lane], context: &Context) -> Result<Measured> {
-        let clock = Clock::start();
-        let mut measured = Measured::new(self.points.len(), lanes.len());
-        let mut random = Shuffle::new(self.seed);
+    fn measure(&self, lanes: &[MeasuredSetup], context: &CommandContext) -> Result<SetupBlocks> {
+        let clock = RunClock::start();
+        let mut measured = SetupBlocks::new(self.points.len(), lanes.len());
+        let mut random = SeededRandom::new(self.seed);
         let up: Vec<usize> = (0..lanes.len()).filter(|lane| lanes[*lane].running.is_ok()).collect();
         let total = self.args.rounds as u64 * (self.points.len() * up.len()) as u64;
         let (mut number, mut done) = (0, 0);
@@ -128,7 +132,7 @@ impl Task<'_> {
                     context.output.steps(done, total, doing);
                     let Ok(running) = &lanes[lane].running else { continue };
                     let running = &running[self.points[phase].window];
-                    let place = Place { lane: lane as u8, phase: phase as u8, round, block: number };
+                    let place = BlockPosition { lane: lane as u8, phase: phase as u8, round, block: number };
                     measured.add(
                         phase,
                         lane,
@@ -144,19 +148,20 @@ impl Task<'_> {
 
     fn block(
         &self,
-        running: &Running,
-        point: &Point,
-        place: Place,
-        clock: Clock,
-        context: &Context,
-    ) -> Result<Block> {
+        running: &RunningSetup,
+        point: &PingpongCombination,
+        place: BlockPosition,
+        clock: RunClock,
+        context: &CommandContext,
+    ) -> Result<LoadBlock> {
         if !self.args.cores.is_empty() {
             self.pin(running, point)?;
         }
         // The same messages for all set-ups.
-        let sizes = Arc::new(Sizes::new(self.range.draw(self.seed.wrapping_add(1 + u64::from(place.block)))));
-        let plan = Plan {
-            arrivals: Arrivals::Closed,
+        let sizes =
+            Arc::new(BlockSizes::new(self.range.draw(self.seed.wrapping_add(1 + u64::from(place.block)))));
+        let plan = LoadPlan {
+            arrivals: ArrivalProcess::Closed,
             duration: self.args.timeout,
             requests: Some(sizes.len() as u64),
             warm_up: self.args.warm_up,
@@ -168,51 +173,56 @@ impl Task<'_> {
             keep_operations: true,
         };
         let keep = point.policy == PolicyArg::Kept;
-        let connect = |_| -> Result<Box<dyn rest::Channel>> {
+        let connect = |_| -> Result<Box<dyn rest::RequestChannel>> {
             if let Some(network) = running.ping_network() {
                 network.enter()?;
             }
-            let siege = Siege::new(&running.ping_address, Arc::clone(&sizes), keep, self.args.timeout)?;
+            let siege = PingChannel::new(&running.ping_address, Arc::clone(&sizes), keep, self.args.timeout)?;
             Ok(Box::new(siege))
         };
         rest::run_block(&plan, place, clock, &connect, context.interrupt.flag(), &mut |_| ())
     }
 
     /// Ping on the first processors, pong on the last; where there are too few for both, they share.
-    fn pin(&self, running: &Running, point: &Point) -> Result<()> {
+    fn pin(&self, running: &RunningSetup, point: &PingpongCombination) -> Result<()> {
         let count = point.cores.map_or(self.cores.len(), usize::from);
         let split = self.cores.len() - count;
-        running.pin(Side::Ping, &self.cores[..count])?;
-        running.pin(Side::Pong, &self.cores[split..])
+        running.pin(SetupSide::Ping, &self.cores[..count])?;
+        running.pin(SetupSide::Pong, &self.cores[split..])
     }
 }
 
 /// The blocks of each combination and set-up.
-struct Measured(Vec<Vec<Vec<Block>>>);
+struct SetupBlocks(Vec<Vec<Vec<LoadBlock>>>);
 
-impl Measured {
+impl SetupBlocks {
     fn new(points: usize, lanes: usize) -> Self {
-        Measured((0..points).map(|_| (0..lanes).map(|_| Vec::new()).collect()).collect())
+        SetupBlocks((0..points).map(|_| (0..lanes).map(|_| Vec::new()).collect()).collect())
     }
 
-    fn add(&mut self, point: usize, lane: usize, block: Block) {
+    fn add(&mut self, point: usize, lane: usize, block: LoadBlock) {
         self.0[point][lane].push(block);
     }
 }
 
 /// What is known of a run besides what was measured.
-struct Facts<'a> {
+struct RunFacts<'a> {
     args: &'a PingpongBenchArgs,
-    points: &'a [Point],
-    range: Range,
+    points: &'a [PingpongCombination],
+    range: SizeRange,
     seed: u64,
     machine: Machine,
     started: (jiff::Timestamp, Instant),
 }
 
-impl Facts<'_> {
+impl RunFacts<'_> {
     /// Prints the table, and writes the run where that was asked for.
-    fn report(self, lanes: &[Lane], measured: Measured, context: &Context) -> Result<Exit> {
+    fn report(
+        self,
+        lanes: &[MeasuredSetup],
+        measured: SetupBlocks,
+        context: &CommandContext,
+    ) -> Result<CommandExit> {
         let args = self.args;
         let (run, records) = self.run(lanes, measured);
         for summary in &run.summaries {
@@ -234,7 +244,7 @@ impl Facts<'_> {
         Ok(exit(args, lanes, &run))
     }
 
-    fn run(self, lanes: &[Lane], measured: Measured) -> (Run, Records) {
+    fn run(self, lanes: &[MeasuredSetup], measured: SetupBlocks) -> (RunDocument, RunRecords) {
         let (mut summaries, mut warnings, mut rows) = (Vec::new(), Vec::new(), Vec::new());
         for (point, of_point) in self.points.iter().zip(measured.0) {
             let all: Vec<LaneBlocks> =
@@ -254,11 +264,11 @@ impl Facts<'_> {
         for lane in lanes {
             warnings.extend(remark(lane));
         }
-        let lane = |lane: &Lane| fordway_measure::Lane {
+        let lane = |lane: &MeasuredSetup| fordway_measure::MeasuredLane {
             name: lane.label(),
             description: lane.setup.description.clone(),
         };
-        let run = Run {
+        let run = RunDocument {
             schema: SCHEMA.into(),
             schema_version: SCHEMA_VERSION,
             fordway_version: env!("CARGO_PKG_VERSION").into(),
@@ -269,7 +279,7 @@ impl Facts<'_> {
             parameters: self.parameters(lanes),
             machine: self.machine,
             lanes: lanes.iter().map(lane).collect(),
-            phases: self.points.iter().map(Point::label).collect(),
+            phases: self.points.iter().map(PingpongCombination::label).collect(),
             summaries,
             scores: Vec::new(),
             warnings,
@@ -277,11 +287,11 @@ impl Facts<'_> {
         (run, rest::records(rows))
     }
 
-    fn row(&self, point: &Point, lane: &Lane, blocks: Vec<Block>) -> LaneBlocks {
-        let settings = Settings {
+    fn row(&self, point: &PingpongCombination, lane: &MeasuredSetup, blocks: Vec<LoadBlock>) -> LaneBlocks {
+        let settings = RowSettings {
             lane: lane.label(),
             phase: point.label(),
-            arrivals: Arrivals::Closed,
+            arrivals: ArrivalProcess::Closed,
             uploads: false,
             connections: u64::from(point.concurrency),
             streams: 1,
@@ -291,11 +301,11 @@ impl Facts<'_> {
         LaneBlocks { settings, blocks }
     }
 
-    fn parameters(&self, lanes: &[Lane]) -> Map<String, Value> {
+    fn parameters(&self, lanes: &[MeasuredSetup]) -> Map<String, Value> {
         let args = self.args;
         let all = args.max - args.min + 1;
         let drawn = self.range.points * u64::from(args.rounds);
-        let phase = |point: &Point| {
+        let phase = |point: &PingpongCombination| {
             json!({
                 "phase": point.label(),
                 "connections": format!("{:?}", point.policy),
@@ -330,7 +340,7 @@ impl Facts<'_> {
 }
 
 /// What is to be known before a set-up's figures are believed.
-fn remark(lane: &Lane) -> Option<String> {
+fn remark(lane: &MeasuredSetup) -> Option<String> {
     let label = lane.label();
     match lane.problem() {
         Some(why) => Some(format!("{label} was not measured: {why}")),
@@ -342,7 +352,7 @@ fn remark(lane: &Lane) -> Option<String> {
 }
 
 /// What a set-up was like, or why it was not.
-fn described(lane: &Lane) -> Value {
+fn described(lane: &MeasuredSetup) -> Value {
     let settings = lane.running.as_ref().map(|all| all.iter().map(|one| one.settings()).collect::<Vec<_>>());
     json!({
         "name": lane.label(),
@@ -354,13 +364,13 @@ fn described(lane: &Lane) -> Value {
 }
 
 /// A set-up that was named and is not there is a failure; one of the usual ones is not.
-fn exit(args: &PingpongBenchArgs, lanes: &[Lane], run: &Run) -> Exit {
+fn exit(args: &PingpongBenchArgs, lanes: &[MeasuredSetup], run: &RunDocument) -> CommandExit {
     let nothing_succeeded = !run.summaries.iter().any(|summary| summary.operations > 0);
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);
     let is_missing = !args.setup.is_empty() && lanes.iter().any(|lane| lane.running.is_err());
     match (nothing_succeeded, failed || is_missing) {
-        (true, _) => Exit::Unavailable,
-        (false, true) => Exit::Failure,
-        (false, false) => Exit::Ok,
+        (true, _) => CommandExit::Unavailable,
+        (false, true) => CommandExit::Failure,
+        (false, false) => CommandExit::Ok,
     }
 }

@@ -2,26 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-use fordway_command::Context;
-use fordway_netlab::setup::{Ground, Programs, Running, Setup, Wire};
+use fordway_command::CommandContext;
+use fordway_netlab::setup::{NetworkSetup, RunningSetup, SetupGround, SetupPrograms, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::load::windows;
 use crate::args::PingpongBenchArgs;
-use crate::commands::pingpong::Caller;
+use crate::commands::pingpong::MessageClient;
 
 /// Where pong and ping listen. On a machine others may be there: `--set port=` says another.
 const PORTS: (u16, u16) = (18_080, 18_081);
 
 /// A set-up of the run: up, once for each window, or the reason why not.
-pub(super) struct Lane {
-    pub(super) setup: Setup,
-    pub(super) running: Result<Vec<Running>>,
+pub(super) struct MeasuredSetup {
+    pub(super) setup: NetworkSetup,
+    pub(super) running: Result<Vec<RunningSetup>>,
     /// How long it took until it was up, or given up.
     pub(super) started_in: Duration,
 }
 
-impl Lane {
+impl MeasuredSetup {
     /// What tables call it.
     pub(super) fn label(&self) -> String {
         self.setup.label()
@@ -34,10 +34,10 @@ impl Lane {
 }
 
 /// Which set-ups are asked for. Errors: `InvalidArgument` for names that are none.
-pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<Setup>> {
+pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<NetworkSetup>> {
     let mut setups = match args.setup.is_empty() {
-        true => Setup::all()?.into_iter().filter(Setup::is_usual).collect(),
-        false => args.setup.iter().map(|name| Setup::load(name)).collect::<Result<Vec<_>>>()?,
+        true => NetworkSetup::all()?.into_iter().filter(NetworkSetup::is_usual).collect(),
+        false => args.setup.iter().map(|name| NetworkSetup::load(name)).collect::<Result<Vec<_>>>()?,
     };
     for (at, setup) in setups.iter().enumerate() {
         if setups[..at].iter().any(|other| other.name == setup.name) {
@@ -59,8 +59,8 @@ pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<Setup>> {
 }
 
 /// Gives each of the set-ups that share the network of this machine ports of its own: the next two.
-fn spread_ports(setups: &mut [Setup]) -> Result<()> {
-    let sharing = setups.iter_mut().filter(|setup| setup.on == Ground::Machine);
+fn spread_ports(setups: &mut [NetworkSetup]) -> Result<()> {
+    let sharing = setups.iter_mut().filter(|setup| setup.on == SetupGround::Machine);
     for (number, setup) in sharing.enumerate() {
         for (word, usual) in [("port", PORTS.0), ("ping-port", PORTS.1)] {
             let first = port(setup, word, usual)?;
@@ -80,7 +80,11 @@ fn setups_word(word: &str) -> bool {
 }
 
 /// Brings all up, one after the other. Errors: only a request to stop; what fails is told of its lane.
-pub(super) fn bring_up(args: &PingpongBenchArgs, setups: Vec<Setup>, context: &Context) -> Result<Vec<Lane>> {
+pub(super) fn bring_up(
+    args: &PingpongBenchArgs,
+    setups: Vec<NetworkSetup>,
+    context: &CommandContext,
+) -> Result<Vec<MeasuredSetup>> {
     let total = setups.len() as u64;
     let mut lanes = Vec::new();
     for (done, setup) in setups.into_iter().enumerate() {
@@ -92,17 +96,21 @@ pub(super) fn bring_up(args: &PingpongBenchArgs, setups: Vec<Setup>, context: &C
         if let Err(error) = &running {
             context.output.note(&format!("{} is left out: {error}", setup.label()));
         }
-        lanes.push(Lane { setup, running, started_in });
+        lanes.push(MeasuredSetup { setup, running, started_in });
     }
     Ok(lanes)
 }
 
 /// Once for each window, because connections that are there keep the window that they began with.
-fn bring_up_one(args: &PingpongBenchArgs, setup: &Setup, context: &Context) -> Result<Vec<Running>> {
+fn bring_up_one(
+    args: &PingpongBenchArgs,
+    setup: &NetworkSetup,
+    context: &CommandContext,
+) -> Result<Vec<RunningSetup>> {
     let programs = programs(args, setup)?;
     let stop = || context.interrupt.is_raised();
     let one = |window| {
-        let running = Running::start(setup, &wire(args, window), &programs, &stop)?;
+        let running = RunningSetup::start(setup, &wire(args, window), &programs, &stop)?;
         check_cores(&running, args)?;
         check(&running, args, &stop)?;
         Ok(running)
@@ -111,8 +119,8 @@ fn bring_up_one(args: &PingpongBenchArgs, setup: &Setup, context: &Context) -> R
 }
 
 /// What is between the two, as the options say.
-pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> Wire {
-    Wire {
+pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> WireSettings {
+    WireSettings {
         rate_bits_per_s: args.link.rate,
         rtt: args.link.rtt.unwrap_or_default(),
         loss: args.link.loss.unwrap_or_default(),
@@ -124,13 +132,13 @@ pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> Wir
     }
 }
 
-fn programs(args: &PingpongBenchArgs, setup: &Setup) -> Result<Programs> {
+fn programs(args: &PingpongBenchArgs, setup: &NetworkSetup) -> Result<SetupPrograms> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
     // A pong of the user's may be asked by a URL with {size}, which is ping's to fill.
     let words =
         [("bind", setup.bind().to_owned()), ("size", "{size}".to_owned()), ("workers", workers(args))];
-    Ok(Programs {
+    Ok(SetupPrograms {
         fordway,
         pong: end("pong", "port"),
         ping: ping(args),
@@ -164,7 +172,7 @@ fn ping(args: &PingpongBenchArgs) -> Vec<String> {
 }
 
 /// The port that `word` of a set-up stands for. Errors: `InvalidArgument` for what is none.
-fn port(setup: &Setup, word: &str, usual: u16) -> Result<u16> {
+fn port(setup: &NetworkSetup, word: &str, usual: u16) -> Result<u16> {
     let said = setup.variables.get(word).map(|text| text.parse::<u16>());
     said.unwrap_or(Ok(usual)).map_err(|error| {
         Error::new(ErrorKind::InvalidArgument, format!("{word} is no port")).caused_by(error)
@@ -172,7 +180,7 @@ fn port(setup: &Setup, word: &str, usual: u16) -> Result<u16> {
 }
 
 /// Errors: `NotImplemented` where pong is to be kept on processors, and is no process of this set-up.
-fn check_cores(running: &Running, args: &PingpongBenchArgs) -> Result<()> {
+fn check_cores(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
     match args.cores.is_empty() || (running.pong_id().is_some() && args.pong.is_none()) {
         true => Ok(()),
         false => {
@@ -188,7 +196,7 @@ const FIRST_WITHIN: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Asks for one message until it comes, so that a ping that has no pong is told before anything is measured.
-fn check(running: &Running, args: &PingpongBenchArgs, stop: &dyn Fn() -> bool) -> Result<()> {
+fn check(running: &RunningSetup, args: &PingpongBenchArgs, stop: &dyn Fn() -> bool) -> Result<()> {
     let since = Instant::now();
     loop {
         match check_once(running, args) {
@@ -198,9 +206,9 @@ fn check(running: &Running, args: &PingpongBenchArgs, stop: &dyn Fn() -> bool) -
     }
 }
 
-fn check_once(running: &Running, args: &PingpongBenchArgs) -> Result<()> {
+fn check_once(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
     let ask = || {
-        let caller = Caller::new(&format!("http://{}", running.ping_address), "ping", args.timeout)?;
+        let caller = MessageClient::new(&format!("http://{}", running.ping_address), "ping", args.timeout)?;
         let mut response = caller.ask(args.min, false).map_err(|failure| failure.error)?;
         let status = response.status();
         let said = response.read_document()?;
@@ -214,7 +222,7 @@ fn check_once(running: &Running, args: &PingpongBenchArgs) -> Result<()> {
 }
 
 /// Takes all down at once: each may wait for programs to end.
-pub(super) fn take_down(lanes: Vec<Lane>) {
+pub(super) fn take_down(lanes: Vec<MeasuredSetup>) {
     std::thread::scope(|scope| {
         for running in lanes.into_iter().filter_map(|lane| lane.running.ok()).flatten() {
             scope.spawn(move || drop(running));

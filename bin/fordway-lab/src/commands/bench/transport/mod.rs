@@ -10,22 +10,23 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use fordway_command::{Context, Exit, file_error};
-use fordway_measure::{Lane, Machine, Run, transfer_table};
+use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_measure::{Machine, MeasuredLane, RunDocument, transfer_table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Objects as _, PutOptions, Result, Store};
-use fordway_workload::summary::Header;
+use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
-    Linked, Objects, Outcome, Plan, Progress, TcpLink, Transport, describe, follow, message_of, run as drive,
+    LinkTransport, MessageTransport, ObjectTransport, TcpLink, TransportOutcome, TransportPlan,
+    TransportProgress, describe, follow, message_of, run as drive,
 };
 use tempfile::TempDir;
 
-use self::process::{Door, Nginx, Program};
+use self::process::{CallbackListener, ChildProgram, NginxServer};
 use crate::args::{TransportArg, TransportArgs};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
 
-pub(super) fn run(args: &TransportArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some(address) = args.follow {
         return follow_at(address);
     }
@@ -34,7 +35,7 @@ pub(super) fn run(args: &TransportArgs, context: &Context) -> Result<Exit> {
     let root = args.root.clone().unwrap_or_else(std::env::temp_dir);
     // Looked at before the work, which would show in the load average.
     let machine = Machine::observe(&[("root", &root)]);
-    let mut transports = Transports::open(args, &plan, &root)?;
+    let mut transports = TransportSet::open(args, &plan, &root)?;
     let outcome = measure(&plan, &mut transports, context);
     let (lanes, missing) = (transports.descriptions(), transports.missing.clone());
     let closed = transports.close();
@@ -42,7 +43,7 @@ pub(super) fn run(args: &TransportArgs, context: &Context) -> Result<Exit> {
     context.interrupt.check()?;
     let outcome = outcome?;
     closed?;
-    let header = Header {
+    let header = RunHeader {
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),
@@ -56,14 +57,18 @@ pub(super) fn run(args: &TransportArgs, context: &Context) -> Result<Exit> {
 }
 
 /// The other side of a bare TCP connection, in a process of its own so that its CPU time is its own too.
-fn follow_at(address: SocketAddr) -> Result<Exit> {
+fn follow_at(address: SocketAddr) -> Result<CommandExit> {
     follow(&mut TcpLink::connect(address)?)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn measure(plan: &Plan, transports: &mut Transports, context: &Context) -> Result<Outcome> {
+fn measure(
+    plan: &TransportPlan,
+    transports: &mut TransportSet,
+    context: &CommandContext,
+) -> Result<TransportOutcome> {
     context.output.start_steps();
-    let mut progress = |at: Progress| context.output.steps(at.done, at.total, &at.phase);
+    let mut progress = |at: TransportProgress| context.output.steps(at.done, at.total, &at.phase);
     let outcome = drive(plan, transports.all(), context.interrupt.flag(), &mut progress);
     context.output.end_progress();
     outcome
@@ -78,7 +83,7 @@ fn parameters(args: &TransportArgs) -> serde_json::Map<String, serde_json::Value
     parameters
 }
 
-fn report(args: &TransportArgs, run: &Run, context: &Context) -> Result<Exit> {
+fn report(args: &TransportArgs, run: &RunDocument, context: &CommandContext) -> Result<CommandExit> {
     for summary in &run.summaries {
         context.output.row(summary)?;
     }
@@ -94,19 +99,19 @@ fn report(args: &TransportArgs, run: &Run, context: &Context) -> Result<Exit> {
         commands::write_page(&args.setting.path(), context)?;
     }
     let is_wrong = run.summaries.iter().any(|summary| summary.errors > 0);
-    Ok(if is_wrong { Exit::Corrupt } else { Exit::Ok })
+    Ok(if is_wrong { CommandExit::Corrupt } else { CommandExit::Ok })
 }
 
 /// The bucket of the messages.
 const BUCKET: &str = "transport";
 
 /// All transports, ready.
-struct Transports {
-    all: Vec<Box<dyn Transport>>,
+struct TransportSet {
+    all: Vec<Box<dyn MessageTransport>>,
     /// Those that end with their transports.
-    programs: Vec<Program>,
+    programs: Vec<ChildProgram>,
     gateways: Vec<GatewayProcess>,
-    nginx: Option<Nginx>,
+    nginx: Option<NginxServer>,
     /// The processes that ask, this one included, and those that answer.
     askers: Vec<u32>,
     answerers: Vec<u32>,
@@ -115,13 +120,13 @@ struct Transports {
     dir: TempDir,
 }
 
-impl Transports {
+impl TransportSet {
     /// Starts what `args` ask for, with the messages of `plan` in a new directory in `root`.
     /// Errors: `Unavailable` for what is asked for by name and is not installed.
-    fn open(args: &TransportArgs, plan: &Plan, root: &Path) -> Result<Self> {
+    fn open(args: &TransportArgs, plan: &TransportPlan, root: &Path) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-transport-").tempdir_in(root);
         let dir = dir.map_err(|error| file_error("making a directory in", root.display(), error))?;
-        let mut transports = Transports {
+        let mut transports = TransportSet {
             all: Vec::new(),
             programs: Vec::new(),
             gateways: Vec::new(),
@@ -146,14 +151,19 @@ impl Transports {
     }
 
     /// Writes a message of each size.
-    fn messages(&self, plan: &Plan) -> Result<Arc<dyn Store>> {
+    fn messages(&self, plan: &TransportPlan) -> Result<Arc<dyn Store>> {
         let (root, bucket) = (self.dir.path().join("s3"), Bucket::new(BUCKET)?);
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
         let config = PosixConfig { etag_policy: ETagPolicy::Fast, ..PosixConfig::default() };
         let store = PosixStore::open(&root, config)?;
         store.create_bucket(&bucket)?;
         for size in &plan.sizes {
-            store.put(&bucket, &message_of(*size)?, &Objects::content(*size), &PutOptions::default())?;
+            store.put(
+                &bucket,
+                &message_of(*size)?,
+                &ObjectTransport::content(*size),
+                &PutOptions::default(),
+            )?;
         }
         Ok(Arc::new(store))
     }
@@ -202,21 +212,21 @@ impl Transports {
     }
 
     fn add_tcp(&mut self) -> Result<()> {
-        let door = Door::open()?;
+        let door = CallbackListener::open()?;
         let exe = std::env::current_exe().map_err(|error| file_error("finding", "this program", error))?;
         let mut command = Command::new(exe);
         command.args(["bench", "transport", "--follow", &door.address()?.to_string()]).stdin(Stdio::null());
-        let mut program = Program::start("tcp", &mut command)?;
+        let mut program = ChildProgram::start("tcp", &mut command)?;
         let link = TcpLink::new(door.wait_for(&mut program)?)?;
         let what = "a bare TCP connection on loopback between two processes, blocking, without Nagle's delay";
-        self.all.push(Box::new(Linked::new(lane("tcp", what), link)));
+        self.all.push(Box::new(LinkTransport::new(lane("tcp", what), link)));
         self.answerers.push(program.pid());
         self.programs.push(program);
         Ok(())
     }
 
     fn add_nginx(&mut self, args: &TransportArgs, root: &Path) -> Result<()> {
-        let Some(nginx) = Nginx::start(root, self.dir.path())? else {
+        let Some(nginx) = NginxServer::start(root, self.dir.path())? else {
             self.missing.push("nginx is left out: it is not installed (Debian: nginx-light)".to_owned());
             return Ok(());
         };
@@ -250,15 +260,15 @@ impl Transports {
         self.answerers.extend(server_pid);
         let lane = lane(name, &format!("{what}; bandwidth by up to {connections} threads"));
         let bucket = Bucket::new(BUCKET)?;
-        self.all.push(Box::new(Objects::new(lane, store, bucket, server_pid, connections)));
+        self.all.push(Box::new(ObjectTransport::new(lane, store, bucket, server_pid, connections)));
         Ok(())
     }
 
-    fn all(&mut self) -> &mut [Box<dyn Transport>] {
+    fn all(&mut self) -> &mut [Box<dyn MessageTransport>] {
         &mut self.all
     }
 
-    fn descriptions(&self) -> Vec<Lane> {
+    fn descriptions(&self) -> Vec<MeasuredLane> {
         self.all.iter().map(|transport| transport.lane().clone()).collect()
     }
 
@@ -267,7 +277,7 @@ impl Transports {
         // Their connections end with them, which is what the programs wait for.
         drop(self.all);
         drop(self.nginx);
-        self.programs.into_iter().try_for_each(Program::finish)?;
+        self.programs.into_iter().try_for_each(ChildProgram::finish)?;
         self.gateways.into_iter().try_for_each(GatewayProcess::stop)?;
         let path = self.dir.path().to_owned();
         self.dir.close().map_err(|error| file_error("removing", path.display(), error))
@@ -286,6 +296,6 @@ fn keep_on(processes: &[u32], cpus: &[usize]) -> Result<()> {
     })
 }
 
-fn lane(name: &str, description: &str) -> Lane {
-    Lane { name: name.to_owned(), description: description.to_owned() }
+fn lane(name: &str, description: &str) -> MeasuredLane {
+    MeasuredLane { name: name.to_owned(), description: description.to_owned() }
 }

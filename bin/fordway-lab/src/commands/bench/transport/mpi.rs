@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fordway_command::external::program;
-use fordway_measure::Run;
+use fordway_measure::RunDocument;
 use fordway_store::Result;
-use fordway_workload::transport::Remote;
+use fordway_workload::transport::RemoteTransport;
 
-use super::process::{Door, Program};
+use super::process::{CallbackListener, ChildProgram};
 use crate::args::TransportArgs;
 
 /// Where Debian has it.
@@ -28,7 +28,7 @@ const PERMISSIVE: [(&str, &str); 4] = [
 
 /// Which MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+enum MpiFamily {
     OpenMpi,
     Mpich,
     Other,
@@ -36,23 +36,23 @@ enum Family {
 
 /// What carries the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carrier {
+pub(super) enum MpiCarrier {
     Tcp,
     Shm,
 }
 
 /// One fordway-mpi, and the MPI that it is linked to.
 #[derive(Debug)]
-pub(super) struct Mpi {
+pub(super) struct MpiProgram {
     binary: PathBuf,
     implementation: String,
     launcher: PathBuf,
 }
 
 /// Two ranks that wait for orders.
-pub(super) struct Job {
-    pub(super) remote: Remote,
-    pub(super) program: Program,
+pub(super) struct MpiJob {
+    pub(super) remote: RemoteTransport,
+    pub(super) program: ChildProgram,
     /// The rank that asks, and the rank that answers.
     pub(super) sides: [u32; 2],
 }
@@ -60,14 +60,14 @@ pub(super) struct Job {
 /// `fordway-mpi transport` by itself on two ranks, as its MPI places and connects them, still to be given its
 /// options. Errors: the sentence that says what is missing.
 pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
-    let mpi = Mpi::of(default_binary().ok_or(NOT_BUILT)?, None)?;
+    let mpi = MpiProgram::of(default_binary().ok_or(NOT_BUILT)?, None)?;
     let mut command = Command::new(&mpi.launcher);
     command.args(["-n", "2"]).arg(&mpi.binary).arg("transport").envs(PERMISSIVE.iter().copied());
     Ok((command, mpi.implementation))
 }
 
 /// All that there are, and what is missing, in sentences.
-pub(super) fn find(args: &TransportArgs) -> (Vec<Mpi>, Vec<String>) {
+pub(super) fn find(args: &TransportArgs) -> (Vec<MpiProgram>, Vec<String>) {
     let binaries = match args.mpi.is_empty() {
         false => args.mpi.clone(),
         true => default_binary().into_iter().collect(),
@@ -77,7 +77,7 @@ pub(super) fn find(args: &TransportArgs) -> (Vec<Mpi>, Vec<String>) {
     }
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for binary in binaries {
-        match Mpi::of(binary, args.mpirun.as_deref()) {
+        match MpiProgram::of(binary, args.mpirun.as_deref()) {
             Ok(mpi) => found.push(mpi),
             Err(why) => missing.push(why),
         }
@@ -90,13 +90,13 @@ fn default_binary() -> Option<PathBuf> {
     beside.filter(|path| path.is_file()).or_else(|| program("fordway-mpi"))
 }
 
-impl Mpi {
+impl MpiProgram {
     fn of(binary: PathBuf, launcher: Option<&Path>) -> std::result::Result<Self, String> {
         let implementation = implementation_of(&binary)?;
-        let names: &[&str] = match Family::of(&implementation) {
-            Family::OpenMpi => &["mpirun.openmpi", "mpirun"],
-            Family::Mpich => &["mpirun.mpich", "mpirun"],
-            Family::Other => &["mpirun"],
+        let names: &[&str] = match MpiFamily::of(&implementation) {
+            MpiFamily::OpenMpi => &["mpirun.openmpi", "mpirun"],
+            MpiFamily::Mpich => &["mpirun.mpich", "mpirun"],
+            MpiFamily::Other => &["mpirun"],
         };
         let launcher = launcher.map(Path::to_owned).or_else(|| names.iter().find_map(|name| program(name)));
         let launcher = launcher.ok_or_else(|| {
@@ -105,46 +105,46 @@ impl Mpi {
                 names.join(" or ")
             )
         })?;
-        Ok(Mpi { binary, implementation, launcher })
+        Ok(MpiProgram { binary, implementation, launcher })
     }
 
     fn name(&self) -> &'static str {
-        match Family::of(&self.implementation) {
-            Family::OpenMpi => "openmpi",
-            Family::Mpich => "mpich",
-            Family::Other => "mpi",
+        match MpiFamily::of(&self.implementation) {
+            MpiFamily::OpenMpi => "openmpi",
+            MpiFamily::Mpich => "mpich",
+            MpiFamily::Other => "mpi",
         }
     }
 
     /// What it can be made to use. An MPI that we do not know chooses by itself.
-    pub(super) fn carriers(&self) -> &'static [Option<Carrier>] {
-        match Family::of(&self.implementation) {
-            Family::Other => &[None],
-            _ => &[Some(Carrier::Tcp), Some(Carrier::Shm)],
+    pub(super) fn carriers(&self) -> &'static [Option<MpiCarrier>] {
+        match MpiFamily::of(&self.implementation) {
+            MpiFamily::Other => &[None],
+            _ => &[Some(MpiCarrier::Tcp), Some(MpiCarrier::Shm)],
         }
     }
 
     /// Starts two ranks that take orders, and waits until they do.
     /// Errors: `Unavailable` where the launcher ends first.
-    pub(super) fn start(&self, carrier: Option<Carrier>, is_yielding: bool) -> Result<Job> {
+    pub(super) fn start(&self, carrier: Option<MpiCarrier>, is_yielding: bool) -> Result<MpiJob> {
         let way = match carrier {
-            Some(Carrier::Tcp) => "-tcp",
-            Some(Carrier::Shm) => "-shm",
+            Some(MpiCarrier::Tcp) => "-tcp",
+            Some(MpiCarrier::Shm) => "-shm",
             None => "",
         };
         let name = format!("{}{way}", self.name());
-        let door = Door::open()?;
+        let door = CallbackListener::open()?;
         let mut command = Command::new(&self.launcher);
         // Open MPI binds each of two ranks to a core of its own by default; the processes of the other transports are
         // free.
         command.args(["-n", "2", "--bind-to", "none"]).arg(&self.binary).arg("transport");
         command.arg("--control").arg(door.address()?.to_string());
         command.envs(self.settings(carrier, is_yielding)).stdin(Stdio::null()).stdout(Stdio::null());
-        let mut job = Program::start(&name, &mut command)?;
-        let (remote, hello) = Remote::greet(door.wait_for(&mut job)?, &name)?;
+        let mut job = ChildProgram::start(&name, &mut command)?;
+        let (remote, hello) = RemoteTransport::greet(door.wait_for(&mut job)?, &name)?;
         let how = match carrier {
-            Some(Carrier::Tcp) => "over TCP on loopback",
-            Some(Carrier::Shm) => "over shared memory",
+            Some(MpiCarrier::Tcp) => "over TCP on loopback",
+            Some(MpiCarrier::Shm) => "over shared memory",
             None => "as it chooses",
         };
         let description = format!(
@@ -153,7 +153,7 @@ impl Mpi {
             hello.sides.map(|side| side.processors.to_string()).join(" and "),
             if is_yielding { ", giving way while they wait (mpi_yield_when_idle)" } else { "" }
         );
-        Ok(Job {
+        Ok(MpiJob {
             remote: remote.described(description),
             program: job,
             sides: hello.sides.map(|side| side.pid),
@@ -161,24 +161,26 @@ impl Mpi {
     }
 
     /// What makes it use `carrier` and nothing else.
-    fn settings(&self, carrier: Option<Carrier>, is_yielding: bool) -> Vec<(&'static str, &'static str)> {
-        match (Family::of(&self.implementation), carrier) {
-            (Family::OpenMpi, Some(carrier)) => {
+    fn settings(&self, carrier: Option<MpiCarrier>, is_yielding: bool) -> Vec<(&'static str, &'static str)> {
+        match (MpiFamily::of(&self.implementation), carrier) {
+            (MpiFamily::OpenMpi, Some(carrier)) => {
                 let mut all = PERMISSIVE.to_vec();
                 all.push(("OMPI_MCA_pml", "ob1"));
                 all.push(("OMPI_MCA_mpi_yield_when_idle", if is_yielding { "1" } else { "0" }));
                 all.extend(match carrier {
-                    Carrier::Tcp => vec![("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_btl_tcp_if_include", "lo")],
+                    MpiCarrier::Tcp => {
+                        vec![("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_btl_tcp_if_include", "lo")]
+                    }
                     // Version 5 has a new name for it.
-                    Carrier::Shm if self.implementation.contains(" v4") => {
+                    MpiCarrier::Shm if self.implementation.contains(" v4") => {
                         vec![("OMPI_MCA_btl", "self,vader")]
                     }
-                    Carrier::Shm => vec![("OMPI_MCA_btl", "self,sm")],
+                    MpiCarrier::Shm => vec![("OMPI_MCA_btl", "self,sm")],
                 });
                 all
             }
             // It is built on UCX (as Debian 12 has it) or on libfabric.
-            (Family::Mpich, Some(Carrier::Tcp)) => vec![
+            (MpiFamily::Mpich, Some(MpiCarrier::Tcp)) => vec![
                 ("MPIR_CVAR_NOLOCAL", "1"),
                 ("UCX_TLS", "tcp"),
                 ("UCX_NET_DEVICES", "lo"),
@@ -190,12 +192,12 @@ impl Mpi {
     }
 }
 
-impl Family {
+impl MpiFamily {
     fn of(implementation: &str) -> Self {
         match implementation {
-            text if text.starts_with("Open MPI") => Family::OpenMpi,
-            text if text.starts_with("MPICH") => Family::Mpich,
-            _ => Family::Other,
+            text if text.starts_with("Open MPI") => MpiFamily::OpenMpi,
+            text if text.starts_with("MPICH") => MpiFamily::Mpich,
+            _ => MpiFamily::Other,
         }
     }
 }
@@ -228,7 +230,7 @@ pub(in crate::commands) fn half_round_trip_ns() -> Result<(u64, String), String>
     let (mut command, library) = two_ranks()?;
     let place = tempfile::tempdir().map_err(|error| format!("no place for the run: {error}"))?;
     run_job(&mut command, place.path())?;
-    let run = Run::read(&place.path().join("ranks.run")).map_err(|error| error.to_string())?;
+    let run = RunDocument::read(&place.path().join("ranks.run")).map_err(|error| error.to_string())?;
     let is_wanted = |exchange: &str| exchange == EXCHANGE;
     let summary = run
         .summaries
@@ -243,7 +245,7 @@ fn run_job(command: &mut Command, place: &Path) -> Result<(), String> {
     let messages = File::create(&log).map_err(|error| format!("no place for its messages: {error}"))?;
     command.args(PLAN).arg("--out").arg(place.join("ranks.run"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
-    let ended = Program::start("fordway-mpi", command).and_then(Program::finish);
+    let ended = ChildProgram::start("fordway-mpi", command).and_then(ChildProgram::finish);
     ended.map_err(|error| {
         let messages = std::fs::read_to_string(&log).unwrap_or_default();
         let last = messages.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
@@ -255,24 +257,28 @@ fn run_job(command: &mut Command, place: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn mpi(implementation: &str) -> Mpi {
-        Mpi { binary: PathBuf::new(), implementation: implementation.to_owned(), launcher: PathBuf::new() }
+    fn mpi(implementation: &str) -> MpiProgram {
+        MpiProgram {
+            binary: PathBuf::new(),
+            implementation: implementation.to_owned(),
+            launcher: PathBuf::new(),
+        }
     }
 
     #[test]
     fn each_library_has_its_own_settings() {
-        let value = |mpi: &Mpi, carrier, name: &str| {
+        let value = |mpi: &MpiProgram, carrier, name: &str| {
             let all = mpi.settings(Some(carrier), false);
             all.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
         };
         let (four, five, mpich) =
             (mpi("Open MPI v4.1.4, package: Debian"), mpi("Open MPI v5.0.7"), mpi("MPICH Version: 4.0.2"));
-        assert_eq!(value(&four, Carrier::Shm, "OMPI_MCA_btl"), Some("self,vader"));
-        assert_eq!(value(&five, Carrier::Shm, "OMPI_MCA_btl"), Some("self,sm"));
-        assert_eq!(value(&five, Carrier::Tcp, "OMPI_MCA_btl"), Some("self,tcp"));
-        assert_eq!(value(&mpich, Carrier::Tcp, "MPIR_CVAR_NOLOCAL"), Some("1"));
-        assert_eq!(value(&mpich, Carrier::Shm, "MPIR_CVAR_NOLOCAL"), None);
-        assert_eq!([&four, &mpich, &mpi("Other 1.0")].map(Mpi::name), ["openmpi", "mpich", "mpi"]);
+        assert_eq!(value(&four, MpiCarrier::Shm, "OMPI_MCA_btl"), Some("self,vader"));
+        assert_eq!(value(&five, MpiCarrier::Shm, "OMPI_MCA_btl"), Some("self,sm"));
+        assert_eq!(value(&five, MpiCarrier::Tcp, "OMPI_MCA_btl"), Some("self,tcp"));
+        assert_eq!(value(&mpich, MpiCarrier::Tcp, "MPIR_CVAR_NOLOCAL"), Some("1"));
+        assert_eq!(value(&mpich, MpiCarrier::Shm, "MPIR_CVAR_NOLOCAL"), None);
+        assert_eq!([&four, &mpich, &mpi("Other 1.0")].map(MpiProgram::name), ["openmpi", "mpich", "mpi"]);
         assert_eq!(mpi("Other 1.0").carriers(), [None]);
     }
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_command::external::program;
 use fordway_command::file_error;
 use fordway_store::{Error, ErrorKind, Result, Store};
@@ -20,17 +20,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 
 /// A program that ends with this: asked by what it reads from, and killed where it does not listen.
-pub(super) struct Program {
+pub(super) struct ChildProgram {
     name: String,
     child: Child,
 }
 
-impl Program {
+impl ChildProgram {
     pub(super) fn start(name: &str, command: &mut Command) -> Result<Self> {
         // What is killed does not ask anybody to end.
         fordway_sys::end_with_thread(command);
         let child = command.spawn().map_err(|error| file_error("starting", name, error))?;
-        Ok(Program { name: name.to_owned(), child })
+        Ok(ChildProgram { name: name.to_owned(), child })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -75,7 +75,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for ChildProgram {
     fn drop(&mut self) {
         // Both fail where it has ended, which is what is wanted.
         let _ = self.child.kill();
@@ -84,13 +84,13 @@ impl Drop for Program {
 }
 
 /// Where a program that is started for the purpose connects to.
-pub(super) struct Door(TcpListener);
+pub(super) struct CallbackListener(TcpListener);
 
-impl Door {
+impl CallbackListener {
     pub(super) fn open() -> Result<Self> {
         let opened = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| {
             listener.set_nonblocking(true)?;
-            Ok(Door(listener))
+            Ok(CallbackListener(listener))
         });
         opened.map_err(|error| file_error("listening on", "the loopback interface", error))
     }
@@ -100,7 +100,7 @@ impl Door {
     }
 
     /// The connection that `program` makes. Errors: `Unavailable` if it ends first.
-    pub(super) fn wait_for(&self, program: &mut Program) -> Result<TcpStream> {
+    pub(super) fn wait_for(&self, program: &mut ChildProgram) -> Result<TcpStream> {
         let accepted = program.until(|| match self.0.accept() {
             Err(error) if error.kind() == WouldBlock => None,
             done => Some(done.map(|(stream, _)| stream)),
@@ -116,12 +116,12 @@ impl Door {
 const AT_DEBIAN: &str = "/usr/sbin/nginx";
 
 /// The server, until this is dropped.
-pub(super) struct Nginx {
-    program: Program,
+pub(super) struct NginxServer {
+    program: ChildProgram,
     address: SocketAddr,
 }
 
-impl Nginx {
+impl NginxServer {
     /// Serves `root`, with its own files in `dir`. `None` if it is not installed.
     pub(super) fn start(root: &Path, dir: &Path) -> Result<Option<Self>> {
         let at_debian = || Some(PathBuf::from(AT_DEBIAN)).filter(|path| path.is_file());
@@ -132,9 +132,9 @@ impl Nginx {
             .map_err(|error| file_error("writing", config.display(), error))?;
         let mut command = Command::new(nginx);
         command.arg("-c").arg(&config).arg("-p").arg(dir).stdin(Stdio::null()).stderr(Stdio::null());
-        let mut program = Program::start("nginx", &mut command)?;
+        let mut program = ChildProgram::start("nginx", &mut command)?;
         program.until(|| TcpStream::connect(address).ok())?;
-        Ok(Some(Nginx { program, address }))
+        Ok(Some(NginxServer { program, address }))
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -144,7 +144,7 @@ impl Nginx {
     /// A bucket is a directory there, and an object a file: so the client of the http lane reads it too,
     /// and what differs between the two is the server.
     pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
-        let config = S3Config::new(format!("http://{}", self.address), "us-east-1", Credentials::Anonymous);
+        let config = S3Config::new(format!("http://{}", self.address), "us-east-1", S3Credentials::Anonymous);
         Ok(Arc::new(S3Store::new(config)?))
     }
 }

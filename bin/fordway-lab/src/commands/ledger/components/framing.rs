@@ -12,9 +12,14 @@ use std::task::{Context, Poll};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use fordway_store::{Bucket, ETag, ErrorKind, Expected, GetOptions, Key, PutOptions, PutResult, Result};
-use fordway_wire::node::{self, Committed, Flags, Header, Inbox, ReadDone, Reply, Sent, take_reply};
-use fordway_workload::ledger::Component;
+use fordway_store::{
+    Bucket, ETag, ErrorKind, ExpectedContent, GetOptions, Key, PutOptions, PutResult, Result,
+};
+use fordway_wire::node::{
+    self, CommitResponse, ContentDelivery, FrameBuffer, FrameHeader, NodeResponse, ReadResponse,
+    ResponseFlags, take_reply,
+};
+use fordway_workload::ledger::LedgerComponent;
 use h2::client::SendRequest;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
@@ -27,7 +32,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Du
 use tokio::runtime::{Builder, Runtime};
 
 use super::request::{S3Request, fields};
-use super::{Contents, Operation, failed, same};
+use super::{DistinctContent, ObjectOperation, failed, same};
 
 /// What the gateway reads of a file, and hands on, at a time.
 pub(in crate::commands::ledger) const PIECE_BYTES: usize = 64 << 10;
@@ -46,8 +51,8 @@ pub(in crate::commands::ledger) struct Http2Frames {
     send: SendRequest<Bytes>,
     request: S3Request,
     asked: Vec<(HeaderName, HeaderValue)>,
-    answer: Arc<Mutex<Answer>>,
-    contents: Contents,
+    answer: Arc<Mutex<ServerResponse>>,
+    contents: DistinctContent,
     received: Vec<u8>,
     /// Bytes that went through the pipe, there and back.
     asked_bytes: Arc<AtomicU64>,
@@ -56,18 +61,18 @@ pub(in crate::commands::ledger) struct Http2Frames {
 
 /// What the server answers.
 #[derive(Clone, Default)]
-struct Answer {
+struct ServerResponse {
     headers: HeaderMap,
     content: Bytes,
 }
 
 impl Http2Frames {
-    pub(in crate::commands::ledger) fn new(request: &S3Request, contents: &Contents) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(request: &S3Request, contents: &DistinctContent) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_time().build().map_err(failed)?;
         let (near, far) = tokio::io::duplex(SEND_BUFFER_BYTES);
-        let (near, far) = (Counted::new(near), Counted::new(far));
+        let (near, far) = (CountedPipe::new(near), CountedPipe::new(far));
         let (asked_bytes, answered_bytes) = (near.written.clone(), far.written.clone());
-        let answer = Arc::new(Mutex::new(Answer::default()));
+        let answer = Arc::new(Mutex::new(ServerResponse::default()));
         runtime.spawn(serve(far, answer.clone()));
         let send = runtime.block_on(connect(near))?;
         let (request, contents) = (request.clone(), contents.clone());
@@ -103,7 +108,7 @@ impl Http2Frames {
     }
 }
 
-impl Component for Http2Frames {
+impl LedgerComponent for Http2Frames {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         let heads = self.request.heads(size_bytes)?;
         let is_carried = |(name, _): &(String, String)| name != "connection" && name != "host";
@@ -116,7 +121,7 @@ impl Component for Http2Frames {
         let headers = fields(&heads.answered).into_iter().filter(is_carried).map(header);
         let headers = headers.collect::<Result<HeaderMap>>()?;
         let content = self.contents.share(size_bytes);
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Answer { headers, content };
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = ServerResponse { headers, content };
         self.received.resize(size_bytes as usize, 0);
         Ok(())
     }
@@ -151,7 +156,7 @@ impl Component for Http2Frames {
 }
 
 /// The client's side of a connection.
-async fn connect(pipe: Counted) -> Result<SendRequest<Bytes>> {
+async fn connect(pipe: CountedPipe) -> Result<SendRequest<Bytes>> {
     let (send, connection) = h2::client::Builder::new()
         .initial_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
@@ -168,10 +173,11 @@ async fn connect(pipe: Counted) -> Result<SendRequest<Bytes>> {
 }
 
 /// The gateway's side.
-async fn serve(pipe: Counted, answer: Arc<Mutex<Answer>>) {
+async fn serve(pipe: CountedPipe, answer: Arc<Mutex<ServerResponse>>) {
     let service = service_fn(move |_: Request<Incoming>| {
-        let Answer { headers, content } = answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut response = Response::new(Pieces(content));
+        let ServerResponse { headers, content } =
+            answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut response = Response::new(PiecewiseBody(content));
         *response.headers_mut() = headers;
         async { Ok::<_, Infallible>(response) }
     });
@@ -182,9 +188,9 @@ async fn serve(pipe: Counted, answer: Arc<Mutex<Answer>>) {
 }
 
 /// Content that comes in pieces, as files do.
-struct Pieces(Bytes);
+struct PiecewiseBody(Bytes);
 
-impl Body for Pieces {
+impl Body for PiecewiseBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -206,7 +212,7 @@ impl Body for Pieces {
 }
 
 /// The pipe alone: as many bytes through it as a request and its answer have, one end after the other.
-pub(in crate::commands::ledger) struct Pipe {
+pub(in crate::commands::ledger) struct DuplexPipe {
     runtime: Runtime,
     near: DuplexStream,
     far: DuplexStream,
@@ -215,23 +221,23 @@ pub(in crate::commands::ledger) struct Pipe {
     room: Vec<u8>,
 }
 
-impl Pipe {
+impl DuplexPipe {
     /// For the messages of `frames`.
     pub(in crate::commands::ledger) fn new(frames: Http2Frames) -> Result<Self> {
         let runtime = Builder::new_current_thread().build().map_err(failed)?;
         let (near, far) = tokio::io::duplex(SEND_BUFFER_BYTES);
-        Ok(Pipe { runtime, near, far, frames, lengths: (0, 0), room: vec![0; PIECE_BYTES] })
+        Ok(DuplexPipe { runtime, near, far, frames, lengths: (0, 0), room: vec![0; PIECE_BYTES] })
     }
 }
 
-impl Component for Pipe {
+impl LedgerComponent for DuplexPipe {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.lengths = self.frames.lengths(size_bytes)?;
         Ok(())
     }
 
     fn run(&mut self) -> Result<()> {
-        let Pipe { runtime, near, far, frames, lengths: (asked, answered), room } = self;
+        let DuplexPipe { runtime, near, far, frames, lengths: (asked, answered), room } = self;
         let content = &frames.received;
         let done = runtime.block_on(async {
             far.write_all(&room[..*asked]).await?;
@@ -250,14 +256,14 @@ impl Component for Pipe {
 }
 
 /// An end of the pipe that counts what is written to it.
-struct Counted {
+struct CountedPipe {
     pipe: DuplexStream,
     written: Arc<AtomicU64>,
 }
 
-impl Counted {
+impl CountedPipe {
     fn new(pipe: DuplexStream) -> Self {
-        Counted { pipe, written: Arc::default() }
+        CountedPipe { pipe, written: Arc::default() }
     }
 
     fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -268,7 +274,7 @@ impl Counted {
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedPipe {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -278,7 +284,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedPipe {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -314,19 +320,19 @@ impl AsyncWrite for Counted {
 const TLS_PIECE_BYTES: usize = 256 << 10;
 
 /// Two ends of a session that has shaken hands.
-pub(in crate::commands::ledger) struct Tls {
+pub(in crate::commands::ledger) struct TlsSession {
     client: ClientConnection,
     server: ServerConnection,
-    contents: Contents,
+    contents: DistinctContent,
     sealed: Vec<u8>,
     opened: Vec<u8>,
 }
 
-impl Tls {
-    pub(in crate::commands::ledger) fn new(contents: &Contents) -> Result<Self> {
+impl TlsSession {
+    pub(in crate::commands::ledger) fn new(contents: &DistinctContent) -> Result<Self> {
         let (client, server) = ends()?;
         let contents = contents.clone();
-        let mut tls = Tls { client, server, contents, sealed: Vec::new(), opened: Vec::new() };
+        let mut tls = TlsSession { client, server, contents, sealed: Vec::new(), opened: Vec::new() };
         while tls.client.is_handshaking() || tls.server.is_handshaking() {
             tls.shake_hands()?;
         }
@@ -382,7 +388,7 @@ fn ends() -> Result<(ClientConnection, ServerConnection)> {
     Ok((client, ServerConnection::new(Arc::new(server)).map_err(failed)?))
 }
 
-impl Component for Tls {
+impl LedgerComponent for TlsSession {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.opened.resize(size_bytes as usize, 0);
         Ok(())
@@ -418,20 +424,20 @@ pub(in crate::commands::ledger) const WHOLE_BYTES_MAX: u64 = 128 << 10;
 /// Writing and reading the frames of an operation by the node lane: what both sides do but for the socket
 /// and the content.
 pub(in crate::commands::ledger) struct NodeFrames {
-    operation: Operation,
+    operation: ObjectOperation,
     bucket: Bucket,
     key: Key,
     read: GetOptions,
     write: PutOptions,
-    expected: Expected,
-    made: Committed,
+    expected: ExpectedContent,
+    made: CommitResponse,
     size_bytes: u64,
     out: Vec<u8>,
-    inbox: Inbox,
+    inbox: FrameBuffer,
 }
 
 impl NodeFrames {
-    pub(in crate::commands::ledger) fn new(operation: Operation, bucket: &Bucket) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(operation: ObjectOperation, bucket: &Bucket) -> Result<Self> {
         let etag = ETag::opaque(u128::MAX);
         let made = PutResult { etag, modified: UNIX_EPOCH, checksum: None, version: None };
         Ok(NodeFrames {
@@ -440,11 +446,11 @@ impl NodeFrames {
             key: Key::new(operation.name(0))?,
             read: GetOptions::default(),
             write: PutOptions::default(),
-            expected: Expected::default(),
-            made: Committed { made, has_spare: true },
+            expected: ExpectedContent::default(),
+            made: CommitResponse { made, has_spare: true },
             size_bytes: 0,
             out: Vec::new(),
-            inbox: Inbox::default(),
+            inbox: FrameBuffer::default(),
         })
     }
 
@@ -466,13 +472,13 @@ impl NodeFrames {
         let (bucket, key) = (Cow::Borrowed(&self.bucket), Cow::Borrowed(&self.key));
         let options = Cow::Borrowed(&self.write);
         let request = match self.operation {
-            Operation::Get => {
+            ObjectOperation::Get => {
                 node::Request::Read { bucket, key, options: Cow::Borrowed(&self.read), is_large: false }
             }
-            Operation::Put if self.is_whole() => {
+            ObjectOperation::Put if self.is_whole() => {
                 node::Request::Put { bucket, key, options, expected: Cow::Borrowed(&self.expected) }
             }
-            Operation::Put => {
+            ObjectOperation::Put => {
                 node::Request::PutSpare { bucket, key, options, filled: self.size_bytes, core: 0 }
             }
         };
@@ -481,25 +487,25 @@ impl NodeFrames {
 
     fn put_reply(&mut self) {
         self.out.clear();
-        let flags = Flags::default();
+        let flags = ResponseFlags::default();
         match self.operation {
-            Operation::Get => {
-                let sent = Sent::Descriptor(0, self.size_bytes);
-                let answer = ReadDone { size: self.size_bytes, sent };
-                Reply { id: 1, flags, answer: Ok(&answer), body_bytes: 0 }.put(&mut self.out);
+            ObjectOperation::Get => {
+                let sent = ContentDelivery::Descriptor(0, self.size_bytes);
+                let answer = ReadResponse { size: self.size_bytes, sent };
+                NodeResponse { id: 1, flags, answer: Ok(&answer), body_bytes: 0 }.put(&mut self.out);
             }
-            Operation::Put if self.is_whole() => {
-                Reply { id: 1, flags, answer: Ok(&self.made.made), body_bytes: 0 }.put(&mut self.out);
+            ObjectOperation::Put if self.is_whole() => {
+                NodeResponse { id: 1, flags, answer: Ok(&self.made.made), body_bytes: 0 }.put(&mut self.out);
             }
-            Operation::Put => {
+            ObjectOperation::Put => {
                 let answer = Some(self.made.clone());
-                Reply { id: 1, flags, answer: Ok(&answer), body_bytes: 0 }.put(&mut self.out);
+                NodeResponse { id: 1, flags, answer: Ok(&answer), body_bytes: 0 }.put(&mut self.out);
             }
         }
     }
 
     /// What was written, as it is read.
-    fn arrive(&mut self) -> Result<Header> {
+    fn arrive(&mut self) -> Result<FrameHeader> {
         let room = self.inbox.room();
         room[..self.out.len()].copy_from_slice(&self.out);
         self.inbox.filled(self.out.len());
@@ -518,16 +524,16 @@ impl NodeFrames {
         let header = self.arrive()?;
         let frame = self.inbox.frame(&header).ok_or(ErrorKind::Internal)?;
         match self.operation {
-            Operation::Get => drop(black_box(take_reply::<ReadDone>(&frame)?)),
-            Operation::Put if self.is_whole() => drop(black_box(take_reply::<PutResult>(&frame)?)),
-            Operation::Put => drop(black_box(take_reply::<Option<Committed>>(&frame)?)),
+            ObjectOperation::Get => drop(black_box(take_reply::<ReadResponse>(&frame)?)),
+            ObjectOperation::Put if self.is_whole() => drop(black_box(take_reply::<PutResult>(&frame)?)),
+            ObjectOperation::Put => drop(black_box(take_reply::<Option<CommitResponse>>(&frame)?)),
         }
         self.inbox.consume(header.frame_bytes());
         Ok(())
     }
 }
 
-impl Component for NodeFrames {
+impl LedgerComponent for NodeFrames {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.key = Key::new(self.operation.name(size_bytes))?;
         self.size_bytes = size_bytes;

@@ -9,9 +9,11 @@ pub(super) mod storage;
 use std::hint::black_box;
 
 use bytes::Bytes;
-use fordway_store::{Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Expected, Hasher, Result};
+use fordway_store::{
+    Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, Result,
+};
 use fordway_wire::sigv4::payload_hash;
-use fordway_workload::ledger::Component;
+use fordway_workload::ledger::LedgerComponent;
 
 /// The largest size that a component is made ready for; more would not fit in the memory of a small node.
 pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
@@ -19,14 +21,14 @@ pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
 /// Content that no layer can take for anything else: no page and no piece of it is like another.
 /// Objects of all sizes begin alike.
 #[derive(Clone)]
-pub(super) struct Contents(Bytes);
+pub(super) struct DistinctContent(Bytes);
 
-impl Contents {
+impl DistinctContent {
     /// Of objects up to `most_bytes`.
     pub(super) fn new(most_bytes: u64) -> Self {
-        let mut random = fordway_measure::Shuffle::new(1);
+        let mut random = fordway_measure::SeededRandom::new(1);
         let words = 0..most_bytes.div_ceil(8);
-        Contents(words.flat_map(|_| random.next_u64().to_le_bytes()).collect::<Vec<_>>().into())
+        DistinctContent(words.flat_map(|_| random.next_u64().to_le_bytes()).collect::<Vec<_>>().into())
     }
 
     /// That of the object of `size_bytes`.
@@ -42,17 +44,17 @@ impl Contents {
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum ObjectOperation {
     Get,
     Put,
 }
 
-impl Operation {
+impl ObjectOperation {
     /// The key of its object with `size_bytes` of content: what is put is none of what is read.
     pub(super) fn name(self, size_bytes: u64) -> String {
         match self {
-            Operation::Get => storage::name_of_size(size_bytes),
-            Operation::Put => format!("upload-{size_bytes}"),
+            ObjectOperation::Get => storage::name_of_size(size_bytes),
+            ObjectOperation::Put => format!("upload-{size_bytes}"),
         }
     }
 }
@@ -71,9 +73,9 @@ pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
 }
 
 /// Nothing: what two readings of the clock cost, which is in every other figure.
-pub(super) struct Nothing;
+pub(super) struct ClockReading;
 
-impl Component for Nothing {
+impl LedgerComponent for ClockReading {
     fn prepare(&mut self, _: u64) -> Result<()> {
         Ok(())
     }
@@ -84,18 +86,18 @@ impl Component for Nothing {
 }
 
 /// A copy into memory that was used before.
-pub(super) struct Copy {
-    contents: Contents,
+pub(super) struct MemoryCopy {
+    contents: DistinctContent,
     to: Vec<u8>,
 }
 
-impl Copy {
-    pub(super) fn new(contents: &Contents) -> Self {
-        Copy { contents: contents.clone(), to: Vec::new() }
+impl MemoryCopy {
+    pub(super) fn new(contents: &DistinctContent) -> Self {
+        MemoryCopy { contents: contents.clone(), to: Vec::new() }
     }
 }
 
-impl Component for Copy {
+impl LedgerComponent for MemoryCopy {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.to.resize(size_bytes as usize, 0);
         Ok(())
@@ -114,38 +116,40 @@ impl Component for Copy {
 }
 
 /// A digest of the content.
-pub(super) struct Digest {
+pub(super) struct ContentDigest {
     of: fn(&[u8]),
-    contents: Contents,
+    contents: DistinctContent,
     size_bytes: u64,
 }
 
-impl Digest {
-    fn new(contents: &Contents, of: fn(&[u8])) -> Self {
-        Digest { of, contents: contents.clone(), size_bytes: 0 }
+impl ContentDigest {
+    fn new(contents: &DistinctContent, of: fn(&[u8])) -> Self {
+        ContentDigest { of, contents: contents.clone(), size_bytes: 0 }
     }
 
     /// SHA-256, as a signed payload needs it.
-    pub(super) fn sha256(contents: &Contents) -> Self {
-        Digest::new(contents, |bytes| drop(black_box(payload_hash(bytes))))
+    pub(super) fn sha256(contents: &DistinctContent) -> Self {
+        ContentDigest::new(contents, |bytes| drop(black_box(payload_hash(bytes))))
     }
 
     /// MD5, which the gateway makes ETags of.
-    pub(super) fn md5(contents: &Contents) -> Self {
-        Digest::new(contents, |bytes| {
-            let mut hasher = Hasher::new(ETagPolicy::Md5, false, None);
+    pub(super) fn md5(contents: &DistinctContent) -> Self {
+        ContentDigest::new(contents, |bytes| {
+            let mut hasher = ContentHasher::new(ETagPolicy::Md5, false, None);
             hasher.update(bytes);
-            let _ = black_box(hasher.finish(&Expected::default()));
+            let _ = black_box(hasher.finish(&ExpectedContent::default()));
         })
     }
 
     /// CRC-64/NVME, the checksum that S3 takes by default.
-    pub(super) fn crc64nvme(contents: &Contents) -> Self {
-        Digest::new(contents, |bytes| drop(black_box(Checksum::of(ChecksumAlgorithm::Crc64Nvme, bytes))))
+    pub(super) fn crc64nvme(contents: &DistinctContent) -> Self {
+        ContentDigest::new(contents, |bytes| {
+            drop(black_box(Checksum::of(ChecksumAlgorithm::Crc64Nvme, bytes)))
+        })
     }
 }
 
-impl Component for Digest {
+impl LedgerComponent for ContentDigest {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.size_bytes = size_bytes;
         Ok(())

@@ -10,25 +10,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fordway_client::s3::{Credentials, Signer, Unsigned};
+use fordway_client::s3::{RequestSigner, S3Credentials, UnsignedRequest};
 use fordway_command::file_error;
-use fordway_serve::{Identity, S3Layer, Users};
+use fordway_serve::{AccessKeyPair, S3Layer, Users};
 use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Key, MemoryStore, Objects, PutOptions,
     Result,
 };
-use fordway_wire::sigv4::{Authorization, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
-use fordway_workload::ledger::Component;
+use fordway_wire::sigv4::{AuthorizationHeader, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+use fordway_workload::ledger::LedgerComponent;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Contents, Operation, failed};
+use super::{DistinctContent, ObjectOperation, failed};
 
 pub(in super::super) const REGION: &str = "us-east-1";
 
 /// The heads of a request and of its answer, as they are in HTTP/1.1.
 #[derive(Clone)]
-pub(in super::super) struct Heads {
+pub(in super::super) struct MessageHeads {
     pub(in super::super) asked: Vec<u8>,
     pub(in super::super) answered: Vec<u8>,
 }
@@ -37,15 +37,15 @@ pub(in super::super) struct Heads {
 #[derive(Clone)]
 pub(in super::super) struct S3Request {
     host: String,
-    identity: Identity,
+    identity: AccessKeyPair,
     bucket: Bucket,
-    operation: Operation,
-    contents: Contents,
-    heads: Rc<RefCell<HashMap<u64, Heads>>>,
+    operation: ObjectOperation,
+    contents: DistinctContent,
+    heads: Rc<RefCell<HashMap<u64, MessageHeads>>>,
 }
 
 /// What a request says of one object.
-pub(super) struct Asked {
+pub(super) struct ObjectRequest {
     pub(super) path: String,
     /// Those that are signed, but for the signature's own.
     headers: Vec<(&'static str, String)>,
@@ -56,43 +56,43 @@ pub(super) struct Asked {
 impl S3Request {
     /// For objects in `bucket` at the gateway at `host` (with its port).
     pub(in super::super) fn new(
-        operation: Operation,
+        operation: ObjectOperation,
         host: &str,
-        identity: &Identity,
+        identity: &AccessKeyPair,
         bucket: &Bucket,
-        contents: &Contents,
+        contents: &DistinctContent,
     ) -> Self {
         let (host, identity, contents) = (host.to_owned(), identity.clone(), contents.clone());
         S3Request { host, identity, bucket: bucket.clone(), operation, contents, heads: Rc::default() }
     }
 
-    pub(super) fn asked(&self, size_bytes: u64) -> Asked {
+    pub(super) fn asked(&self, size_bytes: u64) -> ObjectRequest {
         let path = format!("/{}/{}", self.bucket.as_str(), self.operation.name(size_bytes));
         let (header, length) = match self.operation {
-            Operation::Get => (("x-amz-checksum-mode", "ENABLED".to_owned()), None),
-            Operation::Put => {
+            ObjectOperation::Get => (("x-amz-checksum-mode", "ENABLED".to_owned()), None),
+            ObjectOperation::Put => {
                 let content = self.contents.of(size_bytes);
                 let checksum = Checksum::of(ChecksumAlgorithm::Crc64Nvme, content).to_base64();
                 (("x-amz-checksum-crc64nvme", checksum), Some(size_bytes.to_string()))
             }
         };
-        Asked { path, headers: vec![header], length }
+        ObjectRequest { path, headers: vec![header], length }
     }
 
     pub(super) fn method(&self) -> &'static str {
         match self.operation {
-            Operation::Get => "GET",
-            Operation::Put => "PUT",
+            ObjectOperation::Get => "GET",
+            ObjectOperation::Put => "PUT",
         }
     }
 
-    fn signer(&self) -> Signer {
-        let Identity { access_key, secret_key } = &self.identity;
-        Signer::new(Credentials::keys(access_key, secret_key, "this run"), REGION)
+    fn signer(&self) -> RequestSigner {
+        let AccessKeyPair { access_key, secret_key } = &self.identity;
+        RequestSigner::new(S3Credentials::keys(access_key, secret_key, "this run"), REGION)
     }
 
     /// The head without its signature.
-    pub(super) fn write_start(&self, head: &mut Vec<u8>, asked: &Asked) {
+    pub(super) fn write_start(&self, head: &mut Vec<u8>, asked: &ObjectRequest) {
         let agent = concat!("fordway/", env!("CARGO_PKG_VERSION"));
         let start =
             [self.method(), " ", &asked.path, " HTTP/1.1\r\nhost: ", &self.host, "\r\nuser-agent: ", agent];
@@ -106,9 +106,9 @@ impl S3Request {
         }
     }
 
-    fn sign(&self, signer: &Signer, asked: &Asked, head: &mut Vec<u8>) {
+    fn sign(&self, signer: &RequestSigner, asked: &ObjectRequest, head: &mut Vec<u8>) {
         let headers: Vec<_> = asked.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let unsigned = Unsigned {
+        let unsigned = UnsignedRequest {
             method: self.method(),
             path: &asked.path,
             query: "",
@@ -131,7 +131,7 @@ impl S3Request {
     }
 
     /// The heads of a request and of the answer that the gateway gives. Errors: it gives another than 200.
-    pub(in super::super) fn heads(&self, size_bytes: u64) -> Result<Heads> {
+    pub(in super::super) fn heads(&self, size_bytes: u64) -> Result<MessageHeads> {
         if let Some(known) = self.heads.borrow().get(&size_bytes) {
             return Ok(known.clone());
         }
@@ -143,7 +143,7 @@ impl S3Request {
             let line = said.lines().next().unwrap_or_default();
             return Err(Error::new(ErrorKind::BadResponse, format!("the gateway answered {line:?}")));
         }
-        let heads = Heads { asked, answered };
+        let heads = MessageHeads { asked, answered };
         self.heads.borrow_mut().insert(size_bytes, heads.clone());
         Ok(heads)
     }
@@ -151,7 +151,7 @@ impl S3Request {
     fn ask(&self, head: &[u8], size_bytes: u64) -> std::io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect(&self.host)?;
         stream.write_all(head)?;
-        if self.operation == Operation::Put {
+        if self.operation == ObjectOperation::Put {
             stream.write_all(self.contents.of(size_bytes))?;
         }
         let mut answer = Vec::new();
@@ -176,21 +176,21 @@ pub(super) fn fields(head: &[u8]) -> Vec<(String, String)> {
 }
 
 /// Signing a request.
-pub(in super::super) struct Sign {
+pub(in super::super) struct RequestSigning {
     request: S3Request,
-    signer: Signer,
-    asked: Asked,
+    signer: RequestSigner,
+    asked: ObjectRequest,
     head: Vec<u8>,
 }
 
-impl Sign {
+impl RequestSigning {
     pub(in super::super) fn new(request: &S3Request) -> Self {
         let (signer, asked) = (request.signer(), request.asked(0));
-        Sign { request: request.clone(), signer, asked, head: Vec::new() }
+        RequestSigning { request: request.clone(), signer, asked, head: Vec::new() }
     }
 }
 
-impl Component for Sign {
+impl LedgerComponent for RequestSigning {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.asked = self.request.asked(size_bytes);
         Ok(())
@@ -205,7 +205,7 @@ impl Component for Sign {
 }
 
 /// Verifying a signature, with the day's key at hand.
-pub(in super::super) struct Verify {
+pub(in super::super) struct SignatureCheck {
     request: S3Request,
     key: SigningKey,
     path: String,
@@ -214,11 +214,11 @@ pub(in super::super) struct Verify {
     authorization: String,
 }
 
-impl Verify {
+impl SignatureCheck {
     pub(in super::super) fn new(request: &S3Request) -> Self {
         let key = SigningKey::new(&request.identity.secret_key, SystemTime::now(), REGION, "s3");
         let (path, authorization) = (String::new(), String::new());
-        Verify { request: request.clone(), key, path, headers: Vec::new(), authorization }
+        SignatureCheck { request: request.clone(), key, path, headers: Vec::new(), authorization }
     }
 
     fn is_right(&self) -> bool {
@@ -232,12 +232,12 @@ impl Verify {
             headers: &headers,
             payload_hash: UNSIGNED_PAYLOAD,
         };
-        Authorization::parse(&self.authorization)
+        AuthorizationHeader::parse(&self.authorization)
             .is_some_and(|stated| self.key.verifies(stated.signature, date, &request))
     }
 }
 
-impl Component for Verify {
+impl LedgerComponent for SignatureCheck {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.path = self.request.asked(size_bytes).path;
         let now = SystemTime::now();
@@ -269,8 +269,8 @@ const HEADERS_MAX: usize = 32;
 /// Writing and reading the heads of a request and its answer, but for the signature and the sockets.
 pub(in crate::commands::ledger) struct Http1Heads {
     request: S3Request,
-    asked: Asked,
-    heads: Heads,
+    asked: ObjectRequest,
+    heads: MessageHeads,
     /// The answer's headers, as the gateway writes them.
     fields: Vec<(String, String)>,
     out: Vec<u8>,
@@ -278,7 +278,7 @@ pub(in crate::commands::ledger) struct Http1Heads {
 
 impl Http1Heads {
     pub(in crate::commands::ledger) fn new(request: &S3Request) -> Self {
-        let (asked, heads) = (request.asked(0), Heads { asked: Vec::new(), answered: Vec::new() });
+        let (asked, heads) = (request.asked(0), MessageHeads { asked: Vec::new(), answered: Vec::new() });
         Http1Heads { request: request.clone(), asked, heads, fields: Vec::new(), out: Vec::new() }
     }
 
@@ -296,7 +296,7 @@ fn bad(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::BadResponse, "reading a head").caused_by(error)
 }
 
-impl Component for Http1Heads {
+impl LedgerComponent for Http1Heads {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.asked = self.request.asked(size_bytes);
         self.heads = self.request.heads(size_bytes)?;
@@ -326,7 +326,7 @@ impl Component for Http1Heads {
 }
 
 /// A request without content answered in memory, over a store that does next to nothing.
-pub(in crate::commands::ledger) struct Layer {
+pub(in crate::commands::ledger) struct S3LayerCall {
     layer: S3Layer,
     runtime: Runtime,
     request: S3Request,
@@ -336,13 +336,13 @@ pub(in crate::commands::ledger) struct Layer {
     answered: Response<()>,
 }
 
-impl Layer {
+impl S3LayerCall {
     pub(in crate::commands::ledger) fn new(
-        operation: Operation,
+        operation: ObjectOperation,
         bucket: &Bucket,
-        contents: &Contents,
+        contents: &DistinctContent,
     ) -> Result<Self> {
-        let identity = Identity::generate()?;
+        let identity = AccessKeyPair::generate()?;
         let store = MemoryStore::new(ETagPolicy::Fast);
         store.create_bucket(bucket)?;
         store.put(bucket, &Key::new(operation.name(0))?, &[], &PutOptions::default())?;
@@ -350,11 +350,11 @@ impl Layer {
         let request = S3Request::new(operation, "127.0.0.1:9000", &identity, bucket, contents);
         let runtime = Builder::new_current_thread().build().map_err(failed)?;
         let (signed, answered) = (Request::default(), Response::default());
-        Ok(Layer { layer, runtime, request, signed, next: None, answered })
+        Ok(S3LayerCall { layer, runtime, request, signed, next: None, answered })
     }
 }
 
-impl Component for Layer {
+impl LedgerComponent for S3LayerCall {
     /// Of no size: content goes past the layer.
     fn prepare(&mut self, _: u64) -> Result<()> {
         let mut request = Request::builder().method(self.request.method()).uri(self.request.asked(0).path);

@@ -10,15 +10,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fordway_command::file_error;
-use fordway_netlab::setup::Ends;
+use fordway_netlab::setup::NetworkPair;
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Wait, receive_with_descriptor, send_all, send_unpaced_on_loopback};
-use fordway_workload::ledger::Component;
+use fordway_sys::{WaitMode, receive_with_descriptor, send_all, send_unpaced_on_loopback};
+use fordway_workload::ledger::LedgerComponent;
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::{Builder, Runtime};
 
-use super::super::echo::{Form, Lookout, ORDER_BYTES, Order};
+use super::super::echo::{AdaptiveWait, EchoRequest, ORDER_BYTES, ReplyForm};
 use super::framing::PIECE_BYTES;
 
 /// What the client of the HTTP lane receives at a time while it waits for a head.
@@ -29,28 +29,28 @@ const INBOX_BYTES: usize = 72 << 10;
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// The sizes on the wire of one operation, and how the answer leaves.
-pub(in super::super) struct Messages {
+pub(in super::super) struct MessageSizes {
     pub(in super::super) request_bytes: usize,
     pub(in super::super) head_bytes: usize,
     pub(in super::super) body_bytes: usize,
-    pub(in super::super) form: Form,
+    pub(in super::super) form: ReplyForm,
     /// What the client copies before it asks again, outside of the time.
     pub(in super::super) rest_bytes: usize,
 }
 
 /// Which messages an operation of this many bytes has.
-pub(in super::super) type Sizes = Box<dyn FnMut(u64) -> Result<Messages>>;
+pub(in super::super) type Sizes = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
 
 /// The other side; it ends when the connection does.
-pub(super) struct Other(Child);
+pub(super) struct PeerProcess(Child);
 
-impl Other {
+impl PeerProcess {
     pub(super) fn pid(&self) -> u32 {
         self.0.id()
     }
 }
 
-impl Drop for Other {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         // The connection was closed before: it is on its way out, or never came.
         let _ = self.0.kill();
@@ -58,16 +58,19 @@ impl Drop for Other {
     }
 }
 
-pub(super) fn start(address: &str, file: &Path) -> Result<Other> {
+pub(super) fn start(address: &str, file: &Path) -> Result<PeerProcess> {
     let exe = std::env::current_exe().map_err(|error| file_error("finding", "this program", error))?;
     let mut command = Command::new(exe);
     command.args(["ledger", "--echo", address, "--echo-file"]).arg(file).stdin(Stdio::null());
     let child = command.stdout(Stdio::null()).spawn();
-    child.map(Other).map_err(|error| file_error("starting", "the other side of a round trip", error))
+    child.map(PeerProcess).map_err(|error| file_error("starting", "the other side of a round trip", error))
 }
 
 /// Accepts the one who was started. Errors: it does not come.
-pub(super) fn accepted<T>(mut accept: impl FnMut() -> std::io::Result<T>, other: &mut Other) -> Result<T> {
+pub(super) fn accepted<T>(
+    mut accept: impl FnMut() -> std::io::Result<T>,
+    other: &mut PeerProcess,
+) -> Result<T> {
     let since = Instant::now();
     loop {
         match accept() {
@@ -87,26 +90,34 @@ pub(super) fn accepted<T>(mut accept: impl FnMut() -> std::io::Result<T>, other:
 }
 
 /// What all kinds of round trip keep.
-pub(super) struct Trip {
+pub(super) struct RoundTrip {
     sizes: Sizes,
     pub(super) request: Vec<u8>,
-    order: Order,
+    order: EchoRequest,
     body: Vec<u8>,
     /// What is copied where the client is to be busy, and to where.
     rest: (Vec<u8>, Vec<u8>),
     pub(super) received: usize,
 }
 
-impl Trip {
+impl RoundTrip {
     pub(super) fn new(sizes: Sizes) -> Self {
-        let order = Order { request_bytes: 0, head_bytes: 0, body_bytes: 0, form: Form::Bytes };
-        Trip { sizes, request: Vec::new(), order, body: Vec::new(), rest: Default::default(), received: 0 }
+        let order = EchoRequest { request_bytes: 0, head_bytes: 0, body_bytes: 0, form: ReplyForm::Bytes };
+        RoundTrip {
+            sizes,
+            request: Vec::new(),
+            order,
+            body: Vec::new(),
+            rest: Default::default(),
+            received: 0,
+        }
     }
 
     pub(super) fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        let Messages { request_bytes, head_bytes, body_bytes, form, rest_bytes } = (self.sizes)(size_bytes)?;
+        let MessageSizes { request_bytes, head_bytes, body_bytes, form, rest_bytes } =
+            (self.sizes)(size_bytes)?;
         let request_bytes = request_bytes.max(ORDER_BYTES);
-        self.order = Order { request_bytes, head_bytes, body_bytes, form };
+        self.order = EchoRequest { request_bytes, head_bytes, body_bytes, form };
         self.request = self.order.to_bytes();
         self.body.resize(body_bytes, 0);
         self.rest.0.resize(rest_bytes, 1);
@@ -123,8 +134,8 @@ impl Trip {
 
     /// Bytes of the answer.
     pub(super) fn expected(&self) -> usize {
-        let Order { head_bytes, body_bytes, form, .. } = self.order;
-        head_bytes + if form == Form::Descriptor { 0 } else { body_bytes }
+        let EchoRequest { head_bytes, body_bytes, form, .. } = self.order;
+        head_bytes + if form == ReplyForm::Descriptor { 0 } else { body_bytes }
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -139,16 +150,16 @@ impl Trip {
 }
 
 /// Over a Unix socket, as the node lane: large content as a descriptor.
-pub(in super::super) struct Unix {
+pub(in super::super) struct UnixRoundTrip {
     socket: UnixStream,
     inbox: Vec<u8>,
     descriptor: Option<OwnedFd>,
-    lookout: Lookout,
-    trip: Trip,
-    other: Other,
+    lookout: AdaptiveWait,
+    trip: RoundTrip,
+    other: PeerProcess,
 }
 
-impl Unix {
+impl UnixRoundTrip {
     /// With a process that passes `file`; its socket is made in `dir`.
     pub(in super::super) fn new(dir: &Path, file: &Path, sizes: Sizes) -> Result<Self> {
         let path = dir.join("round-trip.sock");
@@ -160,12 +171,12 @@ impl Unix {
         // Its name is free for another component of this kind.
         std::fs::remove_file(&path).map_err(failed)?;
         socket.set_nonblocking(false).map_err(failed)?;
-        let (inbox, lookout) = (vec![0; INBOX_BYTES], Lookout::default());
-        Ok(Unix { socket, inbox, descriptor: None, lookout, trip: Trip::new(sizes), other })
+        let (inbox, lookout) = (vec![0; INBOX_BYTES], AdaptiveWait::default());
+        Ok(UnixRoundTrip { socket, inbox, descriptor: None, lookout, trip: RoundTrip::new(sizes), other })
     }
 }
 
-impl Component for Unix {
+impl LedgerComponent for UnixRoundTrip {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
     }
@@ -184,7 +195,7 @@ impl Component for Unix {
             let room = &mut self.inbox[self.trip.received..];
             let socket = &self.socket;
             let received = match self.trip.order.form {
-                Form::Descriptor => receive_with_descriptor(socket, room, Wait::Yes),
+                ReplyForm::Descriptor => receive_with_descriptor(socket, room, WaitMode::Yes),
                 _ => self.lookout.wait(|wait| receive_with_descriptor(socket, &mut *room, wait)),
             };
             let (count, descriptor) = received.map_err(failed)?;
@@ -196,7 +207,7 @@ impl Component for Unix {
         }
         // Closed as a file that was read, within the time.
         let has_descriptor = self.descriptor.take().is_some();
-        match has_descriptor == (self.trip.order.form == Form::Descriptor) {
+        match has_descriptor == (self.trip.order.form == ReplyForm::Descriptor) {
             true => Ok(()),
             false => {
                 Err(Error::new(ErrorKind::BadResponse, "a descriptor is missing, or there is one too many"))
@@ -214,40 +225,40 @@ impl Component for Unix {
 }
 
 /// Over TCP on the loopback interface, as the HTTP lane.
-pub(in super::super) struct Tcp {
+pub(in super::super) struct TcpRoundTrip {
     socket: TcpStream,
     buffer: Vec<u8>,
-    trip: Trip,
-    other: Other,
+    trip: RoundTrip,
+    other: PeerProcess,
 }
 
-impl Tcp {
+impl TcpRoundTrip {
     /// With a process that sends `file`.
     pub(in super::super) fn new(file: &Path, sizes: Sizes) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Tcp::over(listener, start(&format!("tcp:{address}"), file)?, sizes)
+        TcpRoundTrip::over(listener, start(&format!("tcp:{address}"), file)?, sizes)
     }
 
     /// The same with that process at the far end of a network, and this side at the near one.
-    pub(in super::super) fn through(ends: &Ends, file: &Path, sizes: Sizes) -> Result<Self> {
+    pub(in super::super) fn through(ends: &NetworkPair, file: &Path, sizes: Sizes) -> Result<Self> {
         let failed = |error| file_error("listening at", ends.near.address, error);
         let listener =
             ends.near.network.run(|| TcpListener::bind((ends.near.address, 0)))?.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let other = ends.far.network.run(|| start(&format!("tcp:{address}"), file))??;
-        Tcp::over(listener, other, sizes)
+        TcpRoundTrip::over(listener, other, sizes)
     }
 
-    fn over(listener: TcpListener, mut other: Other, sizes: Sizes) -> Result<Self> {
+    fn over(listener: TcpListener, mut other: PeerProcess, sizes: Sizes) -> Result<Self> {
         let failed = |error| file_error("listening for", "the other side of a round trip", error);
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
         socket.set_nonblocking(false).and_then(|()| socket.set_nodelay(true)).map_err(failed)?;
         send_unpaced_on_loopback(&socket, address.ip()).map_err(|errno| failed(errno.into()))?;
-        Ok(Tcp { socket, buffer: vec![0; HEAD_BUFFER_BYTES], trip: Trip::new(sizes), other })
+        Ok(TcpRoundTrip { socket, buffer: vec![0; HEAD_BUFFER_BYTES], trip: RoundTrip::new(sizes), other })
     }
 
     /// The head with what comes in its call, then the rest of the body straight into place.
@@ -272,7 +283,7 @@ impl Tcp {
     }
 }
 
-impl Component for Tcp {
+impl LedgerComponent for TcpRoundTrip {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
     }
@@ -303,8 +314,8 @@ pub(in crate::commands::ledger) struct EventLoops {
     runtime: Runtime,
     socket: tokio::net::TcpStream,
     buffer: Vec<u8>,
-    trip: Trip,
-    other: Other,
+    trip: RoundTrip,
+    other: PeerProcess,
 }
 
 impl EventLoops {
@@ -320,11 +331,11 @@ impl EventLoops {
         send_unpaced_on_loopback(&socket, address.ip()).map_err(|errno| failed(errno.into()))?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let socket = runtime.block_on(async { tokio::net::TcpStream::from_std(socket) }).map_err(failed)?;
-        Ok(EventLoops { runtime, socket, buffer: vec![0; PIECE_BYTES], trip: Trip::new(sizes), other })
+        Ok(EventLoops { runtime, socket, buffer: vec![0; PIECE_BYTES], trip: RoundTrip::new(sizes), other })
     }
 }
 
-impl Component for EventLoops {
+impl LedgerComponent for EventLoops {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
     }

@@ -8,24 +8,24 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_command::file_error;
-use fordway_netlab::Namespace;
+use fordway_netlab::NetworkNamespace;
 use fordway_store::{Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use fordway_sys::{
     Errno, Mode, create_unnamed, link_unnamed, read_cached, read_into_spare, remove_file, set_modified, stat,
     stat_in, write_all_at,
 };
-use fordway_workload::ledger::Component;
+use fordway_workload::ledger::LedgerComponent;
 
 use super::framing::PIECE_BYTES;
-use super::{Contents, Operation, same};
+use super::{DistinctContent, ObjectOperation, same};
 
 /// Where the objects of all sizes are, as files.
 #[derive(Clone)]
-pub(in crate::commands::ledger) struct Files(PathBuf, Contents);
+pub(in crate::commands::ledger) struct SizedFiles(PathBuf, DistinctContent);
 
-impl Files {
-    pub(in crate::commands::ledger) fn new(dir: &Path, contents: &Contents) -> Self {
-        Files(dir.to_owned(), contents.clone())
+impl SizedFiles {
+    pub(in crate::commands::ledger) fn new(dir: &Path, contents: &DistinctContent) -> Self {
+        SizedFiles(dir.to_owned(), contents.clone())
     }
 
     /// The file with `size_bytes` of content.
@@ -44,18 +44,18 @@ fn opened(path: &Path) -> Result<File> {
 }
 
 /// Opening a file by its absolute path, its size, and closing it.
-pub(in crate::commands::ledger) struct Open {
-    pub(in crate::commands::ledger) files: Files,
+pub(in crate::commands::ledger) struct FileOpen {
+    pub(in crate::commands::ledger) files: SizedFiles,
     path: PathBuf,
 }
 
-impl Open {
-    pub(in crate::commands::ledger) fn new(files: &Files) -> Self {
-        Open { files: files.clone(), path: PathBuf::new() }
+impl FileOpen {
+    pub(in crate::commands::ledger) fn new(files: &SizedFiles) -> Self {
+        FileOpen { files: files.clone(), path: PathBuf::new() }
     }
 }
 
-impl Component for Open {
+impl LedgerComponent for FileOpen {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.path = self.files.path(size_bytes);
         Ok(())
@@ -70,19 +70,19 @@ impl Component for Open {
 
 /// Reading the whole of a file that is open and in memory.
 pub(in crate::commands::ledger) struct Pread {
-    files: Files,
+    files: SizedFiles,
     file: Option<File>,
     buffer: Vec<u8>,
     size_bytes: u64,
 }
 
 impl Pread {
-    pub(in crate::commands::ledger) fn new(files: &Files) -> Self {
+    pub(in crate::commands::ledger) fn new(files: &SizedFiles) -> Self {
         Pread { files: files.clone(), file: None, buffer: Vec::new(), size_bytes: 0 }
     }
 }
 
-impl Component for Pread {
+impl LedgerComponent for Pread {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.file = Some(opened(&self.files.path(size_bytes))?);
         self.size_bytes = size_bytes;
@@ -104,7 +104,7 @@ impl Component for Pread {
 
 /// Reading the whole of a file that is open and in memory in pieces, as a gateway does that hands each on.
 pub(in crate::commands::ledger) struct PreadPieces {
-    files: Files,
+    files: SizedFiles,
     file: Option<File>,
     /// In turn, as long as others are on their way.
     buffers: [Vec<u8>; 4],
@@ -112,12 +112,12 @@ pub(in crate::commands::ledger) struct PreadPieces {
 }
 
 impl PreadPieces {
-    pub(in crate::commands::ledger) fn new(files: &Files) -> Self {
+    pub(in crate::commands::ledger) fn new(files: &SizedFiles) -> Self {
         PreadPieces { files: files.clone(), file: None, buffers: Default::default(), size_bytes: 0 }
     }
 }
 
-impl Component for PreadPieces {
+impl LedgerComponent for PreadPieces {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.file = Some(opened(&self.files.path(size_bytes))?);
         self.size_bytes = size_bytes;
@@ -148,19 +148,19 @@ impl Component for PreadPieces {
 
 /// The whole of what a careful program does to read a file by its absolute path.
 pub(in crate::commands::ledger) struct PosixGet {
-    files: Files,
+    files: SizedFiles,
     path: PathBuf,
     buffer: Vec<u8>,
     size_bytes: u64,
 }
 
 impl PosixGet {
-    pub(in crate::commands::ledger) fn new(files: &Files) -> Self {
+    pub(in crate::commands::ledger) fn new(files: &SizedFiles) -> Self {
         PosixGet { files: files.clone(), path: PathBuf::new(), buffer: Vec::new(), size_bytes: 0 }
     }
 }
 
-impl Component for PosixGet {
+impl LedgerComponent for PosixGet {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.path = self.files.path(size_bytes);
         self.size_bytes = size_bytes;
@@ -193,19 +193,19 @@ fn opened_dir(dir: &Path) -> Result<File> {
 }
 
 /// Making an empty file that is seen only once it is whole: by the calls that the store makes beside the write.
-pub(in crate::commands::ledger) struct Publish {
+pub(in crate::commands::ledger) struct FilePublish {
     dir: File,
 }
 
-impl Publish {
+impl FilePublish {
     /// In the directory `dir`, which is made.
     pub(in crate::commands::ledger) fn new(dir: &Path) -> Result<Self> {
         std::fs::create_dir(dir).map_err(|error| file_error("making", dir.display(), error))?;
-        Ok(Publish { dir: opened_dir(dir)? })
+        Ok(FilePublish { dir: opened_dir(dir)? })
     }
 }
 
-impl Component for Publish {
+impl LedgerComponent for FilePublish {
     fn prepare(&mut self, _: u64) -> Result<()> {
         Ok(())
     }
@@ -231,21 +231,21 @@ impl Component for Publish {
 }
 
 /// Writing content to a new file. The one before is given back first, so that its memory is used again.
-pub(in crate::commands::ledger) struct Write {
+pub(in crate::commands::ledger) struct FileWrite {
     dir: File,
     file: Option<OwnedFd>,
-    contents: Contents,
+    contents: DistinctContent,
     size_bytes: u64,
 }
 
-impl Write {
+impl FileWrite {
     /// To files that never have a name, in the file system of `dir`.
-    pub(in crate::commands::ledger) fn new(dir: &Path, contents: &Contents) -> Result<Self> {
-        Ok(Write { dir: opened_dir(dir)?, file: None, contents: contents.clone(), size_bytes: 0 })
+    pub(in crate::commands::ledger) fn new(dir: &Path, contents: &DistinctContent) -> Result<Self> {
+        Ok(FileWrite { dir: opened_dir(dir)?, file: None, contents: contents.clone(), size_bytes: 0 })
     }
 }
 
-impl Component for Write {
+impl LedgerComponent for FileWrite {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.size_bytes = size_bytes;
         Ok(())
@@ -276,25 +276,25 @@ impl Component for Write {
 
 /// A store and the object at hand.
 #[derive(Clone)]
-pub(in crate::commands::ledger) struct Objects {
+pub(in crate::commands::ledger) struct SizedObjects {
     store: Arc<dyn Store>,
     bucket: Bucket,
     key: Key,
     size_bytes: u64,
-    contents: Contents,
+    contents: DistinctContent,
 }
 
-impl Objects {
+impl SizedObjects {
     pub(in crate::commands::ledger) fn new(
         store: Arc<dyn Store>,
         bucket: &Bucket,
-        contents: &Contents,
+        contents: &DistinctContent,
     ) -> Result<Self> {
         let (key, contents) = (Key::new(name_of_size(0))?, contents.clone());
-        Ok(Objects { store, bucket: bucket.clone(), key, size_bytes: 0, contents })
+        Ok(SizedObjects { store, bucket: bucket.clone(), key, size_bytes: 0, contents })
     }
 
-    fn take(&mut self, operation: Operation, size_bytes: u64) -> Result<()> {
+    fn take(&mut self, operation: ObjectOperation, size_bytes: u64) -> Result<()> {
         self.key = Key::new(operation.name(size_bytes))?;
         self.size_bytes = size_bytes;
         Ok(())
@@ -302,35 +302,35 @@ impl Objects {
 }
 
 /// Reading a whole object into memory that was used before.
-pub(in crate::commands::ledger) struct Get {
-    objects: Objects,
+pub(in crate::commands::ledger) struct ObjectGet {
+    objects: SizedObjects,
     buffer: Vec<u8>,
     server_pid: Option<u32>,
     /// Where it is asked from, if not from where this process is.
-    network: Option<Namespace>,
+    network: Option<NetworkNamespace>,
 }
 
-impl Get {
-    pub(in crate::commands::ledger) fn new(objects: Objects, server_pid: Option<u32>) -> Self {
-        Get { objects, buffer: Vec::new(), server_pid, network: None }
+impl ObjectGet {
+    pub(in crate::commands::ledger) fn new(objects: SizedObjects, server_pid: Option<u32>) -> Self {
+        ObjectGet { objects, buffer: Vec::new(), server_pid, network: None }
     }
 
     /// The same by connections that begin in another network.
-    pub(in crate::commands::ledger) fn from(self, network: &Namespace) -> Self {
-        Get { network: Some(network.clone()), ..self }
+    pub(in crate::commands::ledger) fn from(self, network: &NetworkNamespace) -> Self {
+        ObjectGet { network: Some(network.clone()), ..self }
     }
 }
 
-impl Component for Get {
+impl LedgerComponent for ObjectGet {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        self.objects.take(Operation::Get, size_bytes)?;
+        self.objects.take(ObjectOperation::Get, size_bytes)?;
         // A connection stays in the network where it was made, no matter which thread uses it.
         let Some(network) = self.network.clone() else { return Ok(()) };
         network.run(|| self.run())?
     }
 
     fn run(&mut self) -> Result<()> {
-        let Objects { store, bucket, key, .. } = &self.objects;
+        let SizedObjects { store, bucket, key, .. } = &self.objects;
         store.read(bucket, key, &GetOptions::default(), &mut self.buffer).map(drop)
     }
 
@@ -344,11 +344,11 @@ impl Component for Get {
 }
 
 /// Opening an object and describing it, without its content: what a gateway does before it sends.
-pub(in crate::commands::ledger) struct Describe(pub(in crate::commands::ledger) Objects);
+pub(in crate::commands::ledger) struct ObjectDescribe(pub(in crate::commands::ledger) SizedObjects);
 
-impl Component for Describe {
+impl LedgerComponent for ObjectDescribe {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        self.0.take(Operation::Get, size_bytes)
+        self.0.take(ObjectOperation::Get, size_bytes)
     }
 
     fn run(&mut self) -> Result<()> {
@@ -359,8 +359,8 @@ impl Component for Describe {
 }
 
 /// Writing an object that is not there yet, in one call.
-pub(in crate::commands::ledger) struct Put {
-    objects: Objects,
+pub(in crate::commands::ledger) struct ObjectPut {
+    objects: SizedObjects,
     /// The same objects as the writer of their files sees them, by the size from which on that is not
     /// the store itself. The writer removes what it put: memory that was given back on another
     /// processor than the one that takes it again is slow to write to.
@@ -369,19 +369,19 @@ pub(in crate::commands::ledger) struct Put {
     server_pid: Option<u32>,
 }
 
-impl Put {
+impl ObjectPut {
     /// A put in this process, or by a gateway that writes the files itself.
     pub(in crate::commands::ledger) fn new(
-        objects: Objects,
+        objects: SizedObjects,
         options: PutOptions,
         server_pid: Option<u32>,
     ) -> Self {
-        Put { objects, written_here: None, options, server_pid }
+        ObjectPut { objects, written_here: None, options, server_pid }
     }
 
     /// The same where the gateway has this process write content over `bytes` to its files.
-    pub(in crate::commands::ledger) fn written_here_over(self, bytes: u64, embedded: &Objects) -> Self {
-        Put { written_here: Some((bytes + 1, embedded.store.clone())), ..self }
+    pub(in crate::commands::ledger) fn written_here_over(self, bytes: u64, embedded: &SizedObjects) -> Self {
+        ObjectPut { written_here: Some((bytes + 1, embedded.store.clone())), ..self }
     }
 
     /// The store of the object's writer.
@@ -392,9 +392,9 @@ impl Put {
     }
 }
 
-impl Component for Put {
+impl LedgerComponent for ObjectPut {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        self.objects.take(Operation::Put, size_bytes)
+        self.objects.take(ObjectOperation::Put, size_bytes)
     }
 
     fn before(&mut self) -> Result<()> {
@@ -405,12 +405,12 @@ impl Component for Put {
     }
 
     fn run(&mut self) -> Result<()> {
-        let Objects { store, bucket, key, size_bytes, contents } = &self.objects;
+        let SizedObjects { store, bucket, key, size_bytes, contents } = &self.objects;
         store.put(bucket, key, contents.of(*size_bytes), &self.options).map(drop)
     }
 
     fn check(&self) -> Result<()> {
-        let Objects { bucket, key, size_bytes, contents, .. } = &self.objects;
+        let SizedObjects { bucket, key, size_bytes, contents, .. } = &self.objects;
         let mut stored = Vec::new();
         self.writer().read(bucket, key, &GetOptions::default(), &mut stored)?;
         same(&stored, contents.of(*size_bytes))

@@ -3,21 +3,21 @@
 
 mod paths;
 
-use std::path::{Path as FilePath, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fordway_command::file_error;
-use fordway_measure::Lane;
-use fordway_netlab::setup::{Ends, Setup, Wire};
+use fordway_measure::MeasuredLane;
+use fordway_netlab::setup::{NetworkPair, NetworkSetup, WireSettings};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, Objects as _, PutOptions, Result};
-use fordway_workload::ledger::{Component, MeasuredComponent, Path};
+use fordway_workload::ledger::{LedgerComponent, LedgerPath, MeasuredComponent};
 
 use self::paths::{http_messages, with_get_request};
-use super::components::request::{Http1Heads, S3Request, Sign};
-use super::components::round_trip::Tcp;
-use super::components::storage::{Files, Get, Objects, name_of_size};
-use super::components::{Contents, Copy, Digest, Nothing, Operation};
+use super::components::request::{Http1Heads, RequestSigning, S3Request};
+use super::components::round_trip::TcpRoundTrip;
+use super::components::storage::{ObjectGet, SizedFiles, SizedObjects, name_of_size};
+use super::components::{ClockReading, ContentDigest, DistinctContent, MemoryCopy, ObjectOperation};
 use crate::args::PathArg;
 use crate::commands::gateway::GatewayProcess;
 
@@ -28,31 +28,31 @@ const BUCKET: &str = "ledger";
 
 /// All that is measured, and the gateways and networks behind it.
 #[derive(Default)]
-pub(super) struct Ladder {
+pub(super) struct LedgerSetup {
     pub(super) components: Vec<MeasuredComponent>,
-    pub(super) paths: Vec<Path>,
+    pub(super) paths: Vec<LedgerPath>,
     /// What was asked for and cannot be measured here, each with the reason.
     pub(super) left_out: Vec<String>,
     gateways: Vec<GatewayProcess>,
-    networks: Vec<Ends>,
+    networks: Vec<NetworkPair>,
 }
 
 /// Where objects are, for components that are made of them.
-struct Site<'s> {
-    dir: &'s FilePath,
+struct ObjectSite<'s> {
+    dir: &'s Path,
     /// What gateways serve.
-    root: &'s FilePath,
+    root: &'s Path,
     bucket: Bucket,
-    files: Files,
+    files: SizedFiles,
     largest: PathBuf,
-    objects: Objects,
-    contents: Contents,
+    objects: SizedObjects,
+    contents: DistinctContent,
 }
 
-impl Ladder {
+impl LedgerSetup {
     /// Stores an object of each of `sizes` in the empty directory `dir`, and makes the components of `paths`, and of
     /// an HTTP get through each of the set-ups `networks`.
-    pub(super) fn new(dir: &FilePath, sizes: &[u64], paths: &[PathArg], networks: &[String]) -> Result<Self> {
+    pub(super) fn new(dir: &Path, sizes: &[u64], paths: &[PathArg], networks: &[String]) -> Result<Self> {
         let setups = chosen(networks)?;
         let root = dir.join("s3");
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
@@ -61,15 +61,15 @@ impl Ladder {
         let store = PosixStore::open(&root, config)?;
         store.create_bucket(&bucket)?;
         let largest = sizes.last().copied().unwrap_or_default();
-        let contents = Contents::new(largest);
+        let contents = DistinctContent::new(largest);
         for &size in sizes {
             store.put(&bucket, &Key::new(name_of_size(size))?, contents.of(size), &PutOptions::default())?;
         }
-        let files = Files::new(&root.join(BUCKET), &contents);
+        let files = SizedFiles::new(&root.join(BUCKET), &contents);
         let largest = files.path(largest);
-        let objects = Objects::new(Arc::new(store), &bucket, &contents)?;
-        let site = Site { dir, root: &root, bucket, files, largest, objects, contents };
-        let mut ladder = Ladder::default();
+        let objects = SizedObjects::new(Arc::new(store), &bucket, &contents)?;
+        let site = ObjectSite { dir, root: &root, bucket, files, largest, objects, contents };
+        let mut ladder = LedgerSetup::default();
         ladder.memory(&site.contents);
         for (at, path) in paths.iter().enumerate() {
             if !paths[..at].contains(path) {
@@ -93,29 +93,29 @@ impl Ladder {
         &mut self,
         name: &str,
         description: &str,
-        component: impl FnOnce() -> Result<Box<dyn Component>>,
+        component: impl FnOnce() -> Result<Box<dyn LedgerComponent>>,
     ) -> Result<()> {
         if self.components.iter().all(|known| known.lane.name != name) {
-            let lane = Lane { name: name.to_owned(), description: description.to_owned() };
+            let lane = MeasuredLane { name: name.to_owned(), description: description.to_owned() };
             self.components.push(MeasuredComponent { lane, component: component()? });
         }
         Ok(())
     }
 
     /// Components that need nothing, which are measured in any case.
-    fn memory(&mut self, contents: &Contents) {
-        let mut add = |name: &str, description: &str, component: Box<dyn Component>| {
-            let lane = Lane { name: name.to_owned(), description: description.to_owned() };
+    fn memory(&mut self, contents: &DistinctContent) {
+        let mut add = |name: &str, description: &str, component: Box<dyn LedgerComponent>| {
+            let lane = MeasuredLane { name: name.to_owned(), description: description.to_owned() };
             self.components.push(MeasuredComponent { lane, component });
         };
-        add("memory copy", "memcpy between buffers in use", Box::new(Copy::new(contents)));
-        add("clock", "nothing: two readings of the clock", Box::new(Nothing));
-        add("crc64nvme", "CRC-64/NVME of the content", Box::new(Digest::crc64nvme(contents)));
-        add("sha256", "SHA-256 of the content", Box::new(Digest::sha256(contents)));
-        add("md5", "MD5 of the content", Box::new(Digest::md5(contents)));
+        add("memory copy", "memcpy between buffers in use", Box::new(MemoryCopy::new(contents)));
+        add("clock", "nothing: two readings of the clock", Box::new(ClockReading));
+        add("crc64nvme", "CRC-64/NVME of the content", Box::new(ContentDigest::crc64nvme(contents)));
+        add("sha256", "SHA-256 of the content", Box::new(ContentDigest::sha256(contents)));
+        add("md5", "MD5 of the content", Box::new(ContentDigest::md5(contents)));
     }
 
-    fn path(&mut self, path: PathArg, site: &Site<'_>) -> Result<()> {
+    fn path(&mut self, path: PathArg, site: &ObjectSite<'_>) -> Result<()> {
         match path {
             PathArg::Posix => self.posix(site),
             PathArg::Embedded => self.embedded(site),
@@ -131,22 +131,22 @@ impl Ladder {
     }
 
     /// A gateway over HTTP/1.1 in the clear, with the durability that costs nothing.
-    fn gateway(root: &FilePath) -> Result<GatewayProcess> {
+    fn gateway(root: &Path) -> Result<GatewayProcess> {
         GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)
     }
 
     /// The same with TLS.
-    fn tls_gateway(root: &FilePath) -> Result<GatewayProcess> {
+    fn tls_gateway(root: &Path) -> Result<GatewayProcess> {
         GatewayProcess::start_tls(root, ETagPolicy::Fast, Durability::None)
     }
 
     /// Requests as they go to a plain gateway of their own, and the component that signs them.
-    fn request(&mut self, site: &Site<'_>, operation: Operation) -> Result<S3Request> {
-        let gateway = Ladder::gateway(site.root)?;
+    fn request(&mut self, site: &ObjectSite<'_>, operation: ObjectOperation) -> Result<S3Request> {
+        let gateway = LedgerSetup::gateway(site.root)?;
         let Some((host, identity)) = gateway.place() else { return Err(ErrorKind::Internal.into()) };
         let request = S3Request::new(operation, host, identity, &site.bucket, &site.contents);
         self.gateways.push(gateway);
-        self.add("sign", "SigV4 of a request", || Ok(Box::new(Sign::new(&request))))?;
+        self.add("sign", "SigV4 of a request", || Ok(Box::new(RequestSigning::new(&request))))?;
         Ok(request)
     }
 
@@ -159,8 +159,8 @@ impl Ladder {
 
 /// The set-ups of these names. Errors: `InvalidArgument` for names that are none, and for two alike: components are
 /// named for them.
-fn chosen(names: &[String]) -> Result<Vec<Setup>> {
-    let setups = names.iter().map(|name| Setup::load(name)).collect::<Result<Vec<_>>>()?;
+fn chosen(names: &[String]) -> Result<Vec<NetworkSetup>> {
+    let setups = names.iter().map(|name| NetworkSetup::load(name)).collect::<Result<Vec<_>>>()?;
     for (at, setup) in setups.iter().enumerate() {
         if setups[..at].iter().any(|other| other.name == setup.name) {
             let detail = format!("there are two networks called {:?}; name each once", setup.name);
@@ -170,15 +170,15 @@ fn chosen(names: &[String]) -> Result<Vec<Setup>> {
     Ok(setups)
 }
 
-impl Ladder {
+impl LedgerSetup {
     /// An HTTP get through the network of a set-up. What this machine or this user cannot set up is left
     /// out, and `left_out` says why. Errors: `InvalidArgument` for what is no set-up of networks alone.
-    fn network(&mut self, setup: &Setup, site: &Site<'_>) -> Result<()> {
+    fn network(&mut self, setup: &NetworkSetup, site: &ObjectSite<'_>) -> Result<()> {
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
         // A wire of a cluster takes large pieces, and its cards cut them.
-        let wire = Wire { is_offloading: true, ..Wire::default() };
-        match Ends::lay(setup, &wire, &fordway) {
+        let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
+        match NetworkPair::lay(setup, &wire, &fordway) {
             Ok(ends) => self.http_through(setup, ends, site),
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 self.left_out.push(format!("the network {} is left out: {error}", setup.name));
@@ -188,25 +188,25 @@ impl Ladder {
         }
     }
 
-    fn http_through(&mut self, setup: &Setup, ends: Ends, site: &Site<'_>) -> Result<()> {
+    fn http_through(&mut self, setup: &NetworkSetup, ends: NetworkPair, site: &ObjectSite<'_>) -> Result<()> {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let trip = format!("tcp round trip, {}", setup.name);
         let description = format!("messages as long as HTTP/1.1's by TCP through: {}", setup.description);
         self.add(&trip, &description, || {
-            Ok(Box::new(Tcp::through(&ends, &site.largest, http_messages(request))?))
+            Ok(Box::new(TcpRoundTrip::through(&ends, &site.largest, http_messages(request))?))
         })?;
         let whole = format!("http get, {}", setup.name);
         let description = format!("S3 over HTTP/1.1, a gateway process, through: {}", setup.description);
         let gateway = GatewayProcess::start_at(&ends.far, site.root, ETagPolicy::Fast, Durability::None)?;
-        let objects = Objects::new(gateway.client()?, &site.bucket, &site.contents)?;
+        let objects = SizedObjects::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
         self.add(&whole, &description, || {
-            Ok(Box::new(Get::new(objects, Some(pid)).from(&ends.near.network)))
+            Ok(Box::new(ObjectGet::new(objects, Some(pid)).from(&ends.near.network)))
         })?;
         self.networks.push(ends);
-        self.paths.push(with_get_request(Path::new(&whole), &trip));
+        self.paths.push(with_get_request(LedgerPath::new(&whole), &trip));
         Ok(())
     }
 }

@@ -1,80 +1,85 @@
 //! Paths that read, and paths that write: each of these puts a new object in place of one that was deleted just before,
 //! outside of the time.
 
-use fordway_http::Version;
+use fordway_http::HttpVersion;
 use fordway_posix::Durability;
 use fordway_store::{ChecksumAlgorithm, ETagPolicy, PutOptions, Result};
 use fordway_wire::node::INLINE_BYTES_MAX;
-use fordway_workload::ledger::Path;
+use fordway_workload::ledger::LedgerPath;
 
-use super::{Ladder, RECORD_BYTES, RECORD_OVERHEAD_BYTES, Site};
+use super::{LedgerSetup, ObjectSite, RECORD_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::commands::gateway::GatewayProcess;
-use crate::commands::ledger::components::Operation;
-use crate::commands::ledger::components::framing::{Http2Frames, NodeFrames, Pipe, Tls, WHOLE_BYTES_MAX};
-use crate::commands::ledger::components::request::{Heads, Layer, S3Request, Verify};
-use crate::commands::ledger::components::round_trip::{EventLoops, Messages, Sizes, Tcp, Unix};
-use crate::commands::ledger::components::storage::{
-    Describe, Get, Objects, Open, PosixGet, Pread, PreadPieces, Publish, Put, Write,
+use crate::commands::ledger::components::ObjectOperation;
+use crate::commands::ledger::components::framing::{
+    DuplexPipe, Http2Frames, NodeFrames, TlsSession, WHOLE_BYTES_MAX,
 };
-use crate::commands::ledger::echo::Form;
+use crate::commands::ledger::components::request::{MessageHeads, S3LayerCall, S3Request, SignatureCheck};
+use crate::commands::ledger::components::round_trip::{
+    EventLoops, MessageSizes, Sizes, TcpRoundTrip, UnixRoundTrip,
+};
+use crate::commands::ledger::components::storage::{
+    FileOpen, FilePublish, FileWrite, ObjectDescribe, ObjectGet, ObjectPut, PosixGet, Pread, PreadPieces,
+    SizedObjects,
+};
+use crate::commands::ledger::echo::ReplyForm;
 
 /// Content up to this size leaves a gateway with its head, in one call, by the node lane and by HTTP.
 const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
 /// What the client of the HTTP lane receives with a head is copied into place.
 const COPIED_BYTES_MAX: u64 = 16 << 10;
 
-impl Ladder {
-    fn file_components(&mut self, site: &Site<'_>) -> Result<()> {
+impl LedgerSetup {
+    fn file_components(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.add("file open", "open by absolute path, fstat, close", || {
-            Ok(Box::new(Open::new(&site.files)))
+            Ok(Box::new(FileOpen::new(&site.files)))
         })?;
         self.add("pread", "pread of an open file in the page cache", || Ok(Box::new(Pread::new(&site.files))))
     }
 
-    pub(super) fn posix(&mut self, site: &Site<'_>) -> Result<()> {
+    pub(super) fn posix(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.file_components(site)?;
         let description = "a plain file: open by absolute path, fstat, pread, close";
         self.add("posix get", description, || Ok(Box::new(PosixGet::new(&site.files))))?;
-        self.paths.push(Path::new("posix get").with("file open").with("pread"));
+        self.paths.push(LedgerPath::new("posix get").with("file open").with("pread"));
         Ok(())
     }
 
-    pub(super) fn embedded_components(&mut self, site: &Site<'_>) -> Result<()> {
+    pub(super) fn embedded_components(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.file_components(site)?;
         let description = "an object read by the store in this process: held directory, no server";
-        self.add("embedded get", description, || Ok(Box::new(Get::new(site.objects.clone(), None))))?;
+        self.add("embedded get", description, || Ok(Box::new(ObjectGet::new(site.objects.clone(), None))))?;
         let description = "an object opened and described by the store, and closed: no content";
-        self.add("object open", description, || Ok(Box::new(Describe(site.objects.clone()))))
+        self.add("object open", description, || Ok(Box::new(ObjectDescribe(site.objects.clone()))))
     }
 
-    pub(super) fn embedded(&mut self, site: &Site<'_>) -> Result<()> {
+    pub(super) fn embedded(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.embedded_components(site)?;
-        self.paths.push(Path::new("embedded get").with("file open").with("pread"));
+        self.paths.push(LedgerPath::new("embedded get").with("file open").with("pread"));
         Ok(())
     }
 
-    pub(super) fn node(&mut self, site: &Site<'_>) -> Result<()> {
+    pub(super) fn node(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.embedded_components(site)?;
-        let mut frames = NodeFrames::new(Operation::Get, &site.bucket)?;
+        let mut frames = NodeFrames::new(ObjectOperation::Get, &site.bucket)?;
         let description = "request and reply of the node lane written and read, in memory";
         self.add("node frames", description, || {
-            Ok(Box::new(NodeFrames::new(Operation::Get, &site.bucket)?))
+            Ok(Box::new(NodeFrames::new(ObjectOperation::Get, &site.bucket)?))
         })?;
         let sizes = move |size_bytes: u64| {
             let (request_bytes, head_bytes) = frames.lengths(size_bytes)?;
-            let form = if size_bytes > INLINE_BYTES { Form::Descriptor } else { Form::Bytes };
-            let rest_bytes = if form == Form::Descriptor { size_bytes as usize } else { 0 };
-            Ok(Messages { request_bytes, head_bytes, body_bytes: size_bytes as usize, form, rest_bytes })
+            let form = if size_bytes > INLINE_BYTES { ReplyForm::Descriptor } else { ReplyForm::Bytes };
+            let rest_bytes = if form == ReplyForm::Descriptor { size_bytes as usize } else { 0 };
+            Ok(MessageSizes { request_bytes, head_bytes, body_bytes: size_bytes as usize, form, rest_bytes })
         };
         let description = "messages as long as the node lane's to a process that only answers, and back; \
                            over 64 KiB a descriptor in place of the content";
         self.add("unix round trip", description, || {
-            Ok(Box::new(Unix::new(site.dir, &site.largest, Box::new(sizes))?))
+            Ok(Box::new(UnixRoundTrip::new(site.dir, &site.largest, Box::new(sizes))?))
         })?;
         let gateway = GatewayProcess::start_node(site.root, ETagPolicy::Fast, Durability::None)?;
         self.whole("node get", "the node lane, a gateway process", site, gateway)?;
         self.paths.push(
-            Path::new("node get")
+            LedgerPath::new("node get")
                 .with("embedded get")
                 .with("unix round trip")
                 .with("node frames")
@@ -88,80 +93,80 @@ impl Ladder {
         &mut self,
         name: &str,
         description: &str,
-        site: &Site<'_>,
+        site: &ObjectSite<'_>,
         gateway: GatewayProcess,
     ) -> Result<()> {
-        let objects = Objects::new(gateway.client()?, &site.bucket, &site.contents)?;
+        let objects = SizedObjects::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
-        self.add(name, description, || Ok(Box::new(Get::new(objects, Some(pid)))))
+        self.add(name, description, || Ok(Box::new(ObjectGet::new(objects, Some(pid)))))
     }
 
     /// Heads and signatures, as they go to a plain gateway; answers the request.
-    pub(super) fn get_request(&mut self, site: &Site<'_>) -> Result<S3Request> {
-        let request = self.request(site, Operation::Get)?;
+    pub(super) fn get_request(&mut self, site: &ObjectSite<'_>) -> Result<S3Request> {
+        let request = self.request(site, ObjectOperation::Get)?;
         self.heads("http1 heads", &request)?;
-        self.add("verify", "the same signature verified", || Ok(Box::new(Verify::new(&request))))?;
+        self.add("verify", "the same signature verified", || Ok(Box::new(SignatureCheck::new(&request))))?;
         Ok(request)
     }
 
-    pub(super) fn http(&mut self, site: &Site<'_>) -> Result<()> {
+    pub(super) fn http(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let description = "messages as long as HTTP/1.1's over loopback TCP to a process that only answers, \
                            and back; content over 64 KiB by sendfile";
         self.add("tcp round trip", description, || {
-            Ok(Box::new(Tcp::new(&site.largest, http_messages(request))?))
+            Ok(Box::new(TcpRoundTrip::new(&site.largest, http_messages(request))?))
         })?;
-        let gateway = Ladder::gateway(site.root)?;
+        let gateway = LedgerSetup::gateway(site.root)?;
         self.whole("http get", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
-        self.paths.push(with_get_request(Path::new("http get"), "tcp round trip"));
+        self.paths.push(with_get_request(LedgerPath::new("http get"), "tcp round trip"));
         Ok(())
     }
 
-    pub(super) fn https(&mut self, site: &Site<'_>) -> Result<()> {
+    pub(super) fn https(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let sizes = move |size_bytes: u64| {
-            let Heads { asked, answered } = request.heads(size_bytes)?;
+            let MessageHeads { asked, answered } = request.heads(size_bytes)?;
             let records = size_bytes.div_ceil(RECORD_BYTES) + 1;
             let body_bytes = (size_bytes + records * RECORD_OVERHEAD_BYTES) as usize;
             let request_bytes = asked.len() + RECORD_OVERHEAD_BYTES as usize;
-            Ok(Messages {
+            Ok(MessageSizes {
                 request_bytes,
                 head_bytes: answered.len(),
                 body_bytes,
-                form: Form::Bytes,
+                form: ReplyForm::Bytes,
                 rest_bytes: 0,
             })
         };
         let description = "the same with all content from memory, as TLS needs it";
         self.add("tcp round trip, no sendfile", description, || {
-            Ok(Box::new(Tcp::new(&site.largest, Box::new(sizes))?))
+            Ok(Box::new(TcpRoundTrip::new(&site.largest, Box::new(sizes))?))
         })?;
         let description = "content sealed and opened by TLS, both in memory, one after the other";
-        self.add("tls", description, || Ok(Box::new(Tls::new(&site.contents)?)))?;
-        let gateway = Ladder::tls_gateway(site.root)?;
+        self.add("tls", description, || Ok(Box::new(TlsSession::new(&site.contents)?)))?;
+        let gateway = LedgerSetup::tls_gateway(site.root)?;
         self.whole("https get", "S3 over HTTP/1.1 and TLS on loopback, a gateway process", site, gateway)?;
-        let path = Path::new("https get").with("object open").with("pread").with("tls");
+        let path = LedgerPath::new("https get").with("object open").with("pread").with("tls");
         self.paths.push(with_request(path.with("tcp round trip, no sendfile")));
         Ok(())
     }
 
-    pub(super) fn http2(&mut self, site: &Site<'_>) -> Result<()> {
+    pub(super) fn http2(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let description = "pread of an open file in the page cache, 64 KiB at a time";
         self.add("pread in pieces", description, || Ok(Box::new(PreadPieces::new(&site.files))))?;
         let description = "a GET without its content answered by the S3 layer in memory, signature verified";
         self.add("s3 layer", description, || {
-            Ok(Box::new(Layer::new(Operation::Get, &site.bucket, &site.contents)?))
+            Ok(Box::new(S3LayerCall::new(ObjectOperation::Get, &site.bucket, &site.contents)?))
         })?;
         self.http2_components(site, &request)?;
-        let gateway = Ladder::gateway(site.root)?.asked_in(Version::Http2);
+        let gateway = LedgerSetup::gateway(site.root)?.asked_in(HttpVersion::Http2);
         self.whole("http2 get", "S3 over HTTP/2 in the clear on loopback, a gateway process", site, gateway)?;
         self.paths.push(
-            Path::new("http2 get")
+            LedgerPath::new("http2 get")
                 .with("object open")
                 .with("pread in pieces")
                 .with("tcp round trip, event loops")
@@ -174,19 +179,19 @@ impl Ladder {
         Ok(())
     }
 
-    fn http2_components(&mut self, site: &Site<'_>, request: &S3Request) -> Result<()> {
+    fn http2_components(&mut self, site: &ObjectSite<'_>, request: &S3Request) -> Result<()> {
         let frames = || Http2Frames::new(request, &site.contents);
         let description = "heads compressed and content in frames of HTTP/2, written and read by both \
                            libraries, through a pipe in memory";
         self.add("http2 frames", description, || Ok(Box::new(frames()?)))?;
         let description = "as many bytes through that pipe alone";
-        self.add("memory pipe", description, || Ok(Box::new(Pipe::new(frames()?)?)))?;
+        self.add("memory pipe", description, || Ok(Box::new(DuplexPipe::new(frames()?)?)))?;
         let mut counted = frames()?;
         let sizes = move |size_bytes: u64| {
             let (request_bytes, answer_bytes) = counted.lengths(size_bytes)?;
             let body_bytes = size_bytes as usize;
             let head_bytes = answer_bytes - body_bytes;
-            Ok(Messages { request_bytes, head_bytes, body_bytes, form: Form::Bytes, rest_bytes: 0 })
+            Ok(MessageSizes { request_bytes, head_bytes, body_bytes, form: ReplyForm::Bytes, rest_bytes: 0 })
         };
         let description = "messages as long as HTTP/2's over loopback TCP, 64 KiB at a time, by the event loop of \
                            a library on both sides";
@@ -199,101 +204,104 @@ impl Ladder {
 /// The messages of a get by HTTP/1.1 in the clear.
 pub(super) fn http_messages(request: S3Request) -> Sizes {
     Box::new(move |size_bytes: u64| {
-        let Heads { asked, answered } = request.heads(size_bytes)?;
-        let form = if size_bytes > INLINE_BYTES { Form::File } else { Form::Bytes };
+        let MessageHeads { asked, answered } = request.heads(size_bytes)?;
+        let form = if size_bytes > INLINE_BYTES { ReplyForm::File } else { ReplyForm::Bytes };
         let (head_bytes, body_bytes) = (answered.len(), size_bytes as usize);
-        Ok(Messages { request_bytes: asked.len(), head_bytes, body_bytes, form, rest_bytes: 0 })
+        Ok(MessageSizes { request_bytes: asked.len(), head_bytes, body_bytes, form, rest_bytes: 0 })
     })
 }
 
 /// A get by HTTP/1.1 in the clear whose messages go as in the component `trip`.
-pub(super) fn with_get_request(path: Path, trip: &str) -> Path {
+pub(super) fn with_get_request(path: LedgerPath, trip: &str) -> LedgerPath {
     with_request(path.with("object open").with_up_to("pread", INLINE_BYTES).with(trip))
 }
 
 /// What every request over HTTP/1.1 has.
-fn with_request(path: Path) -> Path {
+fn with_request(path: LedgerPath) -> LedgerPath {
     path.with("http1 heads").with("sign").with("verify").with_up_to("memory copy", COPIED_BYTES_MAX)
 }
 
-impl Ladder {
-    fn write_components(&mut self, site: &Site<'_>) -> Result<()> {
+impl LedgerSetup {
+    fn write_components(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         let dir = site.dir.join("published");
         let description =
             "a file without a name and content: opened, its time set, looked at, linked, closed";
-        self.add("file publish", description, || Ok(Box::new(Publish::new(&dir)?)))?;
+        self.add("file publish", description, || Ok(Box::new(FilePublish::new(&dir)?)))?;
         let description = "pwrite to a new file without a name";
-        self.add("pwrite", description, || Ok(Box::new(Write::new(site.dir, &site.contents)?)))?;
+        self.add("pwrite", description, || Ok(Box::new(FileWrite::new(site.dir, &site.contents)?)))?;
         let description = "an object written by the store in this process: held directory, no server";
         self.add("embedded put", description, || {
-            Ok(Box::new(Put::new(site.objects.clone(), PutOptions::default(), None)))
+            Ok(Box::new(ObjectPut::new(site.objects.clone(), PutOptions::default(), None)))
         })
     }
 
-    pub(super) fn embedded_put(&mut self, site: &Site<'_>) -> Result<()> {
+    pub(super) fn embedded_put(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.write_components(site)?;
-        self.paths.push(Path::new("embedded put").with("file publish").with("pwrite"));
+        self.paths.push(LedgerPath::new("embedded put").with("file publish").with("pwrite"));
         Ok(())
     }
 
-    pub(super) fn node_put(&mut self, site: &Site<'_>) -> Result<()> {
+    pub(super) fn node_put(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.write_components(site)?;
-        let mut frames = NodeFrames::new(Operation::Put, &site.bucket)?;
+        let mut frames = NodeFrames::new(ObjectOperation::Put, &site.bucket)?;
         let description = "request and reply of a put by the node lane written and read, in memory";
         self.add("node frames, put", description, || {
-            Ok(Box::new(NodeFrames::new(Operation::Put, &site.bucket)?))
+            Ok(Box::new(NodeFrames::new(ObjectOperation::Put, &site.bucket)?))
         })?;
         let sizes = move |size_bytes: u64| {
             let (request_bytes, head_bytes) = frames.lengths(size_bytes)?;
             let size = size_bytes as usize;
-            let (content, form) =
-                if size_bytes > WHOLE_BYTES_MAX { (0, Form::Descriptor) } else { (size, Form::Bytes) };
+            let (content, form) = if size_bytes > WHOLE_BYTES_MAX {
+                (0, ReplyForm::Descriptor)
+            } else {
+                (size, ReplyForm::Bytes)
+            };
             let request_bytes = request_bytes + content;
-            Ok(Messages { request_bytes, head_bytes, body_bytes: 0, form, rest_bytes: size })
+            Ok(MessageSizes { request_bytes, head_bytes, body_bytes: 0, form, rest_bytes: size })
         };
         let description = "messages as long as those of puts by the node lane, content included, to a process \
                            that only answers, and back; over 128 KiB a descriptor comes back for the next content";
         self.add("unix round trip, put", description, || {
-            Ok(Box::new(Unix::new(site.dir, &site.largest, Box::new(sizes))?))
+            Ok(Box::new(UnixRoundTrip::new(site.dir, &site.largest, Box::new(sizes))?))
         })?;
         let gateway = GatewayProcess::start_node(site.root, ETagPolicy::Fast, Durability::None)?;
-        let objects = Objects::new(gateway.client()?, &site.bucket, &site.contents)?;
+        let objects = SizedObjects::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
         self.add("node put", "the node lane, a gateway process", || {
-            let put = Put::new(objects, PutOptions::default(), Some(pid));
+            let put = ObjectPut::new(objects, PutOptions::default(), Some(pid));
             Ok(Box::new(put.written_here_over(WHOLE_BYTES_MAX, &site.objects)))
         })?;
-        let path = Path::new("node put").with("embedded put").with("unix round trip, put");
+        let path = LedgerPath::new("node put").with("embedded put").with("unix round trip, put");
         self.paths.push(path.with("node frames, put"));
         Ok(())
     }
 
     /// What every put over HTTP is made of.
-    fn put_request_components(&mut self, site: &Site<'_>) -> Result<()> {
+    fn put_request_components(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         let description = "an object written by the store in this process, with a checksum that is computed \
                            and kept";
         self.add("embedded put, checksum", description, || {
             let checksum = Some(ChecksumAlgorithm::Crc64Nvme);
             let options = PutOptions { checksum, ..PutOptions::default() };
-            Ok(Box::new(Put::new(site.objects.clone(), options, None)))
+            Ok(Box::new(ObjectPut::new(site.objects.clone(), options, None)))
         })?;
         let description = "a PUT without its content answered by the S3 layer in memory, signature verified";
         self.add("s3 layer, put", description, || {
-            Ok(Box::new(Layer::new(Operation::Put, &site.bucket, &site.contents)?))
+            Ok(Box::new(S3LayerCall::new(ObjectOperation::Put, &site.bucket, &site.contents)?))
         })?;
-        let request = self.request(site, Operation::Put)?;
+        let request = self.request(site, ObjectOperation::Put)?;
         self.heads("http1 heads, put", &request)?;
         let sizes = move |size_bytes: u64| {
-            let Heads { asked, answered } = request.heads(size_bytes)?;
-            let (size, form) = (size_bytes as usize, Form::Bytes);
+            let MessageHeads { asked, answered } = request.heads(size_bytes)?;
+            let (size, form) = (size_bytes as usize, ReplyForm::Bytes);
             let (request_bytes, head_bytes) = (asked.len() + size, answered.len());
-            Ok(Messages { request_bytes, head_bytes, body_bytes: 0, form, rest_bytes: size })
+            Ok(MessageSizes { request_bytes, head_bytes, body_bytes: 0, form, rest_bytes: size })
         };
         let description = "messages as long as those of puts by HTTP/1.1, content included, over loopback TCP \
                            to a process that only answers, and back";
         self.add("tcp round trip, put", description, || {
-            Ok(Box::new(Tcp::new(&site.largest, Box::new(sizes))?))
+            Ok(Box::new(TcpRoundTrip::new(&site.largest, Box::new(sizes))?))
         })
     }
 
@@ -302,41 +310,43 @@ impl Ladder {
         &mut self,
         name: &str,
         description: &str,
-        site: &Site<'_>,
+        site: &ObjectSite<'_>,
         gateway: GatewayProcess,
     ) -> Result<()> {
-        let objects = Objects::new(gateway.client()?, &site.bucket, &site.contents)?;
+        let objects = SizedObjects::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
-        self.add(name, description, || Ok(Box::new(Put::new(objects, PutOptions::default(), Some(pid)))))
+        self.add(name, description, || {
+            Ok(Box::new(ObjectPut::new(objects, PutOptions::default(), Some(pid))))
+        })
     }
 
-    pub(super) fn http_put(&mut self, site: &Site<'_>) -> Result<()> {
+    pub(super) fn http_put(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.put_request_components(site)?;
-        let gateway = Ladder::gateway(site.root)?;
+        let gateway = LedgerSetup::gateway(site.root)?;
         self.whole_put("http put", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
-        self.paths.push(with_put_request(Path::new("http put")));
+        self.paths.push(with_put_request(LedgerPath::new("http put")));
         Ok(())
     }
 
-    pub(super) fn https_put(&mut self, site: &Site<'_>) -> Result<()> {
+    pub(super) fn https_put(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         self.put_request_components(site)?;
         let description = "content sealed and opened by TLS, both in memory, one after the other";
-        self.add("tls", description, || Ok(Box::new(Tls::new(&site.contents)?)))?;
-        let gateway = Ladder::tls_gateway(site.root)?;
+        self.add("tls", description, || Ok(Box::new(TlsSession::new(&site.contents)?)))?;
+        let gateway = LedgerSetup::tls_gateway(site.root)?;
         self.whole_put(
             "https put",
             "S3 over HTTP/1.1 and TLS on loopback, a gateway process",
             site,
             gateway,
         )?;
-        self.paths.push(with_put_request(Path::new("https put").with("tls")));
+        self.paths.push(with_put_request(LedgerPath::new("https put").with("tls")));
         Ok(())
     }
 }
 
 /// What every put over HTTP has: its checksum is computed on both sides.
-fn with_put_request(path: Path) -> Path {
+fn with_put_request(path: LedgerPath) -> LedgerPath {
     path.with("embedded put, checksum")
         .with("crc64nvme")
         .with("tcp round trip, put")
