@@ -113,7 +113,8 @@ DRAWINGS = {
     "waterfall": Drawing(
         "What each path is made of",
         "Each bar is a layer that was measured by itself, and begins where the one above it ends. What is "
-        "left up to the whole path, as it was measured beside them, is in no layer. Lines are 95 % intervals.",
+        "left up to the whole path, as it was measured beside them, is in no layer. "
+        "Lines are 95 % intervals.",
         figures_ledger.waterfall,
     ),
     "transfer-latency": Drawing(
