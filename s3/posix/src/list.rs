@@ -107,7 +107,7 @@ impl Inner {
 
     /// Keys that lie apart from their plain paths.
     fn odd_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
-        self.encoded_keys(odd_dir(bucket), |_, kind| match kind {
+        self.encoded_keys(bucket, odd_dir(bucket), |_, kind| match kind {
             EntryKind::Dir => Encoded::Part,
             _ => Encoded::Key,
         })
@@ -117,6 +117,7 @@ impl Inner {
     /// `part_of` says what a name and the kind of what has it are.
     pub(crate) fn encoded_keys(
         &self,
+        bucket: &Bucket,
         top: String,
         part_of: impl Fn(&str, EntryKind) -> Encoded,
     ) -> Result<Arc<Vec<Key>>> {
@@ -150,7 +151,7 @@ impl Inner {
         }
         keys.sort_unstable();
         let keys = Arc::new(keys);
-        if !self.volume.sharing.is_shared() {
+        if !self.volume.contents(bucket)?.sharing.is_shared() {
             self.remembered.keep_tree(top, seen, &keys);
         }
         Ok(keys)

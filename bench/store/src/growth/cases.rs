@@ -6,9 +6,9 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, Expected, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches,
-    ObjectVersions, Objects, PartOptions, PartsQuery, PutOptions, UploadId, UploadsQuery, VersionId, Versioning,
-    VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, Expected, GetOptions, Key, ListQuery, MultipartUploads,
+    ObjectBatches, ObjectVersions, Objects, PartOptions, PartsQuery, PutOptions, UploadId, UploadsQuery,
+    VersionId, Versioning, VersionsQuery,
 };
 
 /// What the size of a case is.
@@ -48,7 +48,11 @@ const PARTS: &[usize] = &[100, 1_000, 10_000];
 const BATCH: &[usize] = &[100, 1_000, 10_000];
 const DEPTH: &[usize] = &[5, 50];
 
-const fn whole(name: &'static str, sizes: &'static [usize], prepare: fn(&Path, usize) -> Result<Act>) -> Case {
+const fn whole(
+    name: &'static str,
+    sizes: &'static [usize],
+    prepare: fn(&Path, usize) -> Result<Act>,
+) -> Case {
     Case { name, kind: Kind::Whole, sizes, calls: 1, prepare }
 }
 
@@ -58,17 +62,23 @@ const fn one(name: &'static str, sizes: &'static [usize], prepare: fn(&Path, usi
 
 pub(crate) fn all() -> Vec<Case> {
     vec![
-        whole("list of all keys", MANY, |root, size| list_all(Ground::with_keys(root, size, plain)?, size, "")),
+        whole("list of all keys", MANY, |root, size| {
+            list_all(Ground::with_keys(root, size, plain)?, size, "")
+        }),
         whole("list of all keys by prefix", MANY, |root, size| {
             list_all(Ground::with_keys(root, size, plain)?, size, "k")
         }),
-        whole("list of all odd keys", SOME, |root, size| list_all(Ground::with_keys(root, size, odd)?, size, "")),
+        whole("list of all odd keys", SOME, |root, size| {
+            list_all(Ground::with_keys(root, size, odd)?, size, "")
+        }),
         one("page of keys", MANY, |root, size| page(Ground::with_keys(root, size, plain)?, plain(size / 2))),
         one("page of odd keys", SOME, |root, size| page(Ground::with_keys(root, size, odd)?, odd(size / 2))),
         one("get", MANY, get),
         one("head", MANY, head),
         one("head of a missing key", MANY, head_missing),
-        one("put and delete of a key", MANY, |root, size| put_and_delete(Ground::with_keys(root, size, plain)?, "new")),
+        one("put and delete of a key", MANY, |root, size| {
+            put_and_delete(Ground::with_keys(root, size, plain)?, "new")
+        }),
         one("put and delete of an odd key", SOME, |root, size| {
             put_and_delete(Ground::with_keys(root, size, odd)?, "run//new")
         }),
@@ -233,7 +243,9 @@ fn page_of_versions(root: &Path, size: usize) -> Result<Act> {
         max_keys: 50,
         ..Default::default()
     };
-    Ok(Box::new(move || Ok(ensure!(ground.store.list_versions(&ground.bucket, &query)?.versions.len() == 50))))
+    Ok(Box::new(move || {
+        Ok(ensure!(ground.store.list_versions(&ground.bucket, &query)?.versions.len() == 50))
+    }))
 }
 
 fn list_versions(root: &Path, size: usize) -> Result<Act> {
@@ -275,7 +287,9 @@ fn list_uploads(root: &Path, size: usize, max_uploads: usize) -> Result<Act> {
     let key_after = is_page.then(|| plain(size / 2));
     let query = UploadsQuery { key_after, max_uploads, ..Default::default() };
     let wanted = max_uploads.min(size);
-    Ok(Box::new(move || Ok(ensure!(ground.store.list_uploads(&ground.bucket, &query)?.uploads.len() == wanted))))
+    Ok(Box::new(move || {
+        Ok(ensure!(ground.store.list_uploads(&ground.bucket, &query)?.uploads.len() == wanted))
+    }))
 }
 
 fn begin_and_abort(root: &Path, size: usize) -> Result<Act> {
@@ -335,7 +349,8 @@ fn get_many(root: &Path, size: usize) -> Result<Act> {
 /// With the batch of puts that makes what is deleted.
 fn delete_many(root: &Path, size: usize) -> Result<Act> {
     let (mut put, keys) = (put_many(root, size)?, keys(size)?);
-    let ground = Ground { store: PosixStore::open(root, PosixConfig::default())?, bucket: Bucket::new("growth")? };
+    let ground =
+        Ground { store: PosixStore::open(root, PosixConfig::default())?, bucket: Bucket::new("growth")? };
     Ok(Box::new(move || {
         put()?;
         Ok(ensure!(ground.store.delete_many(&ground.bucket, &keys).iter().all(|done| done.is_ok())))

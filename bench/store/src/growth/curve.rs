@@ -36,10 +36,13 @@ impl Curve {
 
 /// Of the line through the logarithms (least squares).
 fn slope(sizes: &[usize], times: &[f64]) -> f64 {
-    let points: Vec<(f64, f64)> = sizes.iter().zip(times).map(|(size, time)| ((*size as f64).ln(), time.ln())).collect();
+    let points: Vec<(f64, f64)> =
+        sizes.iter().zip(times).map(|(size, time)| ((*size as f64).ln(), time.ln())).collect();
     let count = points.len() as f64;
-    let (mean_x, mean_y) =
-        (points.iter().map(|(x, _)| x).sum::<f64>() / count, points.iter().map(|(_, y)| y).sum::<f64>() / count);
+    let (mean_x, mean_y) = (
+        points.iter().map(|(x, _)| x).sum::<f64>() / count,
+        points.iter().map(|(_, y)| y).sum::<f64>() / count,
+    );
     let covariance: f64 = points.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
     covariance / points.iter().map(|(x, _)| (x - mean_x).powi(2)).sum::<f64>()
 }
@@ -76,12 +79,20 @@ pub(crate) fn picture(curves: &[Curve]) -> String {
     );
     for power in left as i32..=right as i32 {
         let at = x(f64::from(power));
-        let _ = writeln!(svg, "<text x=\"{at}\" y=\"{}\" text-anchor=\"middle\">10^{power}</text>", HEIGHT - 35.0);
+        let _ = writeln!(
+            svg,
+            "<text x=\"{at}\" y=\"{}\" text-anchor=\"middle\">10^{power}</text>",
+            HEIGHT - 35.0
+        );
     }
     for power in bottom as i32..=top as i32 {
         let at = y(f64::from(power));
         let label = ns_text(10f64.powi(power) as u64);
-        let _ = writeln!(svg, "<text x=\"4\" y=\"{at}\">{label}</text><path d=\"M{MARGIN} {at}H{}\" stroke=\"#ddd\"/>", WIDTH - LEGEND);
+        let _ = writeln!(
+            svg,
+            "<text x=\"4\" y=\"{at}\">{label}</text><path d=\"M{MARGIN} {at}H{}\" stroke=\"#ddd\"/>",
+            WIDTH - LEGEND
+        );
     }
     for (number, curve) in curves.iter().enumerate() {
         let points = curve.sizes.iter().zip(&curve.times_ns);

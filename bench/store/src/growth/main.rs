@@ -74,7 +74,8 @@ fn main() -> Result<()> {
     if options.json {
         println!("{}", serde_json::to_string_pretty(&found)?);
     }
-    let all_hold = found.curves.iter().all(Curve::holds) && found.relations.iter().all(|relation| relation.holds);
+    let all_hold =
+        found.curves.iter().all(Curve::holds) && found.relations.iter().all(|relation| relation.holds);
     anyhow::ensure!(all_hold, "some cost grows faster than its work");
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::report;
 use crate::args::{FsckArgs, GcArgs};
 
 pub(super) fn gc(args: &GcArgs, context: &Context) -> Result<Exit> {
-    let store = PosixStore::open(&args.directory.root, PosixConfig::default())?;
+    let store = PosixStore::open_for_care(&args.directory.root, PosixConfig::default())?;
     let options = GcOptions {
         buckets: args.directory.buckets.clone(),
         staged_age: args.older_than,
@@ -95,7 +95,7 @@ fn prefix(dry_run: bool) -> &'static str {
 }
 
 pub(super) fn fsck(args: &FsckArgs, context: &Context) -> Result<Exit> {
-    let store = PosixStore::open(&args.directory.root, PosixConfig::default())?;
+    let store = PosixStore::open_for_care(&args.directory.root, PosixConfig::default())?;
     if args.migrate {
         store.migrate(&args.directory.buckets, &mut |migrated| {
             context.interrupt.check()?;
