@@ -2,11 +2,12 @@
 //! kernel's FUSE requests, and what it is called is all that the store knows of it. Needs root.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind as IoErrorKind, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Objects, PutOptions};
@@ -83,7 +84,16 @@ fn answer(operation: u32, node: u64, content: &[u8]) -> Option<Result<Words, i32
 /// Answers until the file system is unmounted. Counts files that are made without a name.
 fn serve(mut device: File, unnamed: &AtomicUsize) {
     let mut request = vec![0; REQUEST_BYTES];
-    while let Ok(length) = device.read(&mut request) {
+    loop {
+        let length = match device.read(&mut request) {
+            Ok(length) => length,
+            // It is not mounted yet.
+            Err(error) if error.kind() == IoErrorKind::PermissionDenied => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            Err(_) => return,
+        };
         let (head, content) = request[..length].split_at(HEAD_BYTES);
         let operation = u32::from_ne_bytes(head[4..8].try_into().unwrap());
         let [unique, node] = [8, 16].map(|at| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap()));
