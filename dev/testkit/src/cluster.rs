@@ -198,7 +198,9 @@ impl Cluster {
         let begin = Instant::now();
         while !cluster.control("ready").exists() {
             let ended = cluster.agent.ended().map_err(|error| error.to_string())?;
-            if ended.is_some() || begin.elapsed() > START {
+            // A kernel that has given up does not end.
+            let is_lost = ended.is_some() || tail(&log).contains("Kernel panic");
+            if is_lost || begin.elapsed() > START {
                 return Err(format!("after {:?}, ended {ended:?}: {}", begin.elapsed(), tail(&log)));
             }
             std::thread::sleep(POLL);
