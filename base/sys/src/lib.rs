@@ -13,7 +13,7 @@
 //! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: read at once; elsewhere the caller is told to wait on another thread |
 //! | the groups of a socket's other end (`SO_PEERGROUPS`) | 4.13 | the caller is told `NOPROTOOPT` |
 //! | network and mount namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | the caller is told `PERM` or `NOENT` |
-//! | OFD locks between nodes | depends on the mount | the caller documents it |
+//! | OFD locks between nodes | depends on the mount | where that is known, the caller is told which option would mend it |
 
 mod call;
 mod counters;
@@ -24,6 +24,7 @@ mod file;
 mod identity;
 mod lock;
 mod memory;
+mod mounts;
 mod namespace;
 mod nowait;
 mod process;
@@ -46,7 +47,8 @@ pub use identity::{
     peer_of_user, user_id,
 };
 pub use lock::{ByteLocks, LockGuard, lock_file, with_lock_patience};
-pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
+pub use memory::{Mapping, give_back_heap, in_huge_pages, unused_heap_bytes};
+pub use mounts::Unfit;
 pub use namespace::{
     PacketHeader, TUN_READ_BYTES_MAX, TunDevice, end_with_thread, enter_mount_namespace,
     enter_network_namespace, new_mount_namespace, new_network_namespace, own_process_namespace,
@@ -59,7 +61,7 @@ pub use process::{
 pub use root::{PathResolution, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
-pub use shared::{FileSystemSharing, inode_in, locks_of_one_node, look_again, stat_now};
+pub use shared::{Sharing, inode_in, look_again, stat_now};
 pub use socket::{
     PeerCredentials, TcpInfo, WaitMode, is_writable, keep_alive, offer_room, peer_of, receive,
     receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,

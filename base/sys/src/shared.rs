@@ -32,9 +32,20 @@ const LOCAL: [u64; 16] = [
 ];
 
 /// The types of NFS, OCFS2 and Lustre.
-const NFS: u64 = 0x6969;
-const OCFS2: u64 = 0x7461_636F;
-const LUSTRE: u64 = 0x0BD0_0BD0;
+pub(crate) const NFS: u64 = 0x6969;
+pub(crate) const OCFS2: u64 = 0x7461_636F;
+pub(crate) const LUSTRE: u64 = 0x0BD0_0BD0;
+
+/// The type of the file system of `file`.
+pub(crate) fn type_of(file: impl AsFd) -> Result<u64> {
+    // It is 32 bits; some architectures extend its sign.
+    Ok(fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF)
+}
+
+/// Whether only this kernel changes file systems of that type.
+pub(crate) fn is_local(kind: u64) -> bool {
+    LOCAL.contains(&kind)
+}
 
 /// Whether other nodes may change a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -51,12 +62,10 @@ pub enum FileSystemSharing {
 impl FileSystemSharing {
     /// Classifies the file system of `file` by its type. Cost: one `fstatfs`.
     pub fn of(file: impl AsFd) -> Result<Self> {
-        // The type is 32 bits; some architectures extend its sign.
-        let kind = fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF;
-        Ok(match kind {
-            NFS => FileSystemSharing::Nfs,
-            kind if LOCAL.contains(&kind) => FileSystemSharing::Local,
-            _ => FileSystemSharing::Unknown,
+        Ok(match type_of(file)? {
+            NFS => Sharing::Nfs,
+            kind if is_local(kind) => Sharing::Local,
+            _ => Sharing::Unknown,
         })
     }
 
@@ -84,40 +93,6 @@ pub fn look_again(dir: impl AsFd, path: &str) {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     let _ = statx(&dir, &*text_to_name(path), flags, StatxFlags::BASIC_STATS);
     let _ = get_xattr_in(dir, path, c"user.fordway", &mut [0; 8]);
-}
-
-/// Why locks on the file system of `file` exclude the programs of this node alone, with the way out, where that is
-/// known; `None` says nothing. Cost: one `fstatfs`; on NFS and Lustre the list of mounts is read.
-pub fn locks_of_one_node(file: impl AsFd) -> Result<Option<&'static str>> {
-    let kind = fstatfs(&file)?.f_type as u64 & 0xFFFF_FFFF;
-    if kind == OCFS2 {
-        return Ok(Some("OCFS2 keeps the locks of open files on each node; no mount option changes that"));
-    }
-    if kind != NFS && kind != LUSTRE {
-        return Ok(None);
-    }
-    let stat = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-    let device = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    Ok(options_of(&mounts, &device).and_then(keeps_locks))
-}
-
-/// The options of the file system on `device`, from the text of `/proc/self/mountinfo`.
-fn options_of<'m>(mounts: &'m str, device: &str) -> Option<&'m str> {
-    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(device))?;
-    line.rsplit_once(' ').map(|(_, options)| options)
-}
-
-/// Why a mount with `options` keeps locks to itself, if it does.
-fn keeps_locks(options: &str) -> Option<&'static str> {
-    options.split(',').find_map(|option| match option {
-        "nolock" => Some("the mount has `nolock`: mount it without, or with vers=4.2"),
-        "local_lock=all" | "local_lock=posix" => {
-            Some("the mount has `local_lock`: mount it with local_lock=none")
-        }
-        "localflock" => Some("the mount has `localflock`: mount it with `flock`"),
-        _ => None,
-    })
 }
 
 /// The inode that the directory `dir`, which must be open for reading and not have been read, gives for `name`: what
@@ -154,21 +129,6 @@ mod tests {
         assert_eq!(inode_in(open(), "g").unwrap(), None);
         look_again(open(), "f");
         look_again(open(), "none/at/all");
-    }
-
-    #[test]
-    fn mounts_that_keep_locks_to_themselves_are_known() {
-        let mounts = "22 1 0:20 / / rw shared:1 - ext4 /dev/vda rw\n\
-                      40 22 0:51 / /a rw,relatime - nfs host:/a rw,vers=3,nolock,local_lock=all,addr=10.0.0.1\n\
-                      41 22 0:52 / /b rw,relatime shared:9 - nfs4 host:/b rw,vers=4.2,local_lock=none\n\
-                      42 22 0:53 / /c rw - lustre host@tcp:/c rw,localflock\n";
-        let why = |device| options_of(mounts, device).map(keeps_locks);
-        assert!(why("0:51").unwrap().unwrap().contains("nolock"));
-        assert_eq!(why("0:52"), Some(None));
-        assert!(why("0:53").unwrap().unwrap().contains("`flock`"));
-        assert_eq!(why("0:54"), None);
-        assert!(keeps_locks("rw,local_lock=posix").is_some() && keeps_locks("local_lock=flock").is_none());
-        assert_eq!(locks_of_one_node(std::fs::File::open("/proc/self/stat").unwrap()), Ok(None));
     }
 
     #[test]

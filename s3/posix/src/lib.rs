@@ -43,6 +43,7 @@ mod record;
 mod scan;
 mod shared;
 mod sidecar;
+mod site;
 mod stage;
 mod store;
 mod versions;
@@ -152,15 +153,21 @@ struct SharedStore {
 
 impl PosixStore {
     /// Opens the store whose buckets are the directories in `root`, which must exist.
+    /// Cost beyond opening it: one `fstatfs`; on a file system that other nodes change, the list of mounts is read too.
     /// Errors: `InvalidArgument` if it is missing or no directory, `AccessDenied`, `NotImplemented` if it was
-    /// written by a later version of the format.
+    /// written by a later version of the format, or lies on a mount that is known not to keep what is promised.
     pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
-        let volume = RootVolume::open(root, config)?;
-        let inner = SharedStore {
-            volume,
-            locks: locks::BucketLocks::default(),
-            remembered: names::NameCache::default(),
-        };
+        let store = PosixStore::open_for_care(root, config)?;
+        store.inner.volume.require_fit()?;
+        Ok(store)
+    }
+
+    /// As [`PosixStore::open`], but on any mount: for `fsck`, which changes nothing, and `gc`, which leaves alone what it
+    /// cannot lock. Writes to such a mount are refused with `NotImplemented`.
+    pub fn open_for_care(root: &Path, config: PosixConfig) -> Result<Self> {
+        let volume = Volume::open(root, config)?;
+        let inner =
+            Inner { volume, locks: locks::Locks::default(), remembered: names::Remembered::default() };
         Ok(PosixStore { inner: Arc::new(inner) })
     }
 

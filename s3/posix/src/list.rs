@@ -108,9 +108,9 @@ impl SharedStore {
 
     /// Keys that lie apart from their plain paths.
     fn odd_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
-        self.encoded_keys(odd_dir(bucket), |_, kind| match kind {
-            EntryKind::Dir => EncodedName::Part,
-            _ => EncodedName::Key,
+        self.encoded_keys(bucket, odd_dir(bucket), |_, kind| match kind {
+            EntryKind::Dir => Encoded::Part,
+            _ => Encoded::Key,
         })
     }
 
@@ -118,6 +118,7 @@ impl SharedStore {
     /// `part_of` says what a name and the kind of what has it are.
     pub(crate) fn encoded_keys(
         &self,
+        bucket: &Bucket,
         top: String,
         part_of: impl Fn(&str, EntryKind) -> EncodedName,
     ) -> Result<Arc<Vec<Key>>> {
@@ -151,7 +152,7 @@ impl SharedStore {
         }
         keys.sort_unstable();
         let keys = Arc::new(keys);
-        if !self.volume.sharing.is_shared() {
+        if !self.volume.contents(bucket)?.sharing.is_shared() {
             self.remembered.keep_tree(top, seen, &keys);
         }
         Ok(keys)

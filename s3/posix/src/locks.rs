@@ -1,16 +1,16 @@
 //! The lock of a key, held by every operation that may replace or remove it.
 
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
-use fordway_sys::{ByteLocks, Errno, locks_of_one_node};
+use fordway_sys::{ByteLocks, Errno};
 
 use crate::SharedStore;
 use crate::errors::from_errno;
 use crate::layout::{LOCKS, lock_byte};
-use crate::private::AreaContents;
+use crate::private::Contents;
+use crate::site::require_fit;
 use crate::stage::MAX_RACES;
 use crate::volume::{RootVolume, unreadable};
 
@@ -30,13 +30,15 @@ pub(crate) struct BucketLocks {
     tables: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
 }
 
-impl BucketLocks {
-    fn of(&self, volume: &RootVolume, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
+impl Locks {
+    /// Errors: `NotImplemented` on a mount that keeps its locks to this node, and errors of the file system.
+    fn of(&self, volume: &Volume, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
         if let Some(locks) = self.tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
         }
+        let unfit = volume.contents_for_write(bucket)?.unfit;
+        require_fit(unfit, &volume.config, "the bucket's mount")?;
         let file = volume.open_shared_file(bucket, LOCKS)?;
-        require_locks_of_all_nodes(&file)?;
         let locks = Arc::new(ByteLocks::new(file.into()));
         let mut all = self.tables();
         if all.len() >= MOST_TABLES {
@@ -144,28 +146,11 @@ pub(crate) fn not_locked(errno: Errno) -> Error {
             Error::new(ErrorKind::LockTimeout, why)
         }
         Errno::NOLCK => {
-            let why = "the file system grants no locks; mount it with them (NFS 3: rpc.statd on client and server, and \
-                       not `nolock`, or better vers=4.2; Lustre: `flock`), or give up If-Match with \
-                       conditions=none-match-only";
+            let why = "the file system grants no locks; mount it with them (NFS: vers=4.2; Lustre: `flock`), or give up \
+                       If-Match with conditions=none-match-only";
             Error::new(ErrorKind::NotImplemented, why)
         }
         errno => from_errno(errno, "locking the key"),
-    }
-}
-
-/// Errors: `NotImplemented` for a lock file whose locks other nodes do not see. Cost: one `fstatfs` as a rule.
-fn require_locks_of_all_nodes(file: impl AsFd) -> Result<()> {
-    let why =
-        locks_of_one_node(file).map_err(|errno| from_errno(errno, "asking for the file system's type"))?;
-    match why {
-        None => Ok(()),
-        Some(why) => Err(Error::new(
-            ErrorKind::NotImplemented,
-            format!(
-                "overwrites and deletes need locks that all nodes see: {why}; or give up If-Match with \
-                 conditions=none-match-only"
-            ),
-        )),
     }
 }
 

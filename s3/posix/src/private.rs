@@ -6,6 +6,7 @@
 //! unchanged time is an unchanged answer.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,19 +14,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use foldhash::HashMap;
 use fordway_store::{Bucket, VersioningState};
 use fordway_sys::{
-    ByteLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, look_again, open_in, stat,
-    stat_in, stat_now,
+    ByteLocks, Errno, FileStat, Mode, OFlags, Sharing, Tick, Unfit, look_again, open_in, stat, stat_in,
+    stat_now,
 };
 
 use crate::area::{TrustedOwner, read_small};
 use crate::dirs::HOLD;
 use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
 use crate::shared::MAX_STALE;
-use crate::volume::BucketTree;
+use crate::site::Site;
+use crate::volume::Tree;
 
 /// A change may leave the times as they are if it comes within a tick of the clock that file systems
 /// take them from (at most 10 ms): a time counts only once it is older than that.
 const TICK: Duration = Duration::from_millis(12);
+
+/// How long a device is taken for the one that had its number before: a mount may go, and its number to another.
+const SAME_DEVICE: Duration = Duration::from_secs(1);
 
 /// The most buckets that are remembered: each may hold a directory open.
 const MOST: usize = 128;
@@ -38,12 +43,14 @@ pub(crate) const SUSPENDED: &str = "Suspended";
 pub(crate) const VERSIONING_BYTES: usize = 64;
 
 /// What is known of every bucket that was asked about.
-pub(crate) struct PrivateAreas {
-    known: RwLock<HashMap<Bucket, Arc<KnownArea>>>,
-    /// Whether other nodes may change the root's file system.
-    sharing: FileSystemSharing,
-    /// The same of every device that a bucket was found on.
-    devices: RwLock<HashMap<u64, FileSystemSharing>>,
+pub(crate) struct Private {
+    known: RwLock<HashMap<Bucket, Arc<Known>>>,
+    /// What is known of the root's file system.
+    site: Site,
+    /// Whether those who read must know as much of a bucket's file system as those who write.
+    is_strong: bool,
+    /// The same of every device that a bucket was found on, and since when it is known.
+    devices: RwLock<HashMap<u64, (Tick, Site)>>,
 }
 
 /// What lies in the private directory of a bucket.
@@ -58,9 +65,13 @@ pub(crate) struct AreaContents {
     /// Whether any directory is an object.
     pub(crate) has_markers: bool,
     /// Whether old versions are kept.
-    pub(crate) versioning: VersioningState,
+    pub(crate) versioning: Versioning,
+    /// The device that it is on, or, where there is no such directory, that of the bucket; 0 if it was not asked for.
+    pub(crate) device: u64,
     /// Whether other nodes may change its file system.
-    pub(crate) sharing: FileSystemSharing,
+    pub(crate) sharing: Sharing,
+    /// Why nothing is to be written there.
+    pub(crate) unfit: Option<Unfit>,
     /// Who is trusted in it, if the bucket has the sticky bit. Not known where there is no such directory.
     pub(crate) guard: Option<TrustedOwner>,
 }
@@ -81,6 +92,13 @@ struct KnownArea {
     contents: AreaContents,
     /// The lock table that was seen to lie in `private` since; 0 for none.
     lock_table: AtomicU64,
+}
+
+/// What a look is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Read,
+    Write,
 }
 
 /// What one look at a bucket's private directory told.
@@ -105,21 +123,24 @@ impl AreaLookup {
     }
 }
 
-impl PrivateAreas {
-    pub(crate) fn new(sharing: FileSystemSharing) -> Self {
-        PrivateAreas { known: RwLock::default(), sharing, devices: RwLock::default() }
+impl Private {
+    pub(crate) fn new(site: Site, is_strong: bool) -> Self {
+        Private { known: RwLock::default(), site, is_strong, devices: RwLock::default() }
     }
 
-    /// Cost: one `fstatfs` for each device.
-    fn sharing_of(&self, private: &File, device: u64) -> Result<FileSystemSharing, Errno> {
+    /// What is known of the file system of `file`, which is on `device`. Cost: one `fstatfs` each second.
+    pub(crate) fn site_of(&self, file: impl AsFd, device: u64) -> Result<Site, Errno> {
         let known =
             self.devices.read().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&device).copied();
-        if let Some(sharing) = known {
-            return Ok(sharing);
+        if let Some((since, site)) = known
+            && since.elapsed() < SAME_DEVICE
+        {
+            return Ok(site);
         }
-        let sharing = FileSystemSharing::of(private)?;
-        self.devices.write().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(device, sharing);
-        Ok(sharing)
+        let site = Site::of(file)?;
+        let mut devices = self.devices.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        devices.insert(device, (Tick::now(), site));
+        Ok(site)
     }
 
     /// Looks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule.
@@ -132,10 +153,14 @@ impl PrivateAreas {
         {
             return Ok(AreaLookup { contents: known.contents, known: Some(known) });
         }
+        Ok(Glance { contents: self.look_anew(root, bucket, Purpose::Read)?, known: None })
+    }
+
+    fn look_anew(&self, root: &Tree, bucket: &Bucket, purpose: Purpose) -> Result<Contents, Errno> {
         for _ in 0..MAX_STALE {
-            match self.look(root, bucket) {
+            match self.look(root, bucket, purpose) {
                 Err(Errno::STALE) => look_again(root.dir(), &private_dir(bucket)),
-                contents => return Ok(AreaLookup { contents: contents?, known: None }),
+                contents => return contents,
             }
         }
         Err(Errno::STALE)
@@ -144,10 +169,10 @@ impl PrivateAreas {
     /// As [`PrivateAreas::glance`], but what it tells may be 10 ms old. Cost: none as a rule. For the choice
     /// of how to create an object, which is right either way: the keys that lie apart are looked for
     /// by readers, and a write that just misses that versions are kept is one from before.
-    pub(crate) fn glance_for_write(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
-        match self.held(bucket) {
+    pub(crate) fn glance_for_write(&self, root: &Tree, bucket: &Bucket) -> Result<Contents, Errno> {
+        match self.held(bucket).filter(|known| known.contents.device != 0) {
             Some(known) => Ok(known.contents),
-            None => Ok(self.glance(root, bucket)?.contents),
+            None => self.look_anew(root, bucket, Purpose::Write),
         }
     }
 
@@ -161,30 +186,57 @@ impl PrivateAreas {
         all.get(bucket).filter(|known| known.opened.elapsed() < HOLD).cloned()
     }
 
-    fn look(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
+    fn look(&self, root: &Tree, bucket: &Bucket, purpose: Purpose) -> Result<Contents, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
             // What is not there holds nothing, and what is no directory is not ours.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                let contents = AreaContents { sharing: self.sharing, ..AreaContents::default() };
-                self.remember(bucket, None, None, contents);
-                return Ok(contents);
+                return self.look_without(root, bucket, purpose);
             }
             Err(errno) => return Err(errno),
         };
         // The times first: what changes after them is seen as a change.
         let before = stat(&private)?;
-        let sharing = self.sharing_of(&private, before.device)?;
+        let Site { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
             // What other nodes have made or removed in it is seen from now on.
             stat_now(&private)?;
         }
-        let contents = AreaContents { sharing, ..contents_of(&private)? };
+        let contents = Contents { device: before.device, sharing, unfit, ..contents_of(&private)? };
         // Times of another node's clock, in steps of its own, are not believed.
         let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
         self.remember(bucket, Some(private), times, contents);
         Ok(contents)
+    }
+
+    /// What is known of a bucket without a private directory. Such a bucket may be a mount of its own, which only writers
+    /// and strong readers have to know: for them, three calls each 10 ms.
+    fn look_without(&self, root: &Tree, bucket: &Bucket, purpose: Purpose) -> Result<Contents, Errno> {
+        let known = self.held(bucket).filter(|known| known.private.is_none() && known.contents.device != 0);
+        if let Some(known) = known {
+            return Ok(known.contents);
+        }
+        let (device, site) = match purpose {
+            Purpose::Read if !self.is_strong => (0, self.site),
+            Purpose::Read | Purpose::Write => self.site_of_bucket(root, bucket)?,
+        };
+        let Site { sharing, unfit } = site;
+        let contents = Contents { device, sharing, unfit, ..Contents::default() };
+        self.remember(bucket, None, None, contents);
+        Ok(contents)
+    }
+
+    fn site_of_bucket(&self, root: &Tree, bucket: &Bucket) -> Result<(u64, Site), Errno> {
+        match root.open_beneath(bucket.as_str(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+            Ok(dir) => {
+                let device = stat(&dir)?.device;
+                Ok((device, self.site_of(&dir, device)?))
+            }
+            // The caller finds that out.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok((0, self.site)),
+            Err(errno) => Err(errno),
+        }
     }
 
     fn remember(
@@ -217,8 +269,8 @@ fn contents_of(private: &File) -> Result<AreaContents, Errno> {
     let versioning = read_versioning(private, guard)?;
     let (has_odd, has_meta) = (has(ODD, |state| state.is_dir)?, has(META, |state| state.is_dir)?);
     let has_markers = has(MARKERS, |state| state.is_file)?;
-    let sharing = FileSystemSharing::default();
-    Ok(AreaContents { exists: true, has_odd, has_meta, has_markers, versioning, sharing, guard })
+    let exists = true;
+    Ok(Contents { exists, has_odd, has_meta, has_markers, versioning, guard, ..Contents::default() })
 }
 
 /// Whether old versions are kept. A bucket whose `versioning` says it in no words of ours, or in a third

@@ -23,7 +23,8 @@ use crate::dirs::WorkDirectory;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{ObjectPath, tmp_dir};
 use crate::read::system_time;
-use crate::record::{ContentSeal, Record, etag_of_file};
+use crate::record::{Record, Seal, etag_of_file};
+use crate::site::require_fit;
 use crate::versions::now_ns;
 use crate::{Durability, SharedStore};
 
@@ -48,6 +49,8 @@ pub(crate) struct StagedFile {
     pub(crate) file: OwnedFd,
     /// Whether the file's mode says that it has no record.
     pub(crate) may_be_bare: bool,
+    /// The device of the bucket.
+    device: u64,
     /// The hidden name it has, where the file system knows no unnamed files.
     pub(crate) hidden: Option<HiddenName>,
     written: u64,
@@ -81,9 +84,10 @@ impl Drop for HiddenName {
 
 impl StagedFile {
     /// Starts a file that will be published at `place` in `bucket`.
-    /// Errors: `NoSuchBucket`, and `NoSuchKey` if a parent of `place` is a file.
-    pub(crate) fn at(inner: &Arc<SharedStore>, bucket: &Bucket, place: ObjectPath) -> Result<Self> {
-        StagedFile::with_mode(inner, bucket, place, FILE_MODE)
+    /// Errors: `NoSuchBucket`, `NoSuchKey` if a parent of `place` is a file, and `NotImplemented` for a bucket on a mount
+    /// that is known not to keep what is promised.
+    pub(crate) fn at(inner: &Arc<Inner>, bucket: &Bucket, place: Place) -> Result<Self> {
+        Staged::with_mode(inner, bucket, place, FILE_MODE)
     }
 
     /// As [`StagedFile::at`], of a file with this mode before the process's umask.
@@ -96,10 +100,13 @@ impl StagedFile {
         for race in 0..MAX_RACES {
             give_way(race);
             let parent = inner.volume.parent_of(bucket, &place.dir)?;
+            // The bucket may be a mount of its own.
+            let contents = inner.volume.contents_for_write(bucket)?;
+            require_fit(contents.unfit, &inner.volume.config, "the bucket's mount")?;
             // Few shared file systems have unnamed files, and some that say so lose them.
-            let unnamed = match inner.volume.sharing {
-                FileSystemSharing::Local => create_unnamed(&parent, mode),
-                FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Errno::OPNOTSUPP),
+            let unnamed = match contents.sharing {
+                Sharing::Local => create_unnamed(&parent, mode),
+                Sharing::Nfs | Sharing::Unknown => Err(Errno::OPNOTSUPP),
             };
             let (file, hidden) = match unnamed {
                 Ok(file) => (file, None),
@@ -130,6 +137,7 @@ impl StagedFile {
                 parent,
                 file,
                 may_be_bare,
+                device: contents.device,
                 hidden,
                 written: 0,
             });
@@ -139,10 +147,10 @@ impl StagedFile {
 
     /// Takes `file`, which lies at `name` in `dir` and stays there if it is not published, in the place of the one that
     /// was started.
-    pub(crate) fn with_existing(self, file: OwnedFd, dir: WorkDirectory, name: &str) -> Self {
-        let hidden = Some(HiddenName { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
-        let StagedFile { inner, bucket, place, is_plain, parent, written, .. } = self;
-        StagedFile { inner, bucket, place, is_plain, parent, file, may_be_bare: false, hidden, written }
+    pub(crate) fn with_existing(self, file: OwnedFd, dir: Dir, name: &str) -> Self {
+        let hidden = Some(Hidden { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
+        let Staged { inner, bucket, place, is_plain, parent, device, written, .. } = self;
+        Staged { inner, bucket, place, is_plain, parent, file, may_be_bare: false, device, hidden, written }
     }
 
     /// The name it will have.
@@ -218,8 +226,24 @@ impl StagedFile {
             Some(stat) => stat,
             None => self.attach(record)?,
         };
+        self.require_kept(&stat)?;
         self.sync_content()?;
         Ok(made_of(record, &stat))
+    }
+
+    /// Errors: `NotImplemented` for an unnamed file that a mount within the bucket could lose.
+    fn require_kept(&self, stat: &FileStat) -> Result<()> {
+        if self.hidden.is_some() || stat.device == self.device {
+            return Ok(());
+        }
+        let site = self.inner.volume.private.site_of(&self.file, stat.device);
+        match site.map_err(|errno| from_errno(errno, "asking for the file system's type"))?.sharing {
+            Sharing::Local => Ok(()),
+            Sharing::Nfs | Sharing::Unknown => Err(Error::new(
+                ErrorKind::NotImplemented,
+                "the key lies on a mount within its bucket that other nodes may change: mount it as a bucket",
+            )),
+        }
     }
 
     /// Has the content leave this node, where others could see the name before it.

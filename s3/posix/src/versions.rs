@@ -657,10 +657,10 @@ impl SharedStore {
 
     /// Keys that have old versions or delete markers.
     fn versioned_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
-        self.encoded_keys(versions_dir(bucket), |name, kind| match name.ends_with('%') {
-            true => EncodedName::Part,
-            false if kind == EntryKind::File => EncodedName::Nothing,
-            false => EncodedName::Key,
+        self.encoded_keys(bucket, versions_dir(bucket), |name, kind| match name.ends_with('%') {
+            true => Encoded::Part,
+            false if kind == EntryKind::File => Encoded::Nothing,
+            false => Encoded::Key,
         })
     }
 

@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileSystemSharing, Mode, OFlags, RootDirectory, SymlinkPolicy, make_dir, open_in, read_dir,
-    set_xattr, stat,
+    Errno, Links, Mode, OFlags, Root, Sharing, Unfit, make_dir, open_in, read_dir, set_xattr, stat,
 };
 
 use crate::area::not_ours;
 use crate::dirs::{DirectoryCache, WorkDirectory};
 use crate::errors::{from_errno, on_root};
 use crate::layout::{OUR_DIR, is_private, join};
-use crate::private::{AreaContents, PrivateAreas};
+use crate::private::{Contents, Private};
+use crate::site::{Site, require_fit};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
-use crate::{Durability, PosixConfig, format};
+use crate::{Consistency, Durability, PosixConfig, format};
 
 /// The root as this process sees it: its directories, held open, and what is known of the private area of each bucket.
 /// What finds, opens and describes files, and makes directories, is its business; what takes a lock or gives a file its
@@ -29,9 +29,11 @@ pub(crate) struct RootVolume {
     pub(crate) root: BucketTree,
     pub(crate) config: PosixConfig,
     /// Whether other nodes may change the root's file system. A bucket may lie on another.
-    pub(crate) sharing: FileSystemSharing,
-    pub(crate) dirs: DirectoryCache,
-    pub(crate) private: PrivateAreas,
+    pub(crate) sharing: Sharing,
+    /// Why nothing is to be written there.
+    unfit: Option<Unfit>,
+    pub(crate) dirs: Dirs,
+    pub(crate) private: Private,
 }
 
 impl RootVolume {
@@ -40,15 +42,22 @@ impl RootVolume {
     pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
         format::check(&opened, root)?;
-        let sharing = FileSystemSharing::of(opened.dir()).map_err(|errno| on_root(errno, root))?;
-        Ok(RootVolume {
+        let site = Site::of(opened.dir()).map_err(|errno| on_root(errno, root))?;
+        let is_strong = config.consistency == Consistency::Strong;
+        Ok(Volume {
             path: root.to_owned(),
             root: BucketTree::new(opened, config.links),
             config,
-            sharing,
-            dirs: DirectoryCache::default(),
-            private: PrivateAreas::new(sharing),
+            sharing: site.sharing,
+            unfit: site.unfit,
+            dirs: Dirs::default(),
+            private: Private::new(site, is_strong),
         })
+    }
+
+    /// Errors: `NotImplemented` where the root's mount is known not to keep what is promised.
+    pub(crate) fn require_fit(&self) -> Result<()> {
+        require_fit(self.unfit, &self.config, self.path.display())
     }
 
     /// `kind`, unless the bucket itself is what is missing.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{
-    ByteLocks, Errno, Mode, create_unnamed, link_unnamed, locks_of_one_node, look_again, stat_now, sync_data,
+    ByteLocks, Errno, Mode, Unfit, create_unnamed, link_unnamed, look_again, stat_now, sync_data,
 };
 
 use super::{DoctorFinding, FindingDraft};
@@ -126,16 +126,23 @@ fn waited(mut is_so: impl FnMut() -> bool) -> Option<Duration> {
     Some(begin.elapsed())
 }
 
-const LOCKS_ADVICE: &str = "mount with locks that all nodes see (NFS: vers=4.2; NFS 3: rpc.statd, and not nolock; Lustre: \
-                            flock), or give up If-Match with conditions=none-match-only";
+const LOCKS_ADVICE: &str = "mount with locks that all nodes see (NFS: vers=4.2; Lustre: flock), or give up If-Match with \
+                            conditions=none-match-only";
 
 fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ground.make("locks", b"")?;
     let open = |dir: &Path| OpenOptions::new().write(true).open(dir.join("locks"));
     waited(|| open(&ground.other).is_ok());
     let (held, asked) = (open(&ground.one)?, open(&ground.other)?);
-    if let Some(why) = locks_of_one_node(&held)? {
-        return Ok(FindingDraft::costs(format!("overwrites and deletes are refused: {why}"), LOCKS_ADVICE));
+    match Unfit::of(&held)? {
+        None => {}
+        Some(Unfit::Locks(why)) => {
+            return Ok(Said::costs(format!("roots and buckets here are refused: {why}"), LOCKS_ADVICE));
+        }
+        Some(Unfit::Objects(why)) => {
+            let what = "roots and buckets here are refused, whatever is promised";
+            return Ok(Said::costs(what, why));
+        }
     }
     let (held, asked) = (ByteLocks::new(held.into()), ByteLocks::new(asked.into()));
     let guard = match held.try_lock(7) {

@@ -1,0 +1,223 @@
+//! What is mounted where a file is, and which mounts cannot keep what a store on several nodes relies on.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::Result;
+
+use crate::call::statx;
+use crate::shared::{LUSTRE, NFS, OCFS2, is_local, type_of};
+
+/// A thread may be in a mount namespace of its own.
+const MOUNTS: &str = "/proc/thread-self/mountinfo";
+
+/// Why a store cannot keep its promises on a file system, with the way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// Overwrites and deletes may be lost: locks exclude the programs of this node alone, or nobody knows better.
+    Locks(&'static str),
+    /// Objects may be lost, locks or not.
+    Objects(&'static str),
+}
+
+impl Unfit {
+    /// What is known to speak against the file system of `file`; `None` says nothing. Cost: one `fstatfs`; except on
+    /// file systems that this kernel alone changes, the list of mounts is read too.
+    pub fn of(file: impl AsFd) -> Result<Option<Self>> {
+        let kind = type_of(&file)?;
+        if is_local(kind) {
+            return Ok(None);
+        }
+        if kind == OCFS2 {
+            return Ok(Some(Unfit::Locks(NODES_OWN_LOCKS)));
+        }
+        // Any user may mount FUSE at a name that is no text.
+        let mounts = std::fs::read(MOUNTS).unwrap_or_default();
+        let mounts = String::from_utf8_lossy(&mounts);
+        let mount = mount_id(&file).and_then(|id| Mount::find(&mounts, id));
+        Ok(match mount {
+            Some(mount) => mount.unfit(),
+            None if matches!(kind, NFS | LUSTRE) => Some(Unfit::Locks(UNSEEN)),
+            None => None,
+        })
+    }
+
+    /// The sentence that says it.
+    pub fn why(self) -> &'static str {
+        let (Unfit::Locks(why) | Unfit::Objects(why)) = self;
+        why
+    }
+}
+
+const NODES_OWN_LOCKS: &str =
+    "OCFS2 keeps the locks of open files on each node, and no mount option changes that";
+const UNSEEN: &str = "its mount is not listed in /proc/self/mountinfo, so whether all nodes see its locks is not known: \
+                      mount /proc, and leave the chroot that hides the mount";
+const OLD_NFS: &str =
+    "NFS 2 and 3 leave locks to programs beside them, and were never tested: mount it with vers=4.2";
+const JUICEFS: &str = "JuiceFS loses files that get their name when they are complete, and creators of one name hang \
+                       there: use another file system";
+
+/// A line of `mountinfo`. The kernel writes spaces in names as `\040`, so a name is always one field.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount<'m> {
+    kind: &'m str,
+    /// Those of the file system, not those of the mount point.
+    options: &'m str,
+}
+
+impl<'m> Mount<'m> {
+    /// The mount number `id`.
+    fn find(mounts: &'m str, id: u64) -> Option<Self> {
+        mounts.lines().filter_map(Mount::of).find(|(number, _)| *number == id).map(|(_, mount)| mount)
+    }
+
+    /// `ID PARENT DEVICE ROOT POINT OPTIONS [TAG...] - TYPE SOURCE OPTIONS`
+    fn of(line: &'m str) -> Option<(u64, Self)> {
+        let mut fields = line.split(' ');
+        let id = fields.next()?.parse().ok()?;
+        let mut fields = fields.skip(5).skip_while(|field| *field != "-").skip(1);
+        let (kind, _source, options) = (fields.next()?, fields.next()?, fields.next()?);
+        Some((id, Mount { kind, options }))
+    }
+
+    fn has(&self, option: &str) -> bool {
+        self.options.split(',').any(|has| has == option)
+    }
+
+    /// What is known to speak against it.
+    fn unfit(&self) -> Option<Unfit> {
+        let why = match self.kind {
+            "nfs" | "nfs4" => return self.unfit_nfs().map(Unfit::Locks),
+            "fuse.juicefs" => return Some(Unfit::Objects(JUICEFS)),
+            "ocfs2" => NODES_OWN_LOCKS,
+            "lustre" if self.has("localflock") => "the mount has `localflock`: mount it with `flock`",
+            "gfs2" if self.has("localflocks") => "the mount has `localflocks`: mount it without",
+            "cifs" | "smb3" if self.has("nobrl") => "the mount has `nobrl`: mount it without",
+            _ => return None,
+        };
+        Some(Unfit::Locks(why))
+    }
+
+    fn unfit_nfs(&self) -> Option<&'static str> {
+        if self.has("nolock") {
+            return Some("the mount has `nolock`: mount it with vers=4.2");
+        }
+        // `local_lock=flock` is about another kind of lock than ours.
+        if self.has("local_lock=all") || self.has("local_lock=posix") {
+            return Some("the mount has `local_lock`: mount it with local_lock=none, or vers=4.2");
+        }
+        let version = self.options.split(',').find_map(|option| option.strip_prefix("vers="));
+        let is_version_4 = version.map_or(self.kind == "nfs4", |version| version.starts_with('4'));
+        (!is_version_4).then_some(OLD_NFS)
+    }
+}
+
+/// The number of the mount that `file` was opened through: Linux 5.8 says it, and `/proc` does on older ones.
+fn mount_id(file: impl AsFd) -> Option<u64> {
+    if let Ok(stat) = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
+        && stat.stx_mask & StatxFlags::MNT_ID.bits() != 0
+    {
+        return Some(stat.stx_mnt_id);
+    }
+    let told =
+        std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", file.as_fd().as_raw_fd())).ok()?;
+    mount_id_told(&told)
+}
+
+fn mount_id_told(told: &str) -> Option<u64> {
+    told.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As kernels print them.
+    const LISTED: &str = concat!(
+        "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard\n",
+        "40 22 0:51 / /a rw,relatime shared:20 - nfs host:/a rw,vers=3,rsize=1048576,wsize=1048576,namlen=255,hard,\
+         nolock,proto=tcp,timeo=600,retrans=2,sec=sys,mountaddr=10.77.1.1,mountvers=3,mountport=20048,\
+         mountproto=tcp,local_lock=all,addr=10.77.1.1\n",
+        "41 22 0:52 / /b rw,relatime shared:9 master:3 - nfs4 10.77.1.1:/ rw,vers=4.2,rsize=262144,hard,proto=tcp,\
+         clientaddr=10.77.1.2,local_lock=none,addr=10.77.1.1\n",
+        "42 22 0:53 / /c rw - lustre host@tcp:/c rw,localflock,lazystatfs\n",
+        "43 22 0:54 / /d rw,nosuid - fuse.juicefs JuiceFS:fwy rw,user_id=0,group_id=0,default_permissions,allow_other\n",
+        "44 22 0:55 / /e rw - fuse.glusterfs 10.88.0.1:fordway rw,user_id=0,group_id=0,allow_other,max_read=131072\n",
+        "45 22 8:16 / /f rw - ocfs2 /dev/sdb rw,_netdev,heartbeat=local,nointr,data=ordered,coherency=full\n",
+        "46 22 0:56 / /g rw - nfs host:/g rw,vers=3,hard,proto=tcp,local_lock=none,addr=10.0.0.1\n",
+        "47 22 0:57 / /h rw - nfs host:/h rw,vers=2,hard,proto=udp,local_lock=flock,addr=10.0.0.1\n",
+        "48 22 0:58 / /i rw - nfs host:/i rw,vers=3,hard,local_lock=posix,addr=10.0.0.1\n",
+        "49 22 0:59 / /j rw - cifs //host/j rw,vers=3.1.1,cache=strict,nobrl,addr=10.0.0.1\n",
+        "50 22 0:60 / /k rw - gfs2 /dev/vg/k rw,localflocks\n",
+    );
+
+    fn said(mounts: &str, id: u64) -> Option<Unfit> {
+        Mount::find(mounts, id).unwrap().unfit()
+    }
+
+    #[test]
+    fn mounts_that_cannot_keep_promises_are_known_by_their_lines() {
+        for (id, mends) in [
+            (40, "`nolock`: mount it with vers=4.2"),
+            (42, "mount it with `flock`"),
+            (45, "OCFS2"),
+            (46, "NFS 2 and 3"),
+            (47, "NFS 2 and 3"),
+            (48, "local_lock=none"),
+            (49, "`nobrl`"),
+            (50, "`localflocks`"),
+        ] {
+            let Some(Unfit::Locks(why)) = said(LISTED, id) else { panic!("{id}") };
+            assert!(why.contains(mends), "{id}: {why}");
+        }
+        assert_eq!(said(LISTED, 43), Some(Unfit::Objects(JUICEFS)));
+        for fit in [22, 41, 44] {
+            assert_eq!(said(LISTED, fit), None, "{fit}");
+        }
+        assert_eq!(Mount::find(LISTED, 51), None);
+    }
+
+    #[test]
+    fn what_an_nfs_mount_leaves_unsaid_is_its_type() {
+        let said = |kind, options| Mount { kind, options }.unfit_nfs();
+        assert_eq!(said("nfs", "rw"), Some(OLD_NFS));
+        assert_eq!((said("nfs4", "rw"), said("nfs", "rw,vers=4.1")), (None, None));
+        assert_eq!(said("nfs", "rw,nfsvers=4"), Some(OLD_NFS), "no kernel prints that");
+        assert!(said("nfs4", "rw,vers=4.2,local_lock=posix").unwrap().contains("local_lock"));
+    }
+
+    /// A name that a tenant chose is not taken for a field, and a line cut short for no other mount.
+    #[test]
+    fn hostile_names_change_nothing() {
+        let hostile = concat!(
+            "60 22 0:61 / /a\\040-\\040ext4\\040x\\040rw rw - nfs host:/a\\040-\\040ext4 rw,vers=3,nolock\n",
+            "61 22 0:62 / /- rw - fuse.glusterfs -\\040nfs rw,user_id=0\n",
+            "62 22 0:63 /- - rw,nolock - nfs4 - rw,vers=4.2\n",
+            "63 22 0:64 / /b rw - nfs4\n",
+            "64 22 0:65 / /\u{fffd}\\01240\\04022 rw - fuse.nolock nolock rw,vers=3\n",
+            "\n - - - -\n18446744073709551616 1 0:1 / / rw - ext4 x rw\n",
+        );
+        assert!(said(hostile, 60).unwrap().why().contains("nolock"));
+        for fit in [61, 62, 64] {
+            assert_eq!(said(hostile, fit), None, "{fit}");
+        }
+        for none in [40, 63, 0] {
+            assert_eq!(Mount::find(hostile, none), None, "{none}");
+        }
+    }
+
+    /// Both ways of asking agree, and what they say is listed.
+    #[test]
+    fn the_mount_of_an_open_file_is_found() {
+        let file = std::fs::File::open("/proc/self/stat").unwrap();
+        let told = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", file.as_raw_fd())).unwrap();
+        let id = mount_id(&file).unwrap();
+        assert_eq!(mount_id_told(&told), Some(id));
+        let mounts = std::fs::read_to_string(MOUNTS).unwrap();
+        assert_eq!(Mount::find(&mounts, id).unwrap().kind, "proc");
+        assert_eq!(Unfit::of(file), Ok(None));
+        assert_eq!(Unfit::of(tempfile::tempfile().unwrap()), Ok(None));
+        assert_eq!(mount_id_told("pos:\t0\nmnt_id:\tx\n"), None);
+    }
+}

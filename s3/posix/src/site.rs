@@ -1,0 +1,63 @@
+//! Where a root or a bucket lies: who else may change that file system, and whether the store keeps its promises there.
+
+use std::fmt::Display;
+use std::os::fd::AsFd;
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{Errno, Sharing, Unfit};
+
+use crate::PosixConfig;
+
+/// What is known of a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Site {
+    /// Whether other nodes may change it.
+    pub(crate) sharing: Sharing,
+    /// Why nothing is to be written there, with the way out.
+    pub(crate) unfit: Option<Unfit>,
+}
+
+impl Site {
+    /// What is known of the file system of `file`. Cost: one `fstatfs`; where other nodes may change it, another one, and the list of mounts.
+    pub(crate) fn of(file: impl AsFd) -> Result<Self, Errno> {
+        let sharing = Sharing::of(&file)?;
+        let unfit = if sharing.is_shared() { Unfit::of(&file)? } else { None };
+        Ok(Site { sharing, unfit })
+    }
+}
+
+/// Errors: `NotImplemented` where `what` would not keep what a store with `config` promises.
+pub(crate) fn require_fit(unfit: Option<Unfit>, config: &PosixConfig, what: impl Display) -> Result<()> {
+    let way_out = match unfit {
+        None => return Ok(()),
+        // Without conditions no locks are taken.
+        Some(Unfit::Locks(_)) if !config.if_match => return Ok(()),
+        Some(Unfit::Locks(_)) => "; or give up If-Match with conditions=none-match-only",
+        Some(Unfit::Objects(_)) => "",
+    };
+    let why = unfit.map(Unfit::why).unwrap_or_default();
+    Err(Error::new(ErrorKind::NotImplemented, format!("{what} is refused: {why}{way_out}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_depends_on_what_is_asked_for() {
+        let with_locks = PosixConfig::default();
+        let without = PosixConfig { if_match: false, ..PosixConfig::default() };
+        let (locks, objects) = (Some(Unfit::Locks("no locks")), Some(Unfit::Objects("no objects")));
+        for config in [&with_locks, &without] {
+            assert!(require_fit(None, config, "/root").is_ok());
+            let refused = require_fit(objects, config, "/root").unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NotImplemented);
+            assert!(!refused.to_string().contains("none-match-only"), "that is no way out: {refused}");
+        }
+        let refused = require_fit(locks, &with_locks, "/root").unwrap_err().to_string();
+        assert!(
+            refused.contains("/root") && refused.contains("no locks") && refused.contains("none-match-only")
+        );
+        assert!(require_fit(locks, &without, "/root").is_ok());
+    }
+}
