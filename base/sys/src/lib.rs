@@ -47,7 +47,7 @@ pub use identity::{
     peer_of_user, user_id,
 };
 pub use lock::{ByteLocks, LockGuard, lock_file, with_lock_patience};
-pub use memory::{Mapping, give_back_heap, in_huge_pages, unused_heap_bytes};
+pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
 pub use mounts::Unfit;
 pub use namespace::{
     PacketHeader, TUN_READ_BYTES_MAX, TunDevice, end_with_thread, enter_mount_namespace,
@@ -61,7 +61,7 @@ pub use process::{
 pub use root::{PathResolution, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
-pub use shared::{Sharing, inode_in, look_again, stat_now};
+pub use shared::{FileSystemSharing, inode_in, look_again, stat_now};
 pub use socket::{
     PeerCredentials, TcpInfo, WaitMode, is_writable, keep_alive, offer_room, peer_of, receive,
     receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,

@@ -63,9 +63,9 @@ impl FileSystemSharing {
     /// Classifies the file system of `file` by its type. Cost: one `fstatfs`.
     pub fn of(file: impl AsFd) -> Result<Self> {
         Ok(match type_of(file)? {
-            NFS => Sharing::Nfs,
-            kind if is_local(kind) => Sharing::Local,
-            _ => Sharing::Unknown,
+            NFS => FileSystemSharing::Nfs,
+            kind if is_local(kind) => FileSystemSharing::Local,
+            _ => FileSystemSharing::Unknown,
         })
     }
 

@@ -172,7 +172,7 @@ impl FileSystemCluster {
             )
             .replace("vers=4.2 10.77.$node.1:/ ", "vers=3,nolock 10.77.$node.1:/run/export ");
         let script = KERNEL.replace("\nINIT\n", &format!("\n{version_3}{AGENT}\n"));
-        is_possible.then(|| Cluster::start("nfs-3", &script))?
+        is_possible.then(|| FileSystemCluster::start("nfs-3", &script))?
     }
 
     fn start(name: &'static str, script: &str) -> Option<Self> {

@@ -71,7 +71,7 @@ fn nfs_is_one_store_for_two_nodes() {
 
 #[test]
 fn nfs_3_without_locks_is_refused_by_name() {
-    Cluster::nfs_without_locks().inspect(|cluster| {
+    FileSystemCluster::nfs_without_locks().inspect(|cluster| {
         cluster.task("mkdir -p /tmp/root/bucket && mount --bind /mnt/2/root /tmp/root/bucket").output();
         run(cluster, &["refused"]);
     });
@@ -358,7 +358,7 @@ fn is_refused(_: &Member) {
         assert_eq!(refused.kind(), ErrorKind::NotImplemented, "{refused}");
         assert!(refused.to_string().contains("`nolock`: mount it with vers=4.2"), "{refused}");
     };
-    let root = Path::new(Cluster::MOUNTS[0]);
+    let root = Path::new(FileSystemCluster::MOUNTS[0]);
     refusal(PosixStore::open(root, PosixConfig::default()).err().unwrap());
     let local = PosixStore::open(Path::new("/tmp/root"), PosixConfig::default()).unwrap();
     refusal(local.put(&bucket(), &key("key"), b"lost", &PutOptions::default()).unwrap_err());

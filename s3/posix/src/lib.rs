@@ -165,9 +165,12 @@ impl PosixStore {
     /// As [`PosixStore::open`], but on any mount: for `fsck`, which changes nothing, and `gc`, which leaves alone what it
     /// cannot lock. Writes to such a mount are refused with `NotImplemented`.
     pub fn open_for_care(root: &Path, config: PosixConfig) -> Result<Self> {
-        let volume = Volume::open(root, config)?;
-        let inner =
-            Inner { volume, locks: locks::Locks::default(), remembered: names::Remembered::default() };
+        let volume = RootVolume::open(root, config)?;
+        let inner = SharedStore {
+            volume,
+            locks: locks::BucketLocks::default(),
+            remembered: names::NameCache::default(),
+        };
         Ok(PosixStore { inner: Arc::new(inner) })
     }
 

@@ -109,8 +109,8 @@ impl SharedStore {
     /// Keys that lie apart from their plain paths.
     fn odd_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
         self.encoded_keys(bucket, odd_dir(bucket), |_, kind| match kind {
-            EntryKind::Dir => Encoded::Part,
-            _ => Encoded::Key,
+            EntryKind::Dir => EncodedName::Part,
+            _ => EncodedName::Key,
         })
     }
 

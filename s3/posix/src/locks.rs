@@ -9,7 +9,7 @@ use fordway_sys::{ByteLocks, Errno};
 use crate::SharedStore;
 use crate::errors::from_errno;
 use crate::layout::{LOCKS, lock_byte};
-use crate::private::Contents;
+use crate::private::AreaContents;
 use crate::site::require_fit;
 use crate::stage::MAX_RACES;
 use crate::volume::{RootVolume, unreadable};
@@ -30,9 +30,9 @@ pub(crate) struct BucketLocks {
     tables: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
 }
 
-impl Locks {
+impl BucketLocks {
     /// Errors: `NotImplemented` on a mount that keeps its locks to this node, and errors of the file system.
-    fn of(&self, volume: &Volume, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
+    fn of(&self, volume: &RootVolume, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
         if let Some(locks) = self.tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
         }

@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use foldhash::HashMap;
 use fordway_store::{Bucket, VersioningState};
 use fordway_sys::{
-    ByteLocks, Errno, FileStat, Mode, OFlags, Sharing, Tick, Unfit, look_again, open_in, stat, stat_in,
-    stat_now,
+    ByteLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, Unfit, look_again, open_in,
+    stat, stat_in, stat_now,
 };
 
 use crate::area::{TrustedOwner, read_small};
@@ -23,7 +23,7 @@ use crate::dirs::HOLD;
 use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
 use crate::shared::MAX_STALE;
 use crate::site::Site;
-use crate::volume::Tree;
+use crate::volume::BucketTree;
 
 /// A change may leave the times as they are if it comes within a tick of the clock that file systems
 /// take them from (at most 10 ms): a time counts only once it is older than that.
@@ -44,13 +44,13 @@ pub(crate) const VERSIONING_BYTES: usize = 64;
 
 /// What is known of every bucket that was asked about.
 pub(crate) struct Private {
-    known: RwLock<HashMap<Bucket, Arc<Known>>>,
+    known: RwLock<HashMap<Bucket, Arc<KnownArea>>>,
     /// What is known of the root's file system.
     site: Site,
     /// Whether those who read must know as much of a bucket's file system as those who write.
     is_strong: bool,
     /// The same of every device that a bucket was found on, and since when it is known.
-    devices: RwLock<HashMap<u64, (Tick, Site)>>,
+    devices: RwLock<HashMap<u64, (CoarseInstant, Site)>>,
 }
 
 /// What lies in the private directory of a bucket.
@@ -65,11 +65,11 @@ pub(crate) struct AreaContents {
     /// Whether any directory is an object.
     pub(crate) has_markers: bool,
     /// Whether old versions are kept.
-    pub(crate) versioning: Versioning,
+    pub(crate) versioning: VersioningState,
     /// The device that it is on, or, where there is no such directory, that of the bucket; 0 if it was not asked for.
     pub(crate) device: u64,
     /// Whether other nodes may change its file system.
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: FileSystemSharing,
     /// Why nothing is to be written there.
     pub(crate) unfit: Option<Unfit>,
     /// Who is trusted in it, if the bucket has the sticky bit. Not known where there is no such directory.
@@ -139,7 +139,7 @@ impl Private {
         }
         let site = Site::of(file)?;
         let mut devices = self.devices.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        devices.insert(device, (Tick::now(), site));
+        devices.insert(device, (CoarseInstant::now(), site));
         Ok(site)
     }
 
@@ -153,10 +153,10 @@ impl Private {
         {
             return Ok(AreaLookup { contents: known.contents, known: Some(known) });
         }
-        Ok(Glance { contents: self.look_anew(root, bucket, Purpose::Read)?, known: None })
+        Ok(AreaLookup { contents: self.look_anew(root, bucket, Purpose::Read)?, known: None })
     }
 
-    fn look_anew(&self, root: &Tree, bucket: &Bucket, purpose: Purpose) -> Result<Contents, Errno> {
+    fn look_anew(&self, root: &BucketTree, bucket: &Bucket, purpose: Purpose) -> Result<AreaContents, Errno> {
         for _ in 0..MAX_STALE {
             match self.look(root, bucket, purpose) {
                 Err(Errno::STALE) => look_again(root.dir(), &private_dir(bucket)),
@@ -169,7 +169,7 @@ impl Private {
     /// As [`PrivateAreas::glance`], but what it tells may be 10 ms old. Cost: none as a rule. For the choice
     /// of how to create an object, which is right either way: the keys that lie apart are looked for
     /// by readers, and a write that just misses that versions are kept is one from before.
-    pub(crate) fn glance_for_write(&self, root: &Tree, bucket: &Bucket) -> Result<Contents, Errno> {
+    pub(crate) fn glance_for_write(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
         match self.held(bucket).filter(|known| known.contents.device != 0) {
             Some(known) => Ok(known.contents),
             None => self.look_anew(root, bucket, Purpose::Write),
@@ -186,7 +186,7 @@ impl Private {
         all.get(bucket).filter(|known| known.opened.elapsed() < HOLD).cloned()
     }
 
-    fn look(&self, root: &Tree, bucket: &Bucket, purpose: Purpose) -> Result<Contents, Errno> {
+    fn look(&self, root: &BucketTree, bucket: &Bucket, purpose: Purpose) -> Result<AreaContents, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
@@ -203,7 +203,7 @@ impl Private {
             // What other nodes have made or removed in it is seen from now on.
             stat_now(&private)?;
         }
-        let contents = Contents { device: before.device, sharing, unfit, ..contents_of(&private)? };
+        let contents = AreaContents { device: before.device, sharing, unfit, ..contents_of(&private)? };
         // Times of another node's clock, in steps of its own, are not believed.
         let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
         self.remember(bucket, Some(private), times, contents);
@@ -212,7 +212,12 @@ impl Private {
 
     /// What is known of a bucket without a private directory. Such a bucket may be a mount of its own, which only writers
     /// and strong readers have to know: for them, three calls each 10 ms.
-    fn look_without(&self, root: &Tree, bucket: &Bucket, purpose: Purpose) -> Result<Contents, Errno> {
+    fn look_without(
+        &self,
+        root: &BucketTree,
+        bucket: &Bucket,
+        purpose: Purpose,
+    ) -> Result<AreaContents, Errno> {
         let known = self.held(bucket).filter(|known| known.private.is_none() && known.contents.device != 0);
         if let Some(known) = known {
             return Ok(known.contents);
@@ -222,12 +227,12 @@ impl Private {
             Purpose::Read | Purpose::Write => self.site_of_bucket(root, bucket)?,
         };
         let Site { sharing, unfit } = site;
-        let contents = Contents { device, sharing, unfit, ..Contents::default() };
+        let contents = AreaContents { device, sharing, unfit, ..AreaContents::default() };
         self.remember(bucket, None, None, contents);
         Ok(contents)
     }
 
-    fn site_of_bucket(&self, root: &Tree, bucket: &Bucket) -> Result<(u64, Site), Errno> {
+    fn site_of_bucket(&self, root: &BucketTree, bucket: &Bucket) -> Result<(u64, Site), Errno> {
         match root.open_beneath(bucket.as_str(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => {
                 let device = stat(&dir)?.device;
@@ -270,7 +275,7 @@ fn contents_of(private: &File) -> Result<AreaContents, Errno> {
     let (has_odd, has_meta) = (has(ODD, |state| state.is_dir)?, has(META, |state| state.is_dir)?);
     let has_markers = has(MARKERS, |state| state.is_file)?;
     let exists = true;
-    Ok(Contents { exists, has_odd, has_meta, has_markers, versioning, guard, ..Contents::default() })
+    Ok(AreaContents { exists, has_odd, has_meta, has_markers, versioning, guard, ..AreaContents::default() })
 }
 
 /// Whether old versions are kept. A bucket whose `versioning` says it in no words of ours, or in a third

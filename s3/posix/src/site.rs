@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::os::fd::AsFd;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, Sharing, Unfit};
+use fordway_sys::{Errno, FileSystemSharing, Unfit};
 
 use crate::PosixConfig;
 
@@ -12,7 +12,7 @@ use crate::PosixConfig;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
     /// Whether other nodes may change it.
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: FileSystemSharing,
     /// Why nothing is to be written there, with the way out.
     pub(crate) unfit: Option<Unfit>,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Site {
 impl Site {
     /// What is known of the file system of `file`. Cost: one `fstatfs`; where other nodes may change it, another one, and the list of mounts.
     pub(crate) fn of(file: impl AsFd) -> Result<Self, Errno> {
-        let sharing = Sharing::of(&file)?;
+        let sharing = FileSystemSharing::of(&file)?;
         let unfit = if sharing.is_shared() { Unfit::of(&file)? } else { None };
         Ok(Site { sharing, unfit })
     }

@@ -23,7 +23,7 @@ use crate::dirs::WorkDirectory;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{ObjectPath, tmp_dir};
 use crate::read::system_time;
-use crate::record::{Record, Seal, etag_of_file};
+use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::site::require_fit;
 use crate::versions::now_ns;
 use crate::{Durability, SharedStore};
@@ -86,8 +86,8 @@ impl StagedFile {
     /// Starts a file that will be published at `place` in `bucket`.
     /// Errors: `NoSuchBucket`, `NoSuchKey` if a parent of `place` is a file, and `NotImplemented` for a bucket on a mount
     /// that is known not to keep what is promised.
-    pub(crate) fn at(inner: &Arc<Inner>, bucket: &Bucket, place: Place) -> Result<Self> {
-        Staged::with_mode(inner, bucket, place, FILE_MODE)
+    pub(crate) fn at(inner: &Arc<SharedStore>, bucket: &Bucket, place: ObjectPath) -> Result<Self> {
+        StagedFile::with_mode(inner, bucket, place, FILE_MODE)
     }
 
     /// As [`StagedFile::at`], of a file with this mode before the process's umask.
@@ -105,8 +105,8 @@ impl StagedFile {
             require_fit(contents.unfit, &inner.volume.config, "the bucket's mount")?;
             // Few shared file systems have unnamed files, and some that say so lose them.
             let unnamed = match contents.sharing {
-                Sharing::Local => create_unnamed(&parent, mode),
-                Sharing::Nfs | Sharing::Unknown => Err(Errno::OPNOTSUPP),
+                FileSystemSharing::Local => create_unnamed(&parent, mode),
+                FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Errno::OPNOTSUPP),
             };
             let (file, hidden) = match unnamed {
                 Ok(file) => (file, None),
@@ -147,10 +147,21 @@ impl StagedFile {
 
     /// Takes `file`, which lies at `name` in `dir` and stays there if it is not published, in the place of the one that
     /// was started.
-    pub(crate) fn with_existing(self, file: OwnedFd, dir: Dir, name: &str) -> Self {
-        let hidden = Some(Hidden { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
-        let Staged { inner, bucket, place, is_plain, parent, device, written, .. } = self;
-        Staged { inner, bucket, place, is_plain, parent, file, may_be_bare: false, device, hidden, written }
+    pub(crate) fn with_existing(self, file: OwnedFd, dir: WorkDirectory, name: &str) -> Self {
+        let hidden = Some(HiddenName { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
+        let StagedFile { inner, bucket, place, is_plain, parent, device, written, .. } = self;
+        StagedFile {
+            inner,
+            bucket,
+            place,
+            is_plain,
+            parent,
+            file,
+            may_be_bare: false,
+            device,
+            hidden,
+            written,
+        }
     }
 
     /// The name it will have.
@@ -238,8 +249,8 @@ impl StagedFile {
         }
         let site = self.inner.volume.private.site_of(&self.file, stat.device);
         match site.map_err(|errno| from_errno(errno, "asking for the file system's type"))?.sharing {
-            Sharing::Local => Ok(()),
-            Sharing::Nfs | Sharing::Unknown => Err(Error::new(
+            FileSystemSharing::Local => Ok(()),
+            FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Error::new(
                 ErrorKind::NotImplemented,
                 "the key lies on a mount within its bucket that other nodes may change: mount it as a bucket",
             )),

@@ -658,9 +658,9 @@ impl SharedStore {
     /// Keys that have old versions or delete markers.
     fn versioned_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
         self.encoded_keys(bucket, versions_dir(bucket), |name, kind| match name.ends_with('%') {
-            true => Encoded::Part,
-            false if kind == EntryKind::File => Encoded::Nothing,
-            false => Encoded::Key,
+            true => EncodedName::Part,
+            false if kind == EntryKind::File => EncodedName::Nothing,
+            false => EncodedName::Key,
         })
     }
 

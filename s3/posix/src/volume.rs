@@ -9,17 +9,18 @@ use std::path::{Path, PathBuf};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, Links, Mode, OFlags, Root, Sharing, Unfit, make_dir, open_in, read_dir, set_xattr, stat,
+    Errno, FileSystemSharing, Mode, OFlags, RootDirectory, SymlinkPolicy, Unfit, make_dir, open_in, read_dir,
+    set_xattr, stat,
 };
 
 use crate::area::not_ours;
 use crate::dirs::{DirectoryCache, WorkDirectory};
 use crate::errors::{from_errno, on_root};
 use crate::layout::{OUR_DIR, is_private, join};
-use crate::private::{Contents, Private};
+use crate::private::{AreaContents, Private};
 use crate::site::{Site, require_fit};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
-use crate::{Consistency, Durability, PosixConfig, format};
+use crate::{Durability, PosixConfig, ReadConsistency, format};
 
 /// The root as this process sees it: its directories, held open, and what is known of the private area of each bucket.
 /// What finds, opens and describes files, and makes directories, is its business; what takes a lock or gives a file its
@@ -29,10 +30,10 @@ pub(crate) struct RootVolume {
     pub(crate) root: BucketTree,
     pub(crate) config: PosixConfig,
     /// Whether other nodes may change the root's file system. A bucket may lie on another.
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: FileSystemSharing,
     /// Why nothing is to be written there.
     unfit: Option<Unfit>,
-    pub(crate) dirs: Dirs,
+    pub(crate) dirs: DirectoryCache,
     pub(crate) private: Private,
 }
 
@@ -43,14 +44,14 @@ impl RootVolume {
         let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
         format::check(&opened, root)?;
         let site = Site::of(opened.dir()).map_err(|errno| on_root(errno, root))?;
-        let is_strong = config.consistency == Consistency::Strong;
-        Ok(Volume {
+        let is_strong = config.consistency == ReadConsistency::Strong;
+        Ok(RootVolume {
             path: root.to_owned(),
             root: BucketTree::new(opened, config.links),
             config,
             sharing: site.sharing,
             unfit: site.unfit,
-            dirs: Dirs::default(),
+            dirs: DirectoryCache::default(),
             private: Private::new(site, is_strong),
         })
     }

@@ -6,9 +6,9 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, Expected, GetOptions, Key, ListQuery, MultipartUploads,
+    Bucket, CompleteOptions, CompletedPart, ExpectedContent, GetOptions, Key, ListQuery, MultipartUploads,
     ObjectBatches, ObjectVersions, Objects, PartOptions, PartsQuery, PutOptions, UploadId, UploadsQuery,
-    VersionId, Versioning, VersionsQuery,
+    VersionId, VersioningState, VersionsQuery,
 };
 
 /// What the size of a case is.
@@ -52,8 +52,8 @@ const fn whole(
     name: &'static str,
     sizes: &'static [usize],
     prepare: fn(&Path, usize) -> Result<Act>,
-) -> Case {
-    Case { name, kind: Kind::Whole, sizes, calls: 1, prepare }
+) -> GrowthCase {
+    GrowthCase { name, kind: CaseKind::Whole, sizes, calls: 1, prepare }
 }
 
 const fn one(
@@ -67,21 +67,25 @@ const fn one(
 pub(crate) fn all() -> Vec<GrowthCase> {
     vec![
         whole("list of all keys", MANY, |root, size| {
-            list_all(Ground::with_keys(root, size, plain)?, size, "")
+            list_all(BenchBucket::with_keys(root, size, plain)?, size, "")
         }),
         whole("list of all keys by prefix", MANY, |root, size| {
-            list_all(Ground::with_keys(root, size, plain)?, size, "k")
+            list_all(BenchBucket::with_keys(root, size, plain)?, size, "k")
         }),
         whole("list of all odd keys", SOME, |root, size| {
-            list_all(Ground::with_keys(root, size, odd)?, size, "")
+            list_all(BenchBucket::with_keys(root, size, odd)?, size, "")
         }),
-        one("page of keys", MANY, |root, size| page(Ground::with_keys(root, size, plain)?, plain(size / 2))),
-        one("page of odd keys", SOME, |root, size| page(Ground::with_keys(root, size, odd)?, odd(size / 2))),
+        one("page of keys", MANY, |root, size| {
+            page(BenchBucket::with_keys(root, size, plain)?, plain(size / 2))
+        }),
+        one("page of odd keys", SOME, |root, size| {
+            page(BenchBucket::with_keys(root, size, odd)?, odd(size / 2))
+        }),
         one("get", MANY, get),
         one("head", MANY, head),
         one("head of a missing key", MANY, head_missing),
         one("put and delete of a key", MANY, |root, size| {
-            put_and_delete(Ground::with_keys(root, size, plain)?, "new")
+            put_and_delete(BenchBucket::with_keys(root, size, plain)?, "new")
         }),
         one("put and delete of an odd key", SOME, |root, size| {
             put_and_delete(BenchBucket::with_keys(root, size, odd)?, "run//new")
@@ -255,7 +259,8 @@ fn page_of_versions(root: &Path, size: usize) -> Result<Act> {
         ..Default::default()
     };
     Ok(Box::new(move || {
-        Ok(ensure!(ground.store.list_versions(&ground.bucket, &query)?.versions.len() == 50))
+        ensure!(bench.store.list_versions(&bench.bucket, &query)?.versions.len() == 50);
+        Ok(())
     }))
 }
 
@@ -302,7 +307,8 @@ fn list_uploads(root: &Path, size: usize, max_uploads: usize) -> Result<Act> {
     let query = UploadsQuery { key_after, max_uploads, ..Default::default() };
     let wanted = max_uploads.min(size);
     Ok(Box::new(move || {
-        Ok(ensure!(ground.store.list_uploads(&ground.bucket, &query)?.uploads.len() == wanted))
+        ensure!(bench.store.list_uploads(&bench.bucket, &query)?.uploads.len() == wanted);
+        Ok(())
     }))
 }
 
@@ -366,8 +372,10 @@ fn get_many(root: &Path, size: usize) -> Result<Act> {
 /// With the batch of puts that makes what is deleted.
 fn delete_many(root: &Path, size: usize) -> Result<Act> {
     let (mut put, keys) = (put_many(root, size)?, keys(size)?);
-    let ground =
-        Ground { store: PosixStore::open(root, PosixConfig::default())?, bucket: Bucket::new("growth")? };
+    let bench = BenchBucket {
+        store: PosixStore::open(root, PosixConfig::default())?,
+        bucket: Bucket::new("growth")?,
+    };
     Ok(Box::new(move || {
         put()?;
         ensure!(bench.store.delete_many(&bench.bucket, &keys).iter().all(|done| done.is_ok()));

@@ -75,7 +75,7 @@ fn main() -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&found)?);
     }
     let all_hold =
-        found.curves.iter().all(Curve::holds) && found.relations.iter().all(|relation| relation.holds);
+        found.curves.iter().all(GrowthCurve::holds) && found.relations.iter().all(|relation| relation.holds);
     anyhow::ensure!(all_hold, "some cost grows faster than its work");
     Ok(())
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::report;
 use crate::args::{FsckArgs, GcArgs};
 
-pub(super) fn gc(args: &GcArgs, context: &Context) -> Result<Exit> {
+pub(super) fn gc(args: &GcArgs, context: &CommandContext) -> Result<CommandExit> {
     let store = PosixStore::open_for_care(&args.directory.root, PosixConfig::default())?;
     let options = GcOptions {
         buckets: args.directory.buckets.clone(),
@@ -95,7 +95,7 @@ fn prefix(dry_run: bool) -> &'static str {
     if dry_run { "(dry run) " } else { "" }
 }
 
-pub(super) fn fsck(args: &FsckArgs, context: &Context) -> Result<Exit> {
+pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandExit> {
     let store = PosixStore::open_for_care(&args.directory.root, PosixConfig::default())?;
     if args.migrate {
         store.migrate(&args.directory.buckets, &mut |migrated| {

@@ -137,11 +137,14 @@ fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     match Unfit::of(&held)? {
         None => {}
         Some(Unfit::Locks(why)) => {
-            return Ok(Said::costs(format!("roots and buckets here are refused: {why}"), LOCKS_ADVICE));
+            return Ok(FindingDraft::costs(
+                format!("roots and buckets here are refused: {why}"),
+                LOCKS_ADVICE,
+            ));
         }
         Some(Unfit::Objects(why)) => {
             let what = "roots and buckets here are refused, whatever is promised";
-            return Ok(Said::costs(what, why));
+            return Ok(FindingDraft::costs(what, why));
         }
     }
     let (held, asked) = (ByteLocks::new(held.into()), ByteLocks::new(asked.into()));
