@@ -22,7 +22,8 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// caller keeps it until [`SigningKey::is_for`] says that the day has changed.
 #[derive(Clone)]
 pub struct SigningKey {
-    key: [u8; 32],
+    /// Has taken in the key, so that a signature costs half of the blocks of an HMAC.
+    keyed: Hmac<Sha256>,
     day: String,
     scope: String,
 }
@@ -53,7 +54,8 @@ impl SigningKey {
         for part in [region, service, "aws4_request"] {
             key = hmac(&key, part.as_bytes());
         }
-        SigningKey { key, scope: format!("{day}/{region}/{service}/aws4_request"), day: day.to_owned() }
+        let scope = format!("{day}/{region}/{service}/aws4_request");
+        SigningKey { keyed: keyed(&key), scope, day: day.to_owned() }
     }
 
     /// Whether the key is for the day of `time`.
@@ -116,8 +118,11 @@ impl SigningKey {
 
     fn raw_signature(&self, amz_date: &str, request: &SignedRequest) -> [u8; 32] {
         let digest = request.canonical_digest();
-        let text = format!("{ALGORITHM}\n{amz_date}\n{}\n{digest}", self.scope);
-        hmac(&self.key, text.as_bytes())
+        let mut mac = self.keyed.clone();
+        for part in [ALGORITHM, "\n", amz_date, "\n", &self.scope, "\n", &digest] {
+            mac.update(part.as_bytes());
+        }
+        mac.finalize().into_bytes().into()
     }
 }
 
@@ -221,8 +226,12 @@ pub fn payload_hash(body: &[u8]) -> String {
     hex(&Sha256::digest(body))
 }
 
+fn keyed(key: &[u8]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).expect("an HMAC key may have any length")
+}
+
 fn hmac(key: &[u8], data: &[u8]) -> [u8; 32] {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("an HMAC key may have any length");
+    let mut mac = keyed(key);
     mac.update(data);
     mac.finalize().into_bytes().into()
 }

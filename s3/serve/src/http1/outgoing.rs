@@ -1,7 +1,7 @@
 //! Answers: their heads as bytes, and the ways their bodies take to the socket.
 
 use std::cell::RefCell;
-use std::io::{self, Write as _};
+use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -253,8 +253,7 @@ pub(crate) fn put(head: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 /// One header that is a number.
 pub(crate) fn put_number(head: &mut Vec<u8>, name: &str, value: u64) {
-    // Writing to a vector does not fail.
-    let _ = write!(head, "{name}: {value}\r\n");
+    put(head, name, value.to_string().as_bytes());
 }
 
 /// The time as `Date` has it; written anew once a second.

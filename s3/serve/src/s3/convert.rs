@@ -249,8 +249,8 @@ pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
 }
 
 /// A tag as documents have it.
-pub(super) fn quoted(tag: &ETag) -> String {
-    format!("\"{tag}\"")
+pub(crate) fn quoted(tag: &ETag) -> String {
+    ["\"", tag.as_str(), "\""].concat()
 }
 
 /// The algorithm a client names. Errors: `InvalidRequest`.
@@ -292,7 +292,7 @@ pub(super) fn refuse(asked: &[(&str, bool)]) -> Outcome<()> {
 /// so.
 pub(crate) fn describe(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Option<()>) -> Option<()> {
     put("accept-ranges", b"bytes")?;
-    put("etag", format!("\"{}\"", info.etag).as_bytes())?;
+    put("etag", quoted(&info.etag).as_bytes())?;
     put("last-modified", format_http(info.modified).as_bytes())?;
     describe_metadata(info, put)?;
     if let Some(parts) = info.part_count {

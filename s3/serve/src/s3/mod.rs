@@ -40,7 +40,7 @@ pub(crate) use apart::PublishPace;
 use apart::until_unlocked;
 use apart::{apart, change_apart};
 use convert::names;
-pub(crate) use convert::{describe, is_plain};
+pub(crate) use convert::{describe, is_plain, quoted};
 pub(crate) use error::{Outcome, S3Failure};
 use look_up::look_up;
 use routes::ObjectRoutes;

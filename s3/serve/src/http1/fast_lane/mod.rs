@@ -29,7 +29,7 @@ use crate::http1::fast_lane::plain::{ObjectMethod, PlainRequest, RequestSignatur
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::http1::outgoing::{OutgoingResponse, put, put_number, start};
 use crate::monitor::{RequestTrace, SignedOperation};
-use crate::s3::{DEFAULT_TYPE, ObjectUpload, Outcome, PublishPace, describe, is_plain};
+use crate::s3::{DEFAULT_TYPE, ObjectUpload, Outcome, PublishPace, describe, is_plain, quoted};
 use crate::unsigned::ConnectionPeer;
 use crate::users::User;
 
@@ -156,7 +156,7 @@ fn delete(
 /// The answer to a put.
 fn stored(made: &PutResult) -> OutgoingResponse {
     let mut head = start(StatusCode::OK);
-    put(&mut head, "etag", format!("\"{}\"", made.etag).as_bytes());
+    put(&mut head, "etag", quoted(&made.etag).as_bytes());
     if let Some(checksum) = &made.checksum {
         put_checksum(&mut head, checksum);
     }
