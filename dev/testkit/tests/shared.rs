@@ -70,6 +70,7 @@ fn nfs_is_one_store_for_two_nodes() {
 }
 
 #[test]
+#[ignore = "its set-up has not been seen to start: no machine at hand runs this kernel's modules"]
 fn nfs_3_without_locks_is_refused_by_name() {
     FileSystemCluster::nfs_without_locks().inspect(|cluster| {
         cluster.task("mkdir -p /tmp/root/bucket && mount --bind /mnt/2/root /tmp/root/bucket").output();
