@@ -159,22 +159,6 @@ impl FileSystemCluster {
         is_possible.then(|| FileSystemCluster::start("nfs", &script))?
     }
 
-    /// As [`Cluster::nfs`], of version 3 and with mounts that keep locks to themselves (`nolock`).
-    pub fn nfs_without_locks() -> Option<Self> {
-        let programs =
-            ["linux.uml", "rpc.nfsd", "rpc.mountd", "exportfs", "mount.nfs", "modprobe", "rpcbind"];
-        let is_possible =
-            fordway_needs::root("start a kernel with namespaces") && fordway_needs::programs(&programs);
-        let version_3 = NFS
-            .replace(
-                "rpc.nfsd --no-nfs-version 3",
-                "modprobe nfsv3\nmkdir -p /run/rpcbind\nrpcbind -w\nrpc.nfsd",
-            )
-            .replace("vers=4.2 10.77.$node.1:/ ", "vers=3,nolock 10.77.$node.1:/run/export ");
-        let script = KERNEL.replace("\nINIT\n", &format!("\n{version_3}{AGENT}\n"));
-        is_possible.then(|| FileSystemCluster::start("nfs-3", &script))?
-    }
-
     fn start(name: &'static str, script: &str) -> Option<Self> {
         match FileSystemCluster::try_start(name, script) {
             Ok(cluster) => Some(cluster),

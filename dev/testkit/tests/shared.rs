@@ -56,7 +56,6 @@ const ROLES: &[Role] = &[
     ("directories", share_directories),
     ("left-behind", leave_names_behind),
     ("register", use_registers),
-    ("refused", is_refused),
 ];
 
 #[test]
@@ -67,15 +66,6 @@ fn glusterfs_is_one_store_for_two_nodes() {
 #[test]
 fn nfs_is_one_store_for_two_nodes() {
     FileSystemCluster::nfs().inspect(is_one_store);
-}
-
-#[test]
-#[ignore = "its set-up has not been seen to start: no machine at hand runs this kernel's modules"]
-fn nfs_3_without_locks_is_refused_by_name() {
-    FileSystemCluster::nfs_without_locks().inspect(|cluster| {
-        cluster.task("mkdir -p /tmp/root/bucket && mount --bind /mnt/2/root /tmp/root/bucket").output();
-        run(cluster, &["refused"]);
-    });
 }
 
 #[test]
@@ -351,25 +341,6 @@ fn list_what_was_put(_: &Member) {
             "{name} is not listed"
         );
     }
-}
-
-/// As a root, and as a bucket of a local root; what takes no locks is done.
-fn is_refused(_: &Member) {
-    let refusal = |refused: fordway_store::Error| {
-        assert_eq!(refused.kind(), ErrorKind::NotImplemented, "{refused}");
-        assert!(refused.to_string().contains("`nolock`: mount it with vers=4.2"), "{refused}");
-    };
-    let root = Path::new(FileSystemCluster::MOUNTS[0]);
-    refusal(PosixStore::open(root, PosixConfig::default()).err().unwrap());
-    let local = PosixStore::open(Path::new("/tmp/root"), PosixConfig::default()).unwrap();
-    refusal(local.put(&bucket(), &key("key"), b"lost", &PutOptions::default()).unwrap_err());
-    refusal(local.delete(&bucket(), &key("key"), &DeleteOptions::default()).unwrap_err());
-    let config = PosixConfig { if_match: false, ..PosixConfig::default() };
-    let without = PosixStore::open(root, config).unwrap();
-    without.create_bucket(&bucket()).unwrap();
-    put(&without, "key", b"one");
-    put(&without, "key", b"another");
-    assert_eq!(read(&without, "key").unwrap(), b"another");
 }
 
 /// A directory that one node has seen is removed, and perhaps made again, by the other.
