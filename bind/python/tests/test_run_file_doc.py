@@ -34,24 +34,24 @@ def rust_columns(function: str) -> list[str]:
 def test_the_source_is_read_rightly() -> None:
     fields = rust_fields()
     assert set(fields) == {
-        "Run",
-        "Lane",
-        "Summary",
-        "Quantiles",
-        "Ratio",
+        "RunDocument",
+        "MeasuredLane",
+        "PhaseSummary",
+        "LatencyQuantiles",
+        "SpeedRatio",
         "LaneScore",
-        "Limit",
+        "ResultLimit",
         "Machine",
         "FileSystem",
-        "Scores",
-        "Interval",
-        "Load",
-        "Connections",
-        "Parallel",
-        "Transfer",
+        "Io500Scores",
+        "ConfidenceInterval",
+        "LoadSummary",
+        "TcpConnections",
+        "ParallelSummary",
+        "TransferSummary",
     }
-    assert {"schema", "summaries", "warnings"} <= fields["Run"]
-    assert len(fields["Quantiles"]) == 7
+    assert {"schema", "summaries", "warnings"} <= fields["RunDocument"]
+    assert len(fields["LatencyQuantiles"]) == 7
 
 
 def test_every_field_is_on_the_page() -> None:
@@ -71,13 +71,13 @@ def test_the_sample_is_what_rust_would_write(tmp_path: Path) -> None:
     fields = rust_fields()
     compared = next(summary for summary in info["summaries"] if summary["ratio"])
     for name, part in {
-        "Run": info,
-        "Lane": info["lanes"][0],
-        "Summary": compared,
-        "Quantiles": compared["latency"],
-        "Ratio": compared["ratio"],
-        "Interval": compared["ratio"]["interval"],
-        "Limit": compared["limit"],
+        "RunDocument": info,
+        "MeasuredLane": info["lanes"][0],
+        "PhaseSummary": compared,
+        "LatencyQuantiles": compared["latency"],
+        "SpeedRatio": compared["ratio"],
+        "ConfidenceInterval": compared["ratio"]["interval"],
+        "ResultLimit": compared["limit"],
         "Machine": info["machine"],
         "FileSystem": info["machine"]["file_systems"][0],
     }.items():
