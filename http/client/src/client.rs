@@ -107,7 +107,7 @@ impl HttpClient {
         }
     }
 
-    /// An idle connection to `origin`, if there is one. What comes back belongs to the caller.
+    /// Takes an idle connection to `origin` from the pool, if there is one. The caller owns it.
     pub(super) fn pooled_connection(&self, origin: &Origin) -> Option<BufferedConnection> {
         self.pool.take(origin)
     }

@@ -58,9 +58,9 @@ pub(super) enum ReceiveTarget<'m> {
 
 /// What the server sends before the request is complete.
 pub(super) enum EarlyResponse {
-    /// `100 Continue`: the body is wanted.
+    /// `100 Continue`: the server requests the body.
     GoOn,
-    /// The answer.
+    /// The response.
     Answer(ResponseHead),
     /// Nothing yet.
     Nothing,

@@ -60,7 +60,7 @@ pub(super) struct Http2Connection {
 enum SoleExchange {
     #[default]
     Idle,
-    /// With the bytes of the body that are left.
+    /// With the number of body bytes left.
     Sending(SendStream<Bytes>, u64, ResponseFuture),
     Waiting(ResponseFuture),
     /// The unread part of the head as text, or the current piece of the body.
