@@ -18,7 +18,7 @@ use super::stream::RateMeter;
 pub(super) type JobId = u64;
 pub(super) type StreamId = u64;
 
-/// Bytes that a stream holds in jobs: first until its rate is known, then at most.
+/// Bytes of the jobs that a stream holds: before its rate is known, and the maximum later.
 const HELD_BYTES_FIRST: u64 = 8 << 20;
 const HELD_BYTES_MAX: u64 = 32 << 20;
 /// A replica is excluded after this many consecutive failures without any bytes delivered.
@@ -26,11 +26,11 @@ const STRIKES_MAX: u32 = 3;
 /// How long to tolerate a bad stream before another replica is tried.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StallPolicy {
-    /// Nothing arrives for so long.
+    /// Nothing arrives for this long.
     pub(super) stall: Duration,
-    /// It is slow for so long.
+    /// The stream is slow for this long.
     pub(super) detection: Duration,
-    /// Slower than this is slow.
+    /// A lower rate is slow.
     pub(super) floor_bytes_per_s: f64,
 }
 
