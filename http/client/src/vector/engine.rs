@@ -379,7 +379,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Takes a further connection into use; `None` if there are as many as there may be.
+    /// Opens one more connection, or takes one from the pool; `None` at the limit of connections.
     fn open(&mut self) -> Result<Option<usize>> {
         let (session, origin) = (&self.place.session, self.place.target.origin());
         let permit = match self.lines.is_empty() {
