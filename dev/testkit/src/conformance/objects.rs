@@ -368,12 +368,12 @@ pub fn etags_follow_the_policy(store: &dyn Store) {
         store.put(&b, &key("k"), body, &options).unwrap().etag
     };
     let md5 = put(ETagPolicy::Md5, b"hello");
-    // A service of somebody else's knows no policy but MD5; ours takes the caller's word in process.
+    // A third-party service has no policy but MD5; ours follows the caller in process.
     if store.lane() != "http" {
         let fast = put(ETagPolicy::Fast, b"hello");
         assert_eq!(fast.as_md5(), None);
         assert_eq!(head(store, &b, "k").unwrap().etag, fast);
-        // Not even the same content again is the same version.
+        // Not even the same content again has the same ETag.
         assert_ne!(fast, put(ETagPolicy::Fast, b"hello"));
         assert_eq!(md5.as_str(), "5d41402abc4b2a76b9719d911017c592");
     }
