@@ -218,7 +218,7 @@ fn put(store: &dyn Store, name: &str, body: &[u8]) -> Result<()> {
 
 fn delete_latest(store: &dyn Store) -> Result<()> {
     let latest = store.list_versions(&bucket(), &VersionsQuery::default())?.versions.into_iter().next();
-    // Listings omit what the caller may not read, and there is a version.
+    // There is a version, but listings omit what the caller may not read.
     let closed = || Error::from(ErrorKind::AccessDenied).during("list", "scenario", "bucket", "k");
     let latest = latest.ok_or_else(closed)?;
     let options = DeleteOptions { version: Some(latest.version), ..Default::default() };

@@ -1,6 +1,7 @@
 //! Credentials for web servers, and where they are found: bearer tokens (RFC 6750) by WLCG's bearer token discovery;
 //! passwords by host in `~/.netrc`, as `ftp` and `curl` keep them; client certificates and X.509 proxies, which are PEM
-//! files of a chain and a key. Of files that hold secrets, only those are read that no other user owns or can read.
+//! files of a chain and a key. Secrets are read only from files that belong to the user and that no other user can
+//! read.
 //!
 //! Credentials go to the host that the caller named, never to one that a server redirects to: a
 //! [`HttpSession`](super::vector::HttpSession) has its own credentials and connections.

@@ -168,7 +168,7 @@ impl BufferedConnection {
         self.is_drained = false;
     }
 
-    /// Counts the bytes of a call, and whether they drained the socket: a plain socket returns all that it has.
+    /// Counts the bytes of a call, and records whether it drained the socket: a plain socket returns all that it has.
     fn received(&mut self, got: usize, room: usize) {
         self.received_bytes += got as u64;
         let is_plain = matches!(self.transport, ConnectionTransport::Plain(_));

@@ -149,7 +149,7 @@ impl HttpResponse {
     }
 
     /// Inspects the body without consuming it: calls `look` with the bytes that have arrived, and again with more until
-    /// it finds something. `None` at the end, or if the body has a transfer encoding.
+    /// it finds something. `None` at the end, or if the head states no length.
     /// Errors: as [`HttpResponse::read_into`].
     pub(super) fn peek<T>(&mut self, mut look: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>> {
         let Some(connection) = &mut self.connection else { return Ok(None) };

@@ -284,7 +284,7 @@ pub fn versions_are_selected_and_rolled_up(store: &dyn Store) {
     assert_eq!(pages(store, &b, &query).0[0], format!("a/1@{}", names[0]));
 }
 
-/// A missing version has a different error from a missing key.
+/// A missing version is `NoSuchVersion`, also for a missing key.
 pub fn unknown_versions_are_named(store: &dyn Store) {
     let b = versioned(store);
     let other = put_version(store, &b, "other", b"x");

@@ -375,7 +375,7 @@ impl JobBoard {
         self.streams.get(&id).is_some_and(|stream| stream.meter.total_bytes > 0)
     }
 
-    /// Removes a stream. If no stream or replica is left that could do them, the jobs fail.
+    /// Removes a stream. If neither a stream nor a usable replica is left, the jobs fail.
     pub(super) fn ended(&mut self, id: StreamId, now: Instant) {
         let Some(stream) = self.streams.remove(&id) else { return };
         for job in stream.held {

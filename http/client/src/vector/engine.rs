@@ -277,7 +277,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Queues what an ended request has left missing; returns whether that is anything.
+    /// Queues the bytes that an ended request left missing; returns whether there are any.
     fn take_back(&mut self, request: &RangeRequest) -> bool {
         self.in_flight_bytes -= request.bytes;
         let Some(batch) = self.batches.get_mut(&request.batch) else { return false };

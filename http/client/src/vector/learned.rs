@@ -1,4 +1,4 @@
-//! What is known of servers, kept for the lifetime of the process, so that nothing is probed twice.
+//! Knowledge about servers, kept for the lifetime of the process, so that nothing is probed twice.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! Follows redirections, within limits. The session remembers permanent ones: what one user was sent, which may include
-//! signed URLs, is not used for another. Small documents are fetched this way, with the values of their headers.
+//! Follows redirections, within limits. The session remembers permanent ones: those of one user, which may contain
+//! signed URLs, are not used for another. Small documents are fetched this way, with the values of their headers.
 
 use std::sync::Arc;
 

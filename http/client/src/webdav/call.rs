@@ -14,7 +14,7 @@ use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
 use crate::{ExchangeFailure, HttpExchange, HttpResponse, ReplayPolicy};
 
-/// For bodies of at least this many bytes, the server is asked for consent first.
+/// For bodies of at least this many bytes, the server is asked first (`Expect: 100-continue`).
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
 
 /// Produces the content of a body, from its first byte, each time it is called.
