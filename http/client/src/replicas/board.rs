@@ -130,7 +130,7 @@ impl JobBoard {
         id
     }
 
-    /// One caller less wants this job; without any, it is dropped.
+    /// Releases one caller's interest in a job; a job without any is dropped.
     pub(super) fn release(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.interest = job.interest.saturating_sub(1);

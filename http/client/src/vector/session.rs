@@ -24,9 +24,9 @@ pub struct SessionOptions {
     /// The proxies.
     pub proxies: ProxySettings,
     /// The minimum time that a server gets for the second of two requests sent together, if it was never seen to answer
-    /// such a pair; then the request is sent again, and no two are sent together to it any more. The time is 4 times
-    /// that of its first response if that is longer, and 4 times either if the server has answered a request that was
-    /// sent a little later.
+    /// such a pair; then the request is sent again, and no two are sent together to it any more. If 4 times the wait
+    /// for its first response is longer, that applies; either is multiplied by 4 if the server has answered a request
+    /// that was sent a little later.
     pub patience: Duration,
     /// The maximum number of connections to one origin at the same time, at least 1.
     pub connections_per_origin: usize,

@@ -27,7 +27,7 @@ pub trait FragmentMemory: Send {
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
 
     /// Memory at several places (fragment, offset within it, length) that do not overlap: the first, and as many more
-    /// as can be borrowed together with it. The more, the fewer system calls are needed.
+    /// as can be borrowed together with it. The more places, the fewer system calls fill them.
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
         places
             .first()
