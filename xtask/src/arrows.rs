@@ -1,4 +1,4 @@
-//! The arrows between crates: who may use whom. A room is a folder of the tree, or a part of one.
+//! The allowed dependencies between crates. A room is a folder of the tree, or a part of one.
 //!
 //! ```text
 //! programs    bin/fordway  bind/{capi,libs3,python}     bin/fordway-lab  bind/mpi  bench
@@ -15,7 +15,7 @@
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
-/// Where a crate stands.
+/// The room of a crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CrateRoom {
     Needs,
@@ -26,9 +26,9 @@ enum CrateRoom {
     Lab,
     Command,
     Testkit,
-    /// What people run in production.
+    /// Used in production.
     Program,
-    /// What measures.
+    /// Used to measure.
     Instrument,
     Xtask,
 }
@@ -47,10 +47,10 @@ const ROOMS: &[(CrateRoom, &[&str])] = &[
     (CrateRoom::Xtask, &["xtask"]),
 ];
 
-/// The only arrows within a room; in the lab, everything may use `measure`.
+/// The only dependencies within a room; in the lab, every crate may use `measure`.
 const WITHIN_ROOMS: &[(&str, &str)] = &[("wire", "store")];
 
-/// What a room may use.
+/// The rooms that a room may use.
 fn uses(room: CrateRoom) -> &'static [CrateRoom] {
     use CrateRoom::{Base, Command, Http, Lab, Lanes, S3};
     match room {
@@ -60,13 +60,13 @@ fn uses(room: CrateRoom) -> &'static [CrateRoom] {
         Lanes | Lab => &[Base, Http, S3],
         Command => &[Base, Http, S3, Lanes],
         CrateRoom::Program => &[Base, Http, S3, Lanes, Command],
-        // Clusters of its own lie in networks of the lab.
+        // The test kit starts its clusters in the lab's networks.
         CrateRoom::Testkit => &[Base, Http, S3, Lanes, Lab],
         CrateRoom::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
     }
 }
 
-/// Checks every dependency between crates of the workspace, tests and builds included.
+/// Checks every dependency between crates of the workspace, including those of tests and builds.
 pub(crate) fn check_workspace() -> Result<()> {
     let packages = packages()?;
     let arrows: Vec<_> = packages.iter().flat_map(arrows_of).collect();
@@ -96,7 +96,7 @@ fn room_of(name: &str) -> Option<CrateRoom> {
     ROOMS.iter().find(|(_, names)| names.contains(&name)).map(|(room, _)| *room)
 }
 
-/// What is wrong with `from` using `to`; `None` if it may.
+/// The error if `from` must not use `to`; `None` if it may.
 fn fault(from: &str, to: &str, kind: DependencyKind) -> Option<String> {
     let (Some(from_room), Some(to_room)) = (room_of(from), room_of(to)) else {
         return Some(format!("{from} -> {to}: one of them has no room yet; give it one"));

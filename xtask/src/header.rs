@@ -1,4 +1,4 @@
-//! `fordway.h`, written of the Rust code that it describes.
+//! `fordway.h`, generated from the Rust code that it describes.
 
 use std::path::Path;
 
@@ -14,16 +14,16 @@ const INTRODUCTION: &str = "\
  * A call that fails returns -1, sets errno, and has a sentence about it for fordway_last_error().
  * This file is written by `cargo xtask header` of bind/capi/src/abi.rs and exports.rs. */";
 
-/// Names in C of what Rust calls otherwise.
+/// C names of items that have other names in Rust.
 const NAMES: [(&str, &str); 2] = [("OpenOptions", "fordway_options"), ("Fragment", "fordway_fragment")];
 
-/// Writes the header. Errors: the sources cannot be read as Rust.
+/// Writes the header. Errors: the sources are not valid Rust.
 pub(crate) fn write(root: &Path) -> Result<()> {
     let path = root.join(HEADER);
     std::fs::write(&path, generated(root)?).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Compares the header with what would be written. Errors: they differ.
+/// Compares the header with the generated one. Errors: they differ.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let path = root.join(HEADER);
     let there = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -60,7 +60,7 @@ fn config() -> Config {
     config
 }
 
-/// Leaves out what the Rust documentation says of `unsafe`: in C it goes without saying.
+/// Removes the safety sections of the Rust documentation, which C does not need.
 fn without_safety_sections(text: &str) -> Result<String> {
     let mut kept = String::with_capacity(text.len());
     let mut is_in_section = false;

@@ -1,4 +1,4 @@
-//! Chores of the repository that want more than a line of shell: `cargo xtask NAME`.
+//! Repository tasks that need more than a line of shell: `cargo xtask NAME`.
 
 mod arrows;
 mod header;

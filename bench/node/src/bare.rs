@@ -1,4 +1,4 @@
-//! What sockets cost with nothing in between: requests of 16 bytes, answers of 16 and content.
+//! The cost of sockets alone: requests of 16 bytes, responses of 16 bytes and content.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,15 +15,15 @@ use fordway_sys::{
 
 use crate::{lookout, small};
 
-/// What is asked for.
+/// The kind of request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BareRequest {
-    /// 4 KiB that are there already.
+    /// 4 KiB from memory.
     Echo,
     /// 4 KiB of a file: open, fstat, pread, close.
     Small,
-    /// A descriptor of a file of 1 MiB.
+    /// A file descriptor of a file of 1 MiB.
     Descriptor,
 }
 
@@ -51,7 +51,7 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
     let (cores, lookout) = (std::thread::available_parallelism()?.get(), lookout()?);
     let (mut request, mut content) = ([0; MESSAGE_BYTES], vec![7; 4096]);
     loop {
-        // A client that was passed a descriptor is busy for longer than looking out lasts.
+        // A client that got a file descriptor is busy for longer than the server polls.
         let is_large = request[0] == BareRequest::Descriptor as u8;
         let looks_out = !lookout.is_zero() && !is_large && 2 * OPEN.load(Ordering::Relaxed) <= cores;
         let received = wait(looks_out, |wait| receive(client, &mut request, wait));
@@ -79,7 +79,7 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
     }
 }
 
-/// Looks out for a moment if told so, then sleeps.
+/// Polls for a moment if `looks_out`, then blocks.
 fn wait<T>(looks_out: bool, mut receive: impl FnMut(WaitMode) -> Result<T, Errno>) -> Result<T, Errno> {
     let since = Instant::now();
     while looks_out && since.elapsed() < Duration::from_micros(20) {
@@ -103,7 +103,7 @@ impl BareClient {
         Ok(BareClient { socket: UnixStream::connect(socket)?, buffer: vec![0; 8192], looks_out: false })
     }
 
-    /// Asks for 4 KiB, which end up in `body`.
+    /// Requests 4 KiB, which are stored in `body`.
     pub(crate) fn small(&mut self, ask: BareRequest, number: usize, body: &mut Vec<u8>) -> Result<()> {
         let mut request = [0; MESSAGE_BYTES];
         (request[0], request[1]) = (ask as u8, number as u8);
@@ -121,7 +121,7 @@ impl BareClient {
         Ok(())
     }
 
-    /// Has the descriptor of 1 MiB passed, and reads that into `body`.
+    /// Requests the file descriptor of 1 MiB, and reads the file into `body`.
     pub(crate) fn descriptor(&mut self, body: &mut Vec<u8>) -> Result<()> {
         send_all(&self.socket, &[BareRequest::Descriptor as u8; MESSAGE_BYTES], &[], None)?;
         let (socket, room) = (&self.socket, &mut self.buffer);

@@ -1,4 +1,4 @@
-//! One client, and many client processes at once.
+//! One client, and many concurrent client processes.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,16 +15,16 @@ use fordway_sys::{Mode, OFlags, open_in, read_into_spare, stat};
 use crate::bare::{BareClient, BareRequest};
 use crate::{SMALL, bucket, is_wanted, node_store, small};
 
-/// One way to do something; what is timed is one call of it.
+/// A named operation; one call of it is timed.
 type Way<'w> = (&'static str, Box<dyn FnMut() -> Result<()> + 'w>);
 
-/// Calls in a block, and what they count for: the objects of a batch.
+/// The number of calls in a block, and of objects in each call.
 struct BlockCalls {
     calls: usize,
     objects: usize,
 }
 
-/// Runs `ways` in blocks; prints the time of each per object, and each beside the first.
+/// Runs `ways` in blocks; prints the time of each per object, and its ratio to the first.
 fn ways(title: &str, shape: &BlockCalls, mut ways: Vec<Way<'_>>, rounds: usize) -> Result<()> {
     if !is_wanted(title) {
         return Ok(());
@@ -180,10 +180,10 @@ fn puts(root: &Path, gateway: &Path, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// How long all clients work in a round.
+/// How long all clients run in a round.
 const ROUND_MS: u64 = 500;
 
-/// Gets 4 KiB again and again, from when standard input ends; prints how often.
+/// Gets 4 KiB repeatedly, starting when standard input ends; prints the number of gets.
 pub(crate) fn client(lane: &str, socket: &Path, ms: u64) -> Result<()> {
     let (mut body, bucket) = (Vec::new(), bucket()?);
     let keys = (0..SMALL).map(|number| Ok(Key::new(small(number))?)).collect::<Result<Vec<_>>>()?;
@@ -207,7 +207,7 @@ pub(crate) fn client(lane: &str, socket: &Path, ms: u64) -> Result<()> {
     Ok(())
 }
 
-/// Operations a second of this many clients together.
+/// The operations per second of this many clients together.
 fn throughput(lane: &str, socket: &Path, clients: usize) -> Result<f64> {
     let start = |_| -> Result<Child> {
         let mut command = Command::new(std::env::current_exe()?);
@@ -215,7 +215,7 @@ fn throughput(lane: &str, socket: &Path, clients: usize) -> Result<f64> {
         Ok(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?)
     };
     let mut all = (0..clients).map(start).collect::<Result<Vec<_>>>()?;
-    // Until all have connected and got once.
+    // Waits until all have connected and made one get.
     std::thread::sleep(Duration::from_millis(100 + 5 * clients as u64));
     all.iter_mut().for_each(|client| drop(client.stdin.take()));
     let mut total = 0.0;

@@ -1,7 +1,7 @@
-//! The node lane beside bare sockets that do the same with nothing in between, and beside the calls
-//! of POSIX: blocks in random order, the median of the ratios of a round with its interval.
+//! Compares the node lane with bare sockets that do the same work, and with POSIX calls: blocks in random order, and
+//! the median of each round's ratio, with its interval.
 //!
-//! Gateway, bare server and clients are processes of their own, all this program, by its first word.
+//! Gateway, bare server and clients are separate processes of this program, selected by its first argument.
 
 mod bare;
 mod clients;
@@ -18,7 +18,7 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
 use fordway_store::{Bucket, Key, Objects, PutOptions, Store};
 
-/// Objects of 4 KiB that are got.
+/// The number of 4 KiB objects.
 const SMALL: usize = 64;
 
 fn main() -> Result<()> {
@@ -47,7 +47,7 @@ fn run() -> Result<()> {
     clients::compare_many(&gateway.socket, &bare.socket, rounds.div_ceil(4))
 }
 
-/// The objects that are read, put by the store itself.
+/// Puts the objects to be read, by the store itself.
 fn fill(root: &Path) -> Result<()> {
     let store = PosixStore::open(root, PosixConfig::default())?;
     let put = |name: &str, body: &[u8]| -> Result<()> {
@@ -67,7 +67,7 @@ fn small(number: usize) -> String {
     format!("s{:02}", number % SMALL)
 }
 
-/// The node gateway, until standard input ends.
+/// Runs the node gateway until standard input ends.
 fn serve(root: &str, socket: &str) -> Result<()> {
     let root = PathBuf::from(root);
     let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
@@ -78,7 +78,7 @@ fn serve(root: &str, socket: &str) -> Result<()> {
     Ok(())
 }
 
-/// A server in a process of its own, which ends with this one.
+/// A server process, which ends with this one.
 struct ServerProcess {
     process: Child,
     socket: PathBuf,
@@ -103,12 +103,12 @@ impl Drop for ServerProcess {
     }
 }
 
-/// How long both servers look out for the next request, where cores are free: `LOOKOUT_US`, or 20 µs.
+/// How long both servers poll for the next request if cores are free: `LOOKOUT_US`, or 20 µs.
 fn lookout() -> Result<Duration> {
     Ok(Duration::from_micros(std::env::var("LOOKOUT_US").map_or(Ok(20), |us| us.parse())?))
 }
 
-/// Whether a comparison is to be made: all are, unless `ONLY` is a part of other titles.
+/// Whether a comparison is selected: all are, unless `ONLY` is set and not a part of the title.
 fn is_wanted(title: &str) -> bool {
     std::env::var("ONLY").map_or(true, |part| title.contains(&part))
 }

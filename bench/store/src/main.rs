@@ -1,8 +1,8 @@
-//! The embedded store beside plain files, and beside the `object_store` crate's `LocalFileSystem`
-//! called on tokio, as its users do, all in one run of interleaved blocks.
+//! Compares the embedded store with plain files, and with the `object_store` crate's `LocalFileSystem`, called on tokio
+//! as its users do, all in one run of interleaved blocks.
 //!
-//! Prints the table of `fordway compare` for objects of one size, then what an overwrite costs, keys
-//! away from the flat directory, a listing in pages, and the completion of a multipart upload.
+//! Prints the table of `fordway compare` for objects of one size, then the costs of an overwrite, of keys outside one
+//! flat directory, of a listing in pages, and of completing a multipart upload.
 
 mod single;
 mod sparse;
@@ -119,7 +119,7 @@ fn embedded(root: &std::path::Path, name: &str, if_match: bool) -> Result<StoreT
     Ok(StoreTarget::new(lane, std::sync::Arc::new(store), Bucket::new(name)?, None)?)
 }
 
-/// Objects below one directory.
+/// The `object_store` crate's objects below one directory.
 pub(crate) struct ObjectStoreTarget {
     lane: MeasuredLane,
     store: LocalFileSystem,

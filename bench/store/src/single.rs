@@ -1,4 +1,4 @@
-//! What `compare` has no phase for: overwrites, pages of a long listing, completing an upload.
+//! Operations that `compare` has no phase for: overwrites, pages of a long listing, completing an upload.
 
 use std::fs;
 use std::io::Write;
@@ -25,7 +25,7 @@ fn text(interval: &ConfidenceInterval) -> String {
     format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high)
 }
 
-/// Replacing objects, beside a write to a temporary name and a rename over the old file.
+/// Compares replacing objects with a write to a temporary file and a rename over the old one.
 pub(crate) fn overwrite(place: &Path, size: usize, rounds: usize) -> Result<()> {
     let (plain, s3) = (place.join("overwrite"), place.join("s3"));
     fs::create_dir(&plain)?;
@@ -55,7 +55,7 @@ pub(crate) fn overwrite(place: &Path, size: usize, rounds: usize) -> Result<()> 
     Ok(())
 }
 
-/// Batches beside a loop of single calls on the same objects.
+/// Compares batches with a loop of single calls on the same objects.
 pub(crate) fn batches(s3: &Path, size: usize, rounds: usize) -> Result<()> {
     let (store, bucket) = (PosixStore::open(s3, PosixConfig::default())?, Bucket::new("batches")?);
     store.create_bucket(&bucket)?;
@@ -78,7 +78,7 @@ pub(crate) fn batches(s3: &Path, size: usize, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Completing 32 uniform parts of 8 MiB.
+/// Times the completion of 32 uniform parts of 8 MiB.
 pub(crate) fn complete(s3: &Path, rounds: usize) -> Result<()> {
     let (store, bucket, key) =
         (PosixStore::open(s3, PosixConfig::default())?, Bucket::new("complete")?, Key::new("k")?);
@@ -111,20 +111,20 @@ pub(crate) fn complete(s3: &Path, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// `keys` keys of one directory: in one stream, in pages of 1,000, and 1 % of them by a prefix.
+/// Lists `keys` keys of one directory: in one stream, in pages of 1,000, and 1 % of them by a prefix.
 pub(crate) fn list(s3: &Path, keys: usize) -> Result<()> {
     let (store, bucket) = (PosixStore::open(s3, PosixConfig::default())?, Bucket::new("list")?);
     store.create_bucket(&bucket)?;
     for i in 0..keys {
         store.put(&bucket, &Key::new(format!("k{:02}-{i:08}", i % 100))?, b"x", &PutOptions::default())?;
     }
-    // Directory times younger than a clock tick are not trusted.
+    // The store does not trust directory times that are younger than a clock tick.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let one_page = |query: ListQuery| timed(|| Ok(store.list(&bucket, &query)?));
     let all = || ListQuery { max_keys: usize::MAX, ..Default::default() };
     let (mut stream, mut pages, mut readdir, mut prefix) = (vec![], vec![], vec![], vec![]);
     for _ in 0..5 {
-        // A store of its own each time, so that the first page is a cold one.
+        // A new store each time, so that the first page is cold.
         let cold = PosixStore::open(s3, PosixConfig::default())?;
         stream.push(timed(|| Ok(cold.list(&bucket, &all())?))?);
         let cold = PosixStore::open(s3, PosixConfig::default())?;

@@ -1,7 +1,7 @@
-//! Away from the flat directory: keys that are missing, alone in their directory, or the first in three new ones.
+//! Keys outside one flat directory: missing ones, alone in their directory, or the first in three new ones.
 //!
-//! Beside plain files, and beside the bare system calls of one who may not leave the root either: a path is then
-//! resolved by `openat2`, since no call that describes a file by its path takes `RESOLVE_BENEATH`.
+//! Compares the store with plain files, and with bare system calls that may not leave the root either: these resolve a
+//! path by `openat2`, because no call that describes a file by its path supports `RESOLVE_BENEATH`.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -16,10 +16,10 @@ use rustix::fs::{
     AtFlags, Mode, OFlags, ResolveFlags, XattrFlags, fsetxattr, linkat, mkdirat, openat, openat2, statat,
 };
 
-/// Calls of one block; blocks of the three are interleaved.
+/// The number of calls in a block; blocks of the three are interleaved.
 const BLOCK: usize = 200;
 
-/// The directories that are compared: plain files, the same for bare calls, and a bucket.
+/// The compared directories: one for plain files, one for bare calls, and a bucket.
 struct ComparedDirectories<'p> {
     plain: &'p Path,
     bare: &'p Path,
@@ -38,14 +38,14 @@ impl ComparedDirectories<'_> {
     }
 }
 
-/// What one call by each way does, of the `number`-th key.
+/// The three ways to do one call, for the key of a number.
 struct ComparedCalls<'c> {
     plain: &'c mut dyn FnMut(usize) -> Result<()>,
     bare: &'c mut dyn FnMut(usize) -> Result<()>,
     ours: &'c mut dyn FnMut(usize) -> Result<()>,
 }
 
-/// The three phases, on `place`.
+/// Runs the three phases in `place`.
 pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
     let (plain, bare, s3) = (place.join("sparse"), place.join("bare"), place.join("s3"));
     fs::create_dir(&plain)?;
@@ -53,14 +53,14 @@ pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
     let (store, bucket) = (PosixStore::open(&s3, PosixConfig::default())?, Bucket::new("sparse")?);
     store.create_bucket(&bucket)?;
     let dirs = ComparedDirectories { plain: &plain, bare: &bare, store, bucket };
-    // A first put makes the bucket's private directory, as any bucket in use has it.
+    // A first put creates the bucket's private area, which any bucket in use has.
     dirs.put("first")?;
     missing(&dirs, rounds)?;
     lonely(&dirs, rounds)?;
     new_levels(&dirs, rounds)
 }
 
-/// A HEAD of keys that are not there.
+/// Measures a HEAD of missing keys.
 fn missing(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     let root = File::open(dirs.bare)?;
     measure(
@@ -84,7 +84,7 @@ fn missing(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     )
 }
 
-/// A HEAD of objects that lie alone in their directories, each visited once a round.
+/// Measures a HEAD of objects that are alone in their directories, each visited once a round.
 fn lonely(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     let keys = (rounds + 1) * BLOCK;
     let name = |number: usize| format!("d{number:06}/object");
@@ -120,7 +120,7 @@ fn lonely(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     )
 }
 
-/// A put of the first object in three directories that must be made.
+/// Measures a put of the first object in three directories that must be created.
 fn new_levels(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     let root = File::open(dirs.bare)?;
     measure(
@@ -155,7 +155,7 @@ fn new_levels(dirs: &ComparedDirectories, rounds: usize) -> Result<()> {
     )
 }
 
-/// Prints how many times as fast as plain files ours is, and the bare calls are.
+/// Prints the speed of the store and of bare calls, relative to plain files.
 fn measure(what: &str, rounds: usize, calls: ComparedCalls) -> Result<()> {
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for round in 0..=rounds {

@@ -1,19 +1,19 @@
-//! What a test needs of the machine: root, a program, a kernel feature.
+//! What a test needs from the machine: root, a program, a kernel feature.
 //!
-//! libtest knows no skipped test: one that returns early counts as passed. So a test that cannot run here calls
-//! [`skip`], directly or through one of the checks below, and returns. `cargo xtask test` collects these records, counts
-//! such tests as skipped, names them with their reasons, and fails in CI unless `.ci/may-skip` expects them.
+//! libtest has no skipped tests: one that returns early counts as passed. So a test that cannot run here calls
+//! [`skip`], directly or through one of the checks below, and returns. `cargo xtask test` collects these records,
+//! counts such tests as skipped, prints their names and reasons, and fails in CI unless `.ci/may-skip` expects them.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Names the file that records are appended to; without it, [`skip`] writes to standard error alone.
+/// The variable that names the record file; without it, [`skip`] writes only to standard error.
 pub const RECORD_VARIABLE: &str = "FORDWAY_SKIPPED_TESTS";
 
-/// Records that the calling test, or a part of it, does not run here. `reason` says what is missing, and which package
-/// or command supplies it. The caller returns from its test.
+/// Records that the calling test, or a part of it, does not run here. `reason` states what is missing, and which
+/// package or command provides it. The caller must then return from its test.
 #[allow(clippy::print_stderr, reason = "a skipped test says so")]
 pub fn skip(reason: impl Display) {
     let reason = reason.to_string().replace('\n', " ");
@@ -23,15 +23,15 @@ pub fn skip(reason: impl Display) {
     }
 }
 
-/// One `write` with `O_APPEND`: records of programs that run at once do not mix.
+/// One `write` with `O_APPEND`: records of concurrent programs do not mix.
 fn record(path: &Path, line: &str) {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     let written = opened.and_then(|mut file| file.write_all(line.as_bytes()));
-    // A skip that nobody learns of is what this crate exists to prevent.
+    // This crate exists to prevent unreported skips.
     written.unwrap_or_else(|error| panic!("{} cannot be written: {error}", path.display()));
 }
 
-/// `program::module::test`; libtest names the thread of each test after it.
+/// `program::module::test`; libtest names each test's thread after the test.
 fn test_name() -> String {
     let program = std::env::current_exe().unwrap_or_default();
     let stem = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -48,12 +48,12 @@ pub fn root(purpose: &str) -> bool {
     is_root
 }
 
-/// The path of `program`, which may lie outside of PATH, as Debian's servers do; records a skip if it is not installed.
+/// The path of `program`, which may be outside PATH, like Debian's servers; records a skip if it is not installed.
 pub fn program(program: &str) -> Option<PathBuf> {
     program_from(program, "`make setup` installs what tests use")
 }
 
-/// The same, of a program that has another source, which `source` names.
+/// The same for a program from another source, which `source` names.
 pub fn program_from(program: &str, source: &str) -> Option<PathBuf> {
     let found = find(program);
     if found.is_none() {
@@ -62,7 +62,7 @@ pub fn program_from(program: &str, source: &str) -> Option<PathBuf> {
     found
 }
 
-/// Whether all of `programs` are installed; records a skip that names the first that is not.
+/// Whether all of `programs` are installed; records a skip that names the first missing one.
 pub fn programs(programs: &[&str]) -> bool {
     programs.iter().all(|name| program(name).is_some())
 }

@@ -1,8 +1,8 @@
-//! File systems that nodes share, on this machine: each has a server and two mounts that cache on their own, as the
-//! mounts of two nodes do. Needs root.
+//! Shared file systems on this machine: each has a server and two mounts with separate caches, like the mounts of two
+//! nodes. Needs root.
 //!
-//! All of it runs in namespaces whose first process is killed with the thread that started it. A test that is killed
-//! leaves no process, no mount and no file behind, and nothing of the machine's own settings changes.
+//! All of it runs in namespaces whose first process is killed with the thread that started it. A killed test leaves no
+//! process, mount or file behind, and the machine's own settings do not change.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -15,12 +15,12 @@ use fordway_netlab::{MountNamespace, NamespaceProcess, NetworkNamespace};
 
 /// How long a file system may take to start.
 const START: Duration = Duration::from_secs(90);
-/// How long a task may take, and one of a soak.
+/// How long a task may take, normally and in a soak test.
 const TASK: Duration = Duration::from_secs(240);
 const SOAK_TASK: Duration = Duration::from_secs(1800);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Runs the commands that the test writes to `cmd.N`: all at once, in the order of their numbers.
+/// Runs the commands that the test writes to `cmd.N`: concurrently, started in the order of their numbers.
 const AGENT: &str = r#"
 cd /run/fordway
 trap 'exit 0' TERM
@@ -36,7 +36,7 @@ while true; do
 done
 "#;
 
-/// A volume of two bricks. The server refuses loopback addresses, so it gets another one.
+/// A volume of two bricks. GlusterFS refuses loopback addresses, so the server gets another one.
 const GLUSTERFS: &str = r#"
 set -eu
 export PATH=$PATH:/usr/sbin:/sbin
@@ -66,7 +66,8 @@ mkdir /mnt/1/root
 set +eu
 "#;
 
-/// A kernel of its own, as a process, whose root is the machine's, read-only. The line `INIT` is replaced.
+/// A user-mode kernel, run as a process, with the machine's root file system mounted read-only. The line `INIT` is
+/// replaced.
 const KERNEL: &str = r#"
 cat >/run/fordway/init <<'END OF INIT'
 #!/bin/bash
@@ -77,8 +78,8 @@ exec linux.uml uml_dir=/run/uml mem=512M root=/dev/root rootfstype=hostfs rootfl
     init=/run/fordway/init con=null con0=null,fd:1 quiet </dev/null
 "#;
 
-/// A server and two clients, each in a network of its own, with a host name of its own: clients of one name would be
-/// one client to the server.
+/// A server and two clients, each with its own network namespace and host name: the server would take two clients of
+/// one name for the same client.
 const NFS: &str = r#"
 export PATH=/run/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run LANG=C.UTF-8
 mount -t proc proc /proc
@@ -118,16 +119,16 @@ done
 set +e
 "#;
 
-/// A shared file system, up and mounted twice; all of it is gone when this is dropped, or its thread ends.
+/// A shared file system, running and mounted twice; all of it is removed when this is dropped, or its thread ends.
 #[derive(Debug)]
 pub struct FileSystemCluster {
-    /// What it is called in messages.
+    /// The name in messages.
     pub name: &'static str,
     agent: NamespaceProcess,
     next: AtomicUsize,
 }
 
-/// A command that runs in a cluster.
+/// A command running in a cluster.
 #[derive(Debug)]
 pub struct ClusterTask<'c> {
     cluster: &'c FileSystemCluster,
@@ -135,21 +136,21 @@ pub struct ClusterTask<'c> {
 }
 
 impl FileSystemCluster {
-    /// Where the mount of each node is, as tasks see it, with an empty directory in the file system.
+    /// The two nodes' mounts, as tasks see them; each is an empty directory in the file system.
     pub const MOUNTS: [&'static str; 2] = ["/mnt/1/root", "/mnt/2/root"];
-    /// A directory that tasks share and that is not on the file system.
+    /// A directory that tasks share, outside the file system.
     pub const CONTROL: &'static str = MountNamespace::SCRATCH;
 
-    /// GlusterFS, as Debian has it: a volume on two bricks, each file on both. `None`, with a record of the skip,
-    /// where it cannot be had.
+    /// GlusterFS as packaged by Debian: a volume on two bricks, each file on both. `None`, with a record of the skip,
+    /// if it is not available.
     pub fn glusterfs() -> Option<Self> {
         let is_possible = fordway_needs::root("mount GlusterFS")
             && fordway_needs::programs(&["glusterd", "gluster", "glusterfs", "ip", "mountpoint"]);
         is_possible.then(|| FileSystemCluster::start("glusterfs", &format!("{GLUSTERFS}{AGENT}")))?
     }
 
-    /// NFS 4.2 with default mount options, server and both clients in one user-mode Linux. `None`, with a record of
-    /// the skip, where it cannot be had.
+    /// NFS 4.2 with default mount options, server and both clients in one user-mode Linux. `None`, with a record of the
+    /// skip, if it is not available.
     pub fn nfs() -> Option<Self> {
         let programs =
             ["linux.uml", "rpc.nfsd", "rpc.mountd", "exportfs", "mount.nfs", "modprobe", "ip", "nsenter"];
@@ -182,7 +183,7 @@ impl FileSystemCluster {
         let begin = Instant::now();
         while !cluster.control("ready").exists() {
             let ended = cluster.agent.ended().map_err(|error| error.to_string())?;
-            // A kernel that has given up does not end.
+            // A kernel process does not exit after a panic.
             let is_lost = ended.is_some() || tail(&log).contains("Kernel panic");
             if is_lost || begin.elapsed() > START {
                 return Err(format!("after {:?}, ended {ended:?}: {}", begin.elapsed(), tail(&log)));
@@ -192,12 +193,12 @@ impl FileSystemCluster {
         Ok(cluster)
     }
 
-    /// A file in [`FileSystemCluster::CONTROL`], as the test sees it.
+    /// The path of a file in [`FileSystemCluster::CONTROL`], as the test sees it.
     pub fn control(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}/{name}", self.agent.id(), Self::CONTROL))
     }
 
-    /// The number, outside of namespaces, of the process that all others here end with.
+    /// The process ID, outside the namespaces, of the process whose end kills all others here.
     pub fn process(&self) -> u32 {
         self.agent.id()
     }
@@ -212,7 +213,7 @@ impl FileSystemCluster {
     }
 }
 
-/// The last of what the scripts wrote.
+/// The end of the scripts' output.
 fn tail(log: &File) -> String {
     const BYTES_MAX: u64 = 2000;
     let length = log.metadata().map_or(0, |metadata| metadata.len());
@@ -222,7 +223,7 @@ fn tail(log: &File) -> String {
 }
 
 impl ClusterTask<'_> {
-    /// Waits until it has ended; returns what it wrote. Panics if it fails.
+    /// Waits for the end of the task; returns its output. Panics if it fails.
     pub fn output(self) -> String {
         let file = |what: &str| self.cluster.control(&format!("{what}.{}", self.number));
         let begin = Instant::now();

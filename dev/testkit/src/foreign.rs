@@ -1,5 +1,5 @@
-//! Servers of others that speak WebDAV, as Debian has them, started on a free port of 127.0.0.1 with a
-//! directory of their own, and ended with the test.
+//! Third-party WebDAV servers as packaged by Debian, started on a free port of 127.0.0.1 with a directory of their own,
+//! and stopped with the test.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Where Debian has the modules of Apache httpd.
+/// Debian's path of Apache httpd's modules.
 const APACHE_MODULES: &str = "/usr/lib/apache2/modules";
 
-/// A server; ended when dropped.
+/// A running server; stopped when dropped.
 #[derive(Debug)]
 pub struct ForeignServer {
     child: Child,
@@ -29,7 +29,7 @@ impl Drop for ForeignServer {
 }
 
 impl ForeignServer {
-    /// Apache httpd with `mod_dav_fs`, everything allowed; `None` where it is not installed.
+    /// Apache httpd with `mod_dav_fs`, everything allowed; `None` if it is not installed.
     pub fn apache() -> Option<Self> {
         let program = fordway_needs::program("apache2")?;
         Some(start("http", |dir, port| {
@@ -46,7 +46,7 @@ impl ForeignServer {
         }))
     }
 
-    /// nginx with its own `dav` module, which has no PROPFIND; `None` where it is not installed.
+    /// nginx with its own `dav` module, which has no PROPFIND; `None` if it is not installed.
     pub fn nginx() -> Option<Self> {
         let program = fordway_needs::program("nginx")?;
         Some(start("http", |dir, port| {
@@ -63,8 +63,8 @@ impl ForeignServer {
         }))
     }
 
-    /// XRootD with HTTPS and its handler of third-party copies; `None` where it is not installed. It shows the
-    /// certificate, and trusts those, in `authority`.
+    /// XRootD with HTTPS and its handler of third-party copies; `None` if it is not installed. Its certificate and its
+    /// trusted certificates are those of `authority`.
     pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("xrootd")?;
         Some(start("https", |dir, port| {
@@ -83,7 +83,7 @@ impl ForeignServer {
             }
             let mut words =
                 vec!["-c".to_owned(), format!("{dir}/config"), "-n".to_owned(), format!("on{port}")];
-            // It refuses to run as root, and its key must be its own.
+            // XRootD refuses to run as root, and must own its key.
             if rustix::process::geteuid().is_root() {
                 let owned = Command::new("chown").args(["-R", "nobody", &format!("{dir}/own")]).status();
                 assert!(owned.is_ok_and(|status| status.success()), "chown to nobody");
@@ -96,7 +96,7 @@ impl ForeignServer {
         }))
     }
 
-    /// The address of a path, which is percent-encoded already.
+    /// The URL of a path, which must be percent-encoded already.
     pub fn url(&self, path: &str) -> String {
         format!("{}://127.0.0.1:{}/{path}", self.scheme, self.port)
     }
@@ -107,14 +107,14 @@ impl ForeignServer {
     }
 }
 
-/// A certificate for 127.0.0.1 that vouches for itself, in a directory as OpenSSL looks for it, and its key.
+/// A self-signed certificate for 127.0.0.1, in a directory in OpenSSL's layout, and its key.
 #[derive(Debug)]
 pub struct SelfSignedCertificate {
     dir: TempDir,
 }
 
 impl SelfSignedCertificate {
-    /// Makes one. Panics where there is no `openssl` program, which names files as its library finds them.
+    /// Creates a certificate. Panics without an `openssl` program, which names files as its library finds them.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");
@@ -140,7 +140,7 @@ impl SelfSignedCertificate {
         self.trusted().join("cert.pem")
     }
 
-    /// The directory of what is trusted. XRootD does not start where it holds a file that it cannot read.
+    /// The directory of trusted certificates. XRootD does not start if it contains an unreadable file.
     fn trusted(&self) -> PathBuf {
         self.dir.path().join("trusted")
     }
@@ -158,8 +158,8 @@ fn command(program: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Starts what `prepare` makes of a directory (which has `files` and `own`) and a port; with another port if
-/// somebody took that one meanwhile.
+/// Starts the command that `prepare` returns for a directory (with `files` and `own` in it) and a port; tries another
+/// port if this one is taken meanwhile.
 fn start(scheme: &'static str, prepare: impl Fn(&str, u16) -> Command) -> ForeignServer {
     for _ in 0..5 {
         let dir = tempfile::tempdir().expect("a directory");
@@ -187,7 +187,7 @@ fn open_to_all(path: &Path, mode: u32) {
 }
 
 impl ForeignServer {
-    /// Waits until it takes connections; `false` if it ended.
+    /// Waits until it accepts connections; `false` if it ended.
     fn is_up(&mut self) -> bool {
         let deadline = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {

@@ -1,40 +1,40 @@
-//! Whether what several clients of one key saw could have happened one after the other.
+//! Checks whether the operations of several clients on one key are linearizable.
 //!
-//! The search is Wing and Gong's: an order of all operations that keeps to real time (what
-//! ended before another began comes first) and in which every answer is right. Clients work one
-//! operation at a time, so a state of the search is how far each has come and what the key holds;
-//! a state that led nowhere is not tried again.
+//! The search is Wing and Gong's: it looks for an order of all operations that respects real time (an operation that
+//! ended before another began comes first) and in which every response is right. Each client runs one operation at a
+//! time, so a state of the search is each client's position and the value of the key; a state that led nowhere is not
+//! tried again.
 
 use std::collections::HashSet;
 
-/// What a client did to the key and was told. Values tell versions apart: no two puts are of one.
+/// An operation of a client on the key, with its result. Values identify versions: no two puts have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistoryEvent {
-    /// It put this value.
+    /// Put this value.
     Put(u64),
-    /// It put this value on condition that there is no object.
+    /// Put this value on condition that there is no object.
     Created(u64),
-    /// It was refused to, because there is an object.
+    /// The conditional put was refused, because there is an object.
     NotCreated,
-    /// It read this value, or that there is no object.
+    /// Read this value, or that there is no object.
     Read(Option<u64>),
-    /// It deleted the object, or nothing.
+    /// Deleted the object, or nothing.
     Deleted,
 }
 
-/// An event, and when it happened on a clock that all clients share, in nanoseconds.
+/// An event, with its times on a clock that all clients share, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedEvent {
     /// What happened.
     pub event: HistoryEvent,
-    /// Before the operation began.
+    /// A time before the operation began.
     pub began_ns: u64,
-    /// After it ended.
+    /// A time after it ended.
     pub ended_ns: u64,
 }
 
 impl HistoryEvent {
-    /// What the key holds after this event, if the event can happen while it holds `value`.
+    /// The value of the key after this event, if the event is possible when the value is `value`.
     fn after(self, value: Option<u64>) -> Option<Option<u64>> {
         match self {
             HistoryEvent::Put(new) => Some(Some(new)),
@@ -46,7 +46,7 @@ impl HistoryEvent {
     }
 }
 
-/// Whether `clients`, each a list of events in order, are a history of one key that held nothing at
+/// Checks that `clients`, each a list of events in order, are a linearizable history of one key that has no object at
 /// first. On failure returns how many events of each client fit into the longest order found.
 pub fn is_linearizable(clients: &[Vec<TimedEvent>]) -> Result<(), Vec<usize>> {
     let start: (Vec<usize>, Option<u64>) = (vec![0; clients.len()], None);
@@ -58,7 +58,7 @@ pub fn is_linearizable(clients: &[Vec<TimedEvent>]) -> Result<(), Vec<usize>> {
             longest.clone_from(&done);
         }
         let next = |client: usize| clients[client].get(done[client]);
-        // Whatever comes next must have begun before any of those still to come has ended.
+        // The next operation must have begun before any of the remaining ones ended.
         let Some(deadline_ns) = (0..clients.len()).filter_map(next).map(|timed| timed.ended_ns).min() else {
             return Ok(());
         };

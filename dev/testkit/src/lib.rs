@@ -1,10 +1,10 @@
 //! What the tests of every lane share. Only tests depend on this crate.
 //!
-//! [`conformance`] is one suite that runs on every lane; [`model`] holds random operations against
-//! the store in memory; [`history`] judges what several clients of one key saw; [`scenario`] has the
-//! operations of which every step is tested with a fault; [`hostile`] is a server of one file that lies as told;
-//! [`cluster`] starts file systems that nodes share, with two mounts each;
-//! [`proxy`] stands between a client and its servers; [`foreign`] are WebDAV servers of others.
+//! [`conformance`] is one suite that runs on every lane; [`model`] checks random operations against the in-memory
+//! store; [`history`] checks that concurrent operations on one key are linearizable; [`scenario`] has operations that
+//! are tested with a fault at every step; [`hostile`] is a server of one file that lies as told; [`cluster`] starts
+//! shared file systems, with two mounts each; [`proxy`] stands between a client and its servers; [`foreign`] has
+//! third-party WebDAV servers.
 
 pub mod cluster;
 pub mod conformance;

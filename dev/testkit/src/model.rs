@@ -1,4 +1,4 @@
-//! Random operations, checked against the store in memory.
+//! Random operations, checked against the in-memory store.
 
 use fordway_store::{
     Bucket, ByteRange, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery,
@@ -9,12 +9,12 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
-/// One operation on a bucket; keys are drawn from few, so that operations meet.
+/// One operation on a bucket; few keys are used, so that operations conflict.
 #[derive(Clone, Debug)]
 pub enum ModelOperation {
     /// Put this many bytes of a value.
     Put(Key, u8, usize),
-    /// Put only if there is nothing.
+    /// Put only if there is no object.
     Create(Key, u8, usize),
     /// Get, whole or a range.
     Get(Key, Option<(u64, u64)>),
@@ -26,17 +26,17 @@ pub enum ModelOperation {
     Copy(Key, Key),
     /// List with prefix, delimiter, start and page size.
     List(String, bool, Option<String>, usize),
-    /// Keep old versions from now on, or no longer.
+    /// Keep old versions from now on, or stop doing so.
     Versioning(bool),
     /// List versions with prefix, delimiter and page size, to the last page.
     ListVersions(String, bool, usize),
-    /// Do so with a version: the one that comes at this place in a list of all.
+    /// Act on a version: the one at this position in a list of all.
     Version(usize, VersionAction),
     /// Replace the tags of a key by this many.
     Tag(Key, usize),
 }
 
-/// What is done with a version.
+/// What is done to a version.
 #[derive(Clone, Copy, Debug)]
 pub enum VersionAction {
     /// Get it.
@@ -49,7 +49,8 @@ pub enum VersionAction {
     Tag(usize),
 }
 
-/// `cases` sequences, or as many as `PROPTEST_CASES` says. Failures are not kept in files: the input is printed.
+/// The configuration for `cases` sequences, or as many as `PROPTEST_CASES` states. Failures are printed, not stored in
+/// files.
 pub fn config(cases: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     ProptestConfig { cases: asked.unwrap_or(cases), failure_persistence: None, ..ProptestConfig::default() }
@@ -60,7 +61,7 @@ pub fn operations(max: usize) -> impl Strategy<Value = Vec<ModelOperation>> {
     proptest::collection::vec(operation(), 1..max)
 }
 
-/// Sequences of up to `max` operations in a bucket that keeps versions for some of the time.
+/// Sequences of up to `max` operations in a bucket that keeps versions some of the time.
 pub fn versioned_operations(max: usize) -> impl Strategy<Value = Vec<ModelOperation>> {
     let version = prop_oneof![
         3 => Just(VersionAction::Get),
@@ -81,7 +82,7 @@ pub fn versioned_operations(max: usize) -> impl Strategy<Value = Vec<ModelOperat
     })
 }
 
-/// `count` operations that follow from `seed`, for tests that run as several processes.
+/// The `count` operations generated from `seed`, for tests that run as several processes.
 pub fn sequence(seed: u64, count: usize) -> Vec<ModelOperation> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -92,7 +93,7 @@ pub fn sequence(seed: u64, count: usize) -> Vec<ModelOperation> {
 }
 
 impl ModelOperation {
-    /// The same operation on the keys that begin with `prefix`.
+    /// The same operation on keys prefixed with `prefix`.
     pub fn below(self, prefix: &str) -> Self {
         let text = |text: String| format!("{prefix}{text}");
         let key = |key: Key| Key::new(text(key.to_string())).unwrap_or_else(|error| panic!("{error}"));
@@ -126,7 +127,7 @@ fn operation() -> impl Strategy<Value = ModelOperation> {
     ]
 }
 
-/// Short texts of the letters that matter to paths, so that prefixes and conflicts are common.
+/// Short texts of characters that matter in paths, so that prefixes and conflicts are common.
 fn text() -> impl Strategy<Value = String> {
     proptest::collection::vec(prop_oneof![Just("a"), Just("b"), Just("/"), Just("."), Just("ä")], 0..6)
         .prop_map(|parts| parts.concat())
@@ -136,14 +137,14 @@ fn key() -> impl Strategy<Value = Key> {
     text().prop_filter_map("a key is not empty", |text| Key::new(text).ok())
 }
 
-/// What an operation answered, as far as all stores must agree.
+/// The result of an operation, as far as all stores must agree.
 #[derive(Debug, PartialEq)]
 enum ModelOutcome {
     Done,
     Bytes(Vec<u8>),
     Size(u64),
     Names(Vec<String>, Option<String>),
-    /// Key, whether it is the latest, whether it is called `null`, size; and common prefixes.
+    /// Key, whether it is the latest, whether its ID is `null`, size; and common prefixes.
     Versions(Vec<(String, bool, bool, Option<u64>)>, Vec<String>),
     Tags(Tags, usize),
     Failed(ErrorKind),
@@ -156,7 +157,7 @@ pub fn check(store: &dyn Store, operations: &[ModelOperation]) {
     ModelFollower::new(bucket).follow(store, operations);
 }
 
-/// A model that goes along with a bucket, or with the part of it that nobody else touches.
+/// A model that follows a bucket, or a part of it that nothing else changes.
 pub struct ModelFollower {
     model: MemoryStore,
     bucket: Bucket,
@@ -164,7 +165,7 @@ pub struct ModelFollower {
 }
 
 impl ModelFollower {
-    /// Of `bucket`, in which the operations to come find nothing yet.
+    /// A model of `bucket`, in which the later operations find nothing yet.
     pub fn new(bucket: Bucket) -> Self {
         let model = MemoryStore::default();
         model.create_bucket(&bucket).unwrap_or_else(|error| panic!("{error}"));
@@ -287,7 +288,7 @@ fn tags(count: usize) -> Tags {
     (0..count).map(|number| (format!("name {number}"), "ä=&".repeat(number))).collect()
 }
 
-/// Page after page, joined.
+/// All pages, joined.
 fn all_versions(store: &dyn Store, bucket: &Bucket, mut query: VersionsQuery) -> Result<VersionListing> {
     let mut all = VersionListing::default();
     loop {

@@ -1,8 +1,8 @@
-//! A proxy for HTTP on real sockets: it forwards requests in absolute form, opens tunnels for `CONNECT`, and
-//! keeps what it was asked. Of the host `127-1-0-7.test` it knows the address, so that a test can tell who looks
-//! names up. It shares no code with the client that it tests.
+//! An HTTP proxy on real sockets: it forwards requests in absolute form, opens tunnels for `CONNECT`, and records its
+//! requests. It resolves the host `127-1-0-7.test`, so that a test can tell who resolves names. It shares no code with
+//! the client that it tests.
 //!
-//! The sockets of every server in a test are here too: each connection has a thread, and all are gone when the server is.
+//! The sockets of every test server are here too: each connection has a thread, and all end with the server.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,15 +13,15 @@ use std::thread::JoinHandle;
 /// What the proxy does instead of its work.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyRules {
-    /// The value of `Proxy-Authorization` that it wants to see; 407 without.
+    /// The required value of `Proxy-Authorization`; 407 without it.
     pub login: Option<String>,
-    /// The status by which it refuses everything.
+    /// The status with which it refuses everything.
     pub refuses: Option<u16>,
-    /// It leaves requests without an answer, until the client leaves.
+    /// It does not respond to requests, until the client leaves.
     pub is_mute: bool,
 }
 
-/// The proxy. It listens on a free port of 127.0.0.1, and is gone when this is dropped.
+/// The proxy. It listens on a free port of 127.0.0.1; dropping it stops it.
 #[derive(Debug)]
 pub struct ProxyServer {
     shared: Arc<ProxyState>,
@@ -45,7 +45,7 @@ impl ProxyServer {
         ProxyServer { shared, acceptor: ConnectionAcceptor::start(Ipv4Addr::LOCALHOST, serve) }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.acceptor.address()
     }
@@ -96,7 +96,7 @@ impl ProxyState {
         open: &OpenSockets,
     ) -> io::Result<()> {
         let server = Self::connect(place, open)?;
-        // Lengths mean nothing in an answer to CONNECT (RFC 9110 section 9.3.6).
+        // The response to CONNECT has no body, whatever its headers state (RFC 9110 section 9.3.6).
         client.write_all(b"HTTP/1.1 200 Connection established\r\nContent-Length: 7\r\n\r\n")?;
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -109,7 +109,7 @@ impl ProxyState {
         Ok(())
     }
 
-    /// Asks the origin on a connection of its own, and passes the answer on as it is.
+    /// Sends the request to the origin on a separate connection, and passes the response on unchanged.
     fn forward(
         &self,
         mut client: &TcpStream,
@@ -144,7 +144,7 @@ fn header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
     lines.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value)
 }
 
-/// Takes connections on a free port. Dropping it closes them, even if a thread waits on them.
+/// Accepts connections on a free port. Dropping it closes them, even if a thread waits on them.
 #[derive(Debug)]
 pub(crate) struct ConnectionAcceptor {
     open: Arc<OpenSockets>,
@@ -152,7 +152,7 @@ pub(crate) struct ConnectionAcceptor {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is closed at the end.
+/// The sockets to close at the end.
 #[derive(Debug, Default)]
 pub(crate) struct OpenSockets {
     sockets: Mutex<Vec<TcpStream>>,
@@ -160,9 +160,9 @@ pub(crate) struct OpenSockets {
 }
 
 impl ConnectionAcceptor {
-    /// Calls `serve` for each connection to `address`, with its number from 0 on and what keeps further
-    /// sockets, and closes it then.
-    /// Panics if there is no port, as everything here does when a test cannot go on.
+    /// Calls `serve` for each connection to `address`, with its number from 0 and the list that keeps further sockets,
+    /// and then closes the connection.
+    /// Panics if there is no port, as everything here does when a test cannot continue.
     pub(crate) fn start(
         address: Ipv4Addr,
         serve: impl Fn(&TcpStream, usize, &OpenSockets) + Send + Sync + 'static,
@@ -177,12 +177,12 @@ impl ConnectionAcceptor {
         ConnectionAcceptor { open, address, thread: Some(thread) }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connections taken so far.
+    /// The number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         lock(&self.open.sockets).len()
     }
@@ -194,7 +194,7 @@ impl Drop for ConnectionAcceptor {
         for socket in lock(&self.open.sockets).iter() {
             let _ = socket.shutdown(Shutdown::Both);
         }
-        // Wakes the thread; if nobody accepts any more, it has ended.
+        // Wakes the thread; if the connection is refused, the thread has ended.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -203,7 +203,7 @@ impl Drop for ConnectionAcceptor {
 }
 
 impl OpenSockets {
-    /// Gives each connection a thread, and waits for all of them at the end.
+    /// Serves each connection in a thread, and waits for all of them at the end.
     fn accept(&self, listener: &TcpListener, serve: &(impl Fn(&TcpStream, usize, &OpenSockets) + Sync)) {
         std::thread::scope(|scope| {
             for stream in listener.incoming() {
@@ -213,18 +213,19 @@ impl OpenSockets {
                 let Ok(stream) = stream else { continue };
                 let Some(number) = self.keep(&stream) else { continue };
                 scope.spawn(move || {
-                    // Without it what follows a head waits for the client's acknowledgement of that.
+                    // Otherwise Nagle's algorithm would delay what follows a head until the client acknowledges the
+                    // head.
                     let _ = stream.set_nodelay(true);
                     serve(&stream, number, self);
                     let _ = stream.shutdown(Shutdown::Both);
                 });
             }
         });
-        // The copies that are kept would hold connections open that were closed.
+        // These duplicates would keep closed connections open.
         lock(&self.sockets).clear();
     }
 
-    /// Has the socket closed at the end, and answers its number. `None` where descriptors ran out.
+    /// Registers the socket to be closed at the end, and returns its number. `None` if file descriptors ran out.
     pub(crate) fn keep(&self, socket: &TcpStream) -> Option<usize> {
         let mut sockets = lock(&self.sockets);
         sockets.push(socket.try_clone().ok()?);
@@ -235,7 +236,7 @@ impl OpenSockets {
     }
 }
 
-/// What is behind `mutex`, even after a panic.
+/// The value of `mutex`, even after a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! Operations of which every step is tested with a fault: what is there before, what they do, and a
-//! look at all that a store shows afterwards.
+//! Operations that are tested with a fault at every step: the initial state, the operation, and a snapshot of
+//! everything that a store shows afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,17 @@ use fordway_store::{
 
 /// An operation on a bucket that was prepared for it.
 pub struct OperationScenario {
-    /// What it is called in messages.
+    /// The name in messages.
     pub name: &'static str,
-    /// The objects that are put before, in this order; `DELETED` deletes one again.
+    /// The objects put beforehand, in this order; `DELETED` deletes one again.
     before: &'static [(&'static str, &'static str)],
-    /// A multipart upload of these sizes of parts, to the key `dir/k`, that has arrived before.
+    /// The part sizes of a multipart upload to the key `dir/k` that has been sent beforehand.
     parts: &'static [usize],
     /// The operation.
     pub act: fn(&dyn Store) -> Result<()>,
-    /// How the operation is refused, where it must be.
+    /// The error with which the operation must be refused, if it must be.
     pub refused: Option<ErrorKind>,
-    /// Whether the bucket keeps versions, of which the operation must lose none.
+    /// Whether the bucket keeps versions, none of which the operation may lose.
     pub keeps_versions: bool,
 }
 
@@ -34,17 +34,16 @@ pub struct SeenObject {
     metadata: BoxedMetadata,
 }
 
-/// All objects of the bucket but [`NOTES`].
+/// All objects of the bucket except [`NOTES`].
 pub type Snapshot = BTreeMap<String, SeenObject>;
 
-/// What the client of an upload remembers, kept out of the way under a key that is no path.
+/// The client's notes on an upload, stored under an odd key, out of the way.
 const NOTES: &str = "notes//of the client";
 
-/// Deletes an object that was put before.
+/// Deletes an object that was put beforehand.
 const DELETED: &str = "\0";
 
-/// All scenarios. The store's ETags must follow from the content (policy MD5), so that two runs
-/// can be compared.
+/// All scenarios. The store's ETags must depend on the content only (policy MD5), so that two runs can be compared.
 pub const SCENARIOS: &[OperationScenario] = &[
     OperationScenario::new("put a new key", &[("other", "x")], |store| put(store, "k", &new_value())),
     OperationScenario::new("put over a key", &[("k", "old")], |store| put(store, "k", &new_value())),
@@ -123,12 +122,12 @@ pub const SCENARIOS: &[OperationScenario] = &[
         .keeping(),
 ];
 
-/// The body of an object that gets more metadata than an attribute holds.
+/// The body of an object whose metadata is too large for an attribute.
 const LONG: &str = "long";
 
-/// `a` lies apart from its path, which was taken when it was written and is free now.
+/// `a` is not at its plain path, which was taken when it was written and is free now.
 const HIDDEN_PLACE: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED)];
-/// And then it was written again: the version apart is hidden, and must stay so.
+/// Then `a` was written again: its older copy is hidden, and must stay so.
 const TWO_PLACES: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED), ("a", "newer")];
 
 impl OperationScenario {
@@ -140,7 +139,7 @@ impl OperationScenario {
         OperationScenario { name, before, parts: &[], act, refused: None, keeps_versions: false }
     }
 
-    /// Whether it moves so much that it is not for every occasion.
+    /// Whether it moves so much data that not every test runs it.
     pub fn is_large(&self) -> bool {
         self.parts.iter().sum::<usize>() as u64 >= MIN_PART_BYTES
     }
@@ -157,7 +156,7 @@ impl OperationScenario {
         OperationScenario { refused: Some(kind), ..self }
     }
 
-    /// Makes the bucket with what is in it before. Errors: from the store.
+    /// Creates the bucket and its initial content. Errors: from the store.
     pub fn prepare(&self, store: &dyn Store) -> Result<()> {
         store.create_bucket(&bucket())?;
         if self.keeps_versions {
@@ -219,7 +218,7 @@ fn put(store: &dyn Store, name: &str, body: &[u8]) -> Result<()> {
 
 fn delete_latest(store: &dyn Store) -> Result<()> {
     let latest = store.list_versions(&bucket(), &VersionsQuery::default())?.versions.into_iter().next();
-    // Listings leave out what is closed to the caller, and there is a version.
+    // There is a version, but listings omit what the caller may not read.
     let closed = || Error::from(ErrorKind::AccessDenied).during("list", "scenario", "bucket", "k");
     let latest = latest.ok_or_else(closed)?;
     let options = DeleteOptions { version: Some(latest.version), ..Default::default() };
@@ -245,7 +244,7 @@ fn delete(store: &dyn Store, name: &str) -> Result<()> {
     store.delete(&bucket(), &key(name), &DeleteOptions::default()).map(drop)
 }
 
-/// Completes the upload, of which the client has kept the name and the tags of all parts.
+/// Completes the upload; the client kept its ID and the ETags of all parts.
 fn complete(store: &dyn Store) -> Result<()> {
     let notes = store.get(&bucket(), &key(NOTES), &GetOptions::default())?.content.into_vec()?;
     let notes = String::from_utf8_lossy(&notes);
@@ -256,7 +255,7 @@ fn complete(store: &dyn Store) -> Result<()> {
     store.complete_upload(&bucket(), &key("dir/k"), &upload, &parts, &CompleteOptions::default()).map(drop)
 }
 
-/// All that a reader sees; panics where listing, head and get do not say the same.
+/// Everything that a reader sees; panics if list, head and get disagree.
 pub fn snapshot(store: &dyn Store) -> Snapshot {
     let listing = store.list(&bucket(), &ListQuery::default()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(listing.next, None);
@@ -282,7 +281,7 @@ fn seen(store: &dyn Store, name: &str) -> SeenObject {
     SeenObject { body, etag: info.etag, metadata: info.metadata }
 }
 
-/// Keys and contents of all versions that can be read; panics if one that is listed cannot.
+/// The keys and contents of all readable versions; panics if a listed one cannot be read.
 pub fn versions(store: &dyn Store) -> BTreeSet<(String, Vec<u8>)> {
     let listing = store.list_versions(&bucket(), &VersionsQuery::default());
     let listing = listing.unwrap_or_else(|error| panic!("{error}"));
@@ -295,8 +294,8 @@ pub fn versions(store: &dyn Store) -> BTreeSet<(String, Vec<u8>)> {
     objects.map(read).collect()
 }
 
-/// Proves that the store works, on the objects of `shown` and on keys that nobody used: each is put,
-/// read and deleted, and in the end nothing is left. Panics where it does not.
+/// Checks that the store works, on the objects of `shown` and on unused keys: puts, reads and deletes each, and in the
+/// end nothing is left. Panics otherwise.
 pub fn works(store: &dyn Store, shown: &Snapshot) {
     for name in shown.keys().map(String::as_str).chain(["fresh/dir/key", "fresh//odd"]) {
         put(store, name, b"again").unwrap_or_else(|error| panic!("{error}"));

@@ -1,6 +1,6 @@
-//! A SOCKS 5 proxy on real sockets that makes tunnels, or does what it is told instead, and keeps what it was asked
-//! (RFC 1928, RFC 1929). Of the host `127-1-0-7.test` it knows the address, so that a test can tell who looks names
-//! up. It answers a byte at a time.
+//! A SOCKS 5 proxy on real sockets that makes tunnels, or does what it is told instead, and records its requests (RFC
+//! 1928, RFC 1929). It resolves the host `127-1-0-7.test`, so that a test can tell who resolves names. It sends its
+//! replies one byte at a time.
 //!
 //! It shares no code with the client that it tests.
 
@@ -13,15 +13,15 @@ use super::proxy::{ConnectionAcceptor, OpenSockets, lock};
 /// What the proxy does instead of its work.
 #[derive(Clone, Debug, Default)]
 pub struct SocksRules {
-    /// User and password that it wants to hear.
+    /// The required user and password.
     pub login: Option<(&'static str, &'static str)>,
-    /// The reply by which it refuses every connection.
+    /// The reply with which it refuses every connection.
     pub refuses: Option<u8>,
-    /// It says this when it is spoken to, and nothing else until the client leaves.
+    /// Its only reply, after which it is silent until the client leaves.
     pub says: Option<&'static [u8]>,
 }
 
-/// The proxy. It listens on a free port of 127.0.0.1, and is gone when this is dropped.
+/// The proxy. It listens on a free port of 127.0.0.1; dropping it stops it.
 #[derive(Debug)]
 pub struct SocksServer {
     shared: Arc<SocksState>,
@@ -45,12 +45,12 @@ impl SocksServer {
         SocksServer { shared, acceptor: ConnectionAcceptor::start(Ipv4Addr::LOCALHOST, serve) }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.acceptor.address()
     }
 
-    /// Where connections were asked for, in the order of arrival: `127.0.0.1:80`, `[::1]:80` or `name:80`.
+    /// The requested destinations, in the order of arrival: `127.0.0.1:80`, `[::1]:80` or `name:80`.
     pub fn asked(&self) -> Vec<String> {
         lock(&self.shared.asked).clone()
     }
@@ -101,7 +101,7 @@ impl SocksState {
         let known = host.strip_suffix(".test").map(|name| place.replace(&host, &name.replace('-', ".")));
         let server = TcpStream::connect(known.unwrap_or(place))?;
         open.keep(&server);
-        // Its own address as a name, which is allowed and rare.
+        // The bound address as a name, which is allowed and rare.
         say(client, b"\x05\x00\x00\x03\x04here\x00\x09")?;
         std::thread::scope(|scope| {
             scope.spawn(|| {

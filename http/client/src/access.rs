@@ -1,9 +1,10 @@
-//! Credentials for web servers, and where they are found: bearer tokens (RFC 6750), as WLCG's bearer token discovery says;
-//! passwords by host, as `ftp` and `curl` keep them in `~/.netrc`; client certificates and X.509 proxies, which are PEM files
-//! of a chain and a key. Of files that hold secrets, only those are read that are ours alone.
+//! Credentials for web servers, and where they are found: bearer tokens (RFC 6750) by WLCG's bearer token discovery;
+//! passwords by host in `~/.netrc`, as `ftp` and `curl` keep them; client certificates and X.509 proxies, which are PEM
+//! files of a chain and a key. Secrets are read only from files that belong to the user and that no other user can
+//! read.
 //!
-//! What is said here goes to the host that the caller named, never to one that a server sends us to:
-//! a [`HttpSession`](super::vector::HttpSession) has one set of credentials and connections of its own.
+//! Credentials go to the host that the caller named, never to one that a server redirects to: a
+//! [`HttpSession`](super::vector::HttpSession) has its own credentials and connections.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -21,8 +22,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use super::{Origin, ProxySettings};
 
-/// What a session may say about who it is. Files are read when they are needed: tokens for each file
-/// that is opened, certificates for the first TLS connection.
+/// The credentials of a session. Files are read when they are needed: tokens for each file that is opened, certificates
+/// for the first TLS connection.
 #[derive(Clone, Default)]
 pub struct SessionCredentials {
     /// Tried in turn.
@@ -34,20 +35,19 @@ pub struct SessionCredentials {
 }
 
 impl SessionCredentials {
-    /// Nothing to say.
+    /// No credentials.
     pub fn none() -> Self {
         SessionCredentials::default()
     }
 
-    /// Those that the environment names and those at the usual places: `BEARER_TOKEN`,
-    /// `BEARER_TOKEN_FILE`, `$XDG_RUNTIME_DIR/bt_u$UID` and `/tmp/bt_u$UID` (WLCG bearer token
-    /// discovery); `NETRC` or `~/.netrc`; `X509_USER_PROXY`, `X509_USER_CERT` with `X509_USER_KEY`,
-    /// `/tmp/x509up_u$UID`. Reads no file yet.
+    /// The credentials that the environment names, and those in the usual files: `BEARER_TOKEN`, `BEARER_TOKEN_FILE`,
+    /// `$XDG_RUNTIME_DIR/bt_u$UID` and `/tmp/bt_u$UID` (WLCG bearer token discovery); `NETRC` or `~/.netrc`;
+    /// `X509_USER_PROXY`, `X509_USER_CERT` with `X509_USER_KEY`, `/tmp/x509up_u$UID`. Reads no file yet.
     pub fn discover() -> Self {
         SessionCredentials::resolve(&|name| std::env::var(name).ok())
     }
 
-    /// As [`SessionCredentials::discover`], with `variable` in the place of the environment.
+    /// As [`SessionCredentials::discover`], with `variable` in place of the environment.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let user = fordway_sys::user_id();
@@ -60,41 +60,41 @@ impl SessionCredentials {
         }
     }
 
-    /// This bearer token before all others.
+    /// Tries this bearer token before all others.
     pub fn with_bearer_token(mut self, token: impl Into<String>) -> Self {
         self.bearers.insert(0, BearerToken::Token(token.into()));
         self
     }
 
-    /// This client certificate before all others: PEM files, the certificate first in its chain.
-    /// They may be the same one, as with an X.509 proxy.
+    /// Tries this client certificate before all others: PEM files, the certificate first in its chain. Both may be the
+    /// same file, as with an X.509 proxy.
     pub fn with_certificate(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.certificates.insert(0, CertificateFiles::named(chain.into(), key.into()));
         self
     }
 
-    /// Sends tokens and passwords also over plain HTTP, where everybody on the way can read them.
-    /// Otherwise that is done only on this machine.
+    /// Sends tokens and passwords also over plain HTTP, where anyone on the network path can read them. By default this
+    /// is done only within this machine.
     pub fn over_plain_http(mut self) -> Self {
         self.goes_unprotected = true;
         self
     }
 
-    /// Whether there is nothing to say.
+    /// Whether there are no credentials.
     pub fn is_none(&self) -> bool {
         self.bearers.is_empty() && self.netrc.is_none() && self.certificates.is_empty()
     }
 
-    /// Whether tokens and passwords are kept from `origin`, because others could read them on the way:
-    /// a proxy is one of them, where there is no TLS.
+    /// Whether tokens and passwords are withheld from `origin`, because others could read them on the network path.
+    /// Without TLS, a proxy could.
     pub(super) fn is_withheld_from(&self, origin: &Origin, proxies: &ProxySettings) -> bool {
         let is_on_the_way = || !is_this_machine(origin) || proxies.name_of(origin).is_some();
         !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()
     }
 
-    /// The value of `Authorization` for `origin`: the password that netrc has for its host, else the
-    /// first token that is found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for what was named and
-    /// cannot be used, and for secrets that others can read.
+    /// The value of `Authorization` for `origin`: the password that netrc has for its host, else the first token found.
+    /// Errors: `AccessDenied`, `InvalidArgument`, `Io` for named credentials that cannot be used, and for secrets that
+    /// other users can read.
     pub(super) fn authorization(&self, origin: &Origin, proxies: &ProxySettings) -> Result<Option<String>> {
         if self.is_withheld_from(origin, proxies) {
             return Ok(None);
@@ -113,7 +113,7 @@ impl SessionCredentials {
         Ok(None)
     }
 
-    /// Certificate and key, if there are any. Errors: as [`SessionCredentials::authorization`].
+    /// The certificate and key, if there are any. Errors: as [`SessionCredentials::authorization`].
     pub(super) fn identity(&self) -> Result<Option<Identity>> {
         for files in &self.certificates {
             if let Some(identity) = files.load()? {
@@ -124,7 +124,7 @@ impl SessionCredentials {
     }
 }
 
-/// Says where secrets come from, and none of them.
+/// Shows where secrets come from, but not the secrets.
 impl fmt::Debug for SessionCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
@@ -147,7 +147,7 @@ enum BearerToken {
     File(SecretFile),
 }
 
-/// The places of tokens, the nearest first: what the environment names ends the search.
+/// Where to look for tokens, in order: one that the environment names ends the search.
 fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerToken> {
     if let Some(token) = get("BEARER_TOKEN") {
         return vec![BearerToken::Token(token)];
@@ -161,7 +161,7 @@ fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerT
 }
 
 impl BearerToken {
-    /// The token, if it is there. Errors: as [`SecretFile::read_text`]; `InvalidArgument` for what is no token.
+    /// The token, if it exists. Errors: as [`SecretFile::read_text`]; `InvalidArgument` if the text is not a token.
     fn token(&self) -> Result<Option<String>> {
         let (token, from) = match self {
             BearerToken::Token(token) => (token.clone(), "the bearer token".to_owned()),
@@ -193,8 +193,8 @@ impl UserLogin {
     }
 }
 
-/// The login of the first entry for `host`. The `default` entry is not looked at: it would tell a
-/// password to everybody.
+/// The login of the first entry for `host`. The `default` entry is ignored: it would disclose a password to every
+/// server.
 fn find_login(text: &str, host: &str) -> Option<UserLogin> {
     let mut words = netrc_words(text);
     while let Some(word) = words.next() {
@@ -218,7 +218,7 @@ fn login_entry<'t>(words: &mut impl Iterator<Item = &'t str>) -> UserLogin {
     login
 }
 
-/// All words outside comments and macros; a macro ends with an empty line.
+/// The words outside comments and macros; a macro ends with an empty line.
 fn netrc_words(text: &str) -> impl Iterator<Item = &str> {
     let mut is_macro = false;
     let lines = text.lines().filter(move |line| {
@@ -228,18 +228,18 @@ fn netrc_words(text: &str) -> impl Iterator<Item = &str> {
     lines.flat_map(str::split_whitespace)
 }
 
-/// What is shown to servers that ask for a certificate.
+/// The certificate and key presented to servers that request one.
 pub(crate) type Identity = Arc<SingleCertAndKey>;
 
-/// Where a certificate and its key are.
+/// The files of a certificate and its key.
 #[derive(Clone, Debug)]
 struct CertificateFiles {
-    /// The certificate, and those that lead to a known authority. A usual place has the key as well.
+    /// The certificate, followed by those up to a known authority. At the usual path this file has the key as well.
     chain: PathBuf,
     key: SecretFile,
 }
 
-/// The places of certificates: what the environment names ends the search.
+/// Where to look for certificates: one that the environment names ends the search.
 fn certificate_files(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<CertificateFiles> {
     if let Some(proxy) = get("X509_USER_PROXY") {
         return vec![CertificateFiles::named(proxy.clone().into(), proxy.into())];
@@ -257,8 +257,8 @@ impl CertificateFiles {
         CertificateFiles { chain, key: SecretFile::Named(key) }
     }
 
-    /// Reads them; `None` where a usual place has none. Errors: as [`SecretFile::read`]; `InvalidArgument` for
-    /// what is no certificate or key.
+    /// Reads the files; `None` if the usual path has none. Errors: as [`SecretFile::read`]; `InvalidArgument` if they
+    /// are not a certificate and a key.
     fn load(&self) -> Result<Option<Identity>> {
         let Some(secret) = self.key.read()? else { return Ok(None) };
         let wrong = |path: &std::path::Path, what: &str| {
@@ -282,21 +282,21 @@ impl CertificateFiles {
             .map_err(|error| wrong(self.key.path(), "private key").caused_by(error))?;
         let key = rustls::crypto::ring::sign::any_supported_type(&key)
             .map_err(|error| wrong(self.key.path(), "private key that is known").caused_by(error))?;
-        // Not checked against each other: a proxy's certificate has an extension that only grid
-        // software understands, and could not be read for that.
+        // Certificate and key are not checked against each other: a proxy's certificate has an extension that only grid
+        // software understands, so the check would fail to parse it.
         Ok(Some(Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key)))))
     }
 }
 
-/// More is no token, certificate or list of passwords.
+/// Larger files are not tokens, certificates or password lists.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Where a secret may be.
+/// The path of a secret.
 #[derive(Clone, Debug)]
 enum SecretFile {
-    /// Somebody named this file: it has to be there.
+    /// Named explicitly: the file must exist.
     Named(PathBuf),
-    /// Where such files usually are. It may be missing, and in `/tmp` it may be somebody else's.
+    /// The usual path. The file may be missing, and in `/tmp` it may belong to another user.
     Usual(PathBuf),
 }
 
@@ -306,12 +306,12 @@ impl SecretFile {
         path
     }
 
-    /// The content; `None` where a usual place has nothing of ours. Errors: `AccessDenied` where others
-    /// could read it too or it is not ours, `InvalidArgument` where it is missing, `Io`.
+    /// The content; `None` if the usual path has no file of ours. Errors: `AccessDenied` if others could read it too or
+    /// it is not ours, `InvalidArgument` if it is missing, `Io`.
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let (path, is_named) = (self.path(), matches!(self, SecretFile::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);
-        // A pipe that somebody left at a usual place must not hold us up.
+        // A pipe that somebody left at the usual path must not block the open.
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         let file = match OpenOptions::new().read(true).custom_flags(nonblocking).open(path) {
             Ok(file) => file,
@@ -342,7 +342,7 @@ impl SecretFile {
         Ok(Some(content))
     }
 
-    /// The same for what is text. Errors: as [`SecretFile::read`]; `InvalidArgument`.
+    /// The content as text. Errors: as [`SecretFile::read`]; `InvalidArgument`.
     fn read_text(&self) -> Result<Option<String>> {
         let Some(content) = self.read()? else { return Ok(None) };
         let text = String::from_utf8(content).map_err(|error| {

@@ -1,4 +1,5 @@
-//! One request and its answer, on a pooled connection or a new one. A request's body may be made while it is sent.
+//! One request and its response, on a pooled connection or a new one. A request's body may be produced while it is
+//! sent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,8 +14,8 @@ use super::proxy::ProxySettings;
 use super::response::{HttpResponse, ResponseHead};
 use super::{HttpVersion, Origin, SessionCredentials, Timeouts, TlsRoots};
 
-/// Sends requests and keeps connections for the next ones. Shared between threads; calls run, and
-/// block, in the thread that makes them.
+/// Sends requests and keeps connections for later ones. Threads may share a client; calls run, and block, in the
+/// calling thread.
 pub struct HttpClient {
     connector: Connector,
     pool: Arc<ConnectionPool>,
@@ -23,7 +24,7 @@ pub struct HttpClient {
 /// Whether a request may be sent twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayPolicy {
-    /// Twice is the same as once.
+    /// Sending it twice has the effect of sending it once.
     Safe,
     /// Only if the server cannot have acted on it.
     IfUnsent,
@@ -31,19 +32,19 @@ pub enum ReplayPolicy {
 
 /// One request.
 pub struct HttpExchange<'a> {
-    /// Where it goes.
+    /// The server.
     pub origin: &'a Origin,
-    /// `GET`, `PUT`, ...; decides whether the answer has a body.
+    /// `GET`, `PUT`, ...; decides whether the response has a body.
     pub method: &'a str,
     /// Writes the request line and all headers, with the empty line that ends them.
     pub write_head: &'a dyn Fn(&mut Vec<u8>),
-    /// Sent after the head; its length must be what the head says.
+    /// Sent after the head, which must state its length.
     pub body: &'a [u8],
-    /// Whether it may be sent again when a pooled connection turns out to be closed.
+    /// Whether to send the request again when a pooled connection turns out to be closed.
     pub replay: ReplayPolicy,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 pub struct ExchangeFailure {
     /// What went wrong.
     pub error: Error,
@@ -57,8 +58,8 @@ impl HttpClient {
         HttpClient::identified(version, timeouts, roots, SessionCredentials::none())
     }
 
-    /// The same with a certificate for servers that ask for one, if `who` has any. Its connections are
-    /// used for nobody else. What goes with requests is up to their callers.
+    /// The same, with the certificate of `who`, if any, for servers that request one. No other client uses its
+    /// connections. Callers add other credentials to their requests.
     pub fn identified(
         version: HttpVersion,
         timeouts: Timeouts,
@@ -69,8 +70,8 @@ impl HttpClient {
         HttpClient { connector: Connector::new(version, timeouts, roots, who), pool }
     }
 
-    /// By way of these proxies. They are this client's for good, and its connections are used by no
-    /// other: an origin in the pool is an origin by one way.
+    /// Sends requests through these proxies. Proxies belong to one client for its lifetime, and no other client uses
+    /// its connections, so that all connections of the pool to an origin take the same route.
     pub fn through(self, proxies: ProxySettings) -> Self {
         HttpClient { connector: self.connector.through(proxies), ..self }
     }
@@ -80,10 +81,10 @@ impl HttpClient {
         self.connector.proxies()
     }
 
-    /// Sends a request and receives the head of the answer, whatever its status. A pooled connection
-    /// that the server has closed in the meantime is replaced by a new one, once.
-    /// Cost on a pooled connection: one `sendmsg`, one `recv`; for [`ReplayPolicy::IfUnsent`] one more
-    /// `recv` that looks whether the connection is alive.
+    /// Sends a request and receives the head of the response, whatever its status. A pooled connection that the server
+    /// has closed meanwhile is replaced by a new one, once.
+    /// Cost on a pooled connection: one `sendmsg`, one `recv`; for [`ReplayPolicy::IfUnsent`] one more `recv` to check
+    /// that the connection is alive.
     pub fn send(&self, exchange: &HttpExchange) -> Result<HttpResponse, ExchangeFailure> {
         if let Some(connection) = self.pooled(exchange) {
             match self.send_on(connection, exchange) {
@@ -106,17 +107,17 @@ impl HttpClient {
         }
     }
 
-    /// An idle connection to `origin`, if there is one. What comes back belongs to the caller.
+    /// Takes an idle connection to `origin` from the pool, if there is one. The caller owns it.
     pub(super) fn pooled_connection(&self, origin: &Origin) -> Option<BufferedConnection> {
         self.pool.take(origin)
     }
 
-    /// A new connection. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+    /// Opens a new connection. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
     pub(super) fn connect(&self, origin: &Origin) -> Result<BufferedConnection, Error> {
         self.connector.connect(origin)
     }
 
-    /// Keeps a connection on which nothing is under way.
+    /// Returns a connection without a pending request to the pool.
     pub(super) fn keep(&self, origin: &Origin, connection: BufferedConnection) {
         self.pool.put(origin, connection);
     }
@@ -126,7 +127,7 @@ impl HttpClient {
         (exchange.replay == ReplayPolicy::Safe || connection.is_quiet()).then_some(connection)
     }
 
-    /// `None` if the connection was closed before anything was answered.
+    /// `None` if the connection was closed before any response arrived.
     fn send_on(
         &self,
         mut connection: BufferedConnection,
@@ -144,7 +145,7 @@ impl HttpClient {
         }
     }
 
-    /// A server may refuse a request before it has read the body, and close: its answer says why.
+    /// A server may refuse a request before it has read the body, and close the connection: its response says why.
     pub(super) fn early_answer(
         &self,
         mut connection: BufferedConnection,
@@ -160,7 +161,7 @@ impl HttpClient {
         }
     }
 
-    /// An answer of the origin. Errors: `AccessDenied` for one of a proxy that wants to know who asks.
+    /// The origin's response. Errors: `AccessDenied` for a response of a proxy that requires authentication.
     pub(super) fn answered(
         &self,
         head: ResponseHead,
@@ -182,35 +183,35 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the server closed the connection without an answer")
 }
 
-/// How long a server may take to say that it wants a body. Some never say it.
+/// How long a server may take to request the body. Some servers never do.
 const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
-/// Takes the pieces of a body.
+/// Consumes the pieces of a body.
 pub(super) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
-/// How the body of a request is sent.
+/// A request body that is produced while it is sent.
 pub(super) struct StreamedBody<'a> {
-    /// Its bytes, where they are known; else it goes in chunks.
+    /// Its size, if known; otherwise the body is sent in chunks.
     pub(super) size_bytes: Option<u64>,
-    /// Whether the server is asked first (`Expect: 100-continue`, RFC 9110 section 10.1.1), as the head
-    /// says. A body that is refused, or wanted elsewhere, is then not sent without effect.
+    /// Whether the head contains `Expect: 100-continue` (RFC 9110 section 10.1.1). A body that is refused or redirected
+    /// is then not sent for nothing.
     pub(super) asks_first: bool,
-    /// Makes the body, from its first byte.
+    /// Produces the body, from its first byte.
     pub(super) produce: &'a mut dyn FnMut(&mut Sink<'_>) -> Result<()>,
 }
 
 impl HttpClient {
-    /// Sends a request with a body that is made meanwhile, in pieces, and receives the head of the answer.
-    /// The body of `exchange` is not looked at. Errors: from `produce`, which closes the connection;
-    /// `IncompleteBody` where it makes more or less than was said; as [`HttpClient::send`].
+    /// Sends a request while `produce` makes its body, in pieces, and receives the head of the response. Ignores the
+    /// body of `exchange`. Errors: from `produce`, which closes the connection; `IncompleteBody` if it makes more or
+    /// fewer bytes than stated; as [`HttpClient::send`].
     pub(super) fn send_streamed(
         &self,
         exchange: &HttpExchange,
         streamed: &mut StreamedBody<'_>,
     ) -> Result<HttpResponse, ExchangeFailure> {
         let unsent = |error| ExchangeFailure { error, may_have_acted: false };
-        // The body may not be there a second time. So a connection that the server has closed meanwhile is to be
-        // noticed before any of it is made.
+        // The body may not be available a second time. So a connection that the server has closed meanwhile must be
+        // noticed before any of the body is produced.
         let pooled = self.pooled_connection(exchange.origin);
         let mut connection = match pooled.and_then(|mut pooled| pooled.is_quiet().then_some(pooled)) {
             Some(connection) => connection,
@@ -232,7 +233,7 @@ impl HttpClient {
             Ok(()) => {}
             Err(BodyFailure::Produce(error)) => return Err(acted(error)),
             Err(BodyFailure::Send(error)) => {
-                // A server that stops reading has often said why before. That says more than a broken pipe.
+                // A server that stops reading has often sent the reason before. That is more useful than a broken pipe.
                 let early = self.early_answer(connection, exchange, error).map_err(acted)?;
                 return early.map(HttpResponse::into_last).ok_or_else(|| acted(closed()));
             }
@@ -242,7 +243,7 @@ impl HttpClient {
     }
 }
 
-/// Why a body was not all sent.
+/// Why the body was not sent completely.
 enum BodyFailure {
     Produce(Error),
     Send(std::io::Error),
@@ -265,7 +266,7 @@ fn send_body(
         }
         line.clear();
         if size_bytes.is_none() {
-            // A chunk (RFC 9112 section 7.1), behind the end of the one before.
+            // A chunk (RFC 9112 section 7.1), after the line break that ends the previous one.
             line = format!("{between}{:x}\r\n", piece.len());
             between = "\r\n";
         }
@@ -289,16 +290,16 @@ fn send_body(
     }
 }
 
-/// The most idle connections kept per origin.
+/// The maximum number of idle connections kept per origin.
 const MAX_IDLE: usize = 64;
 
-/// Idle connections by origin, the last one used on top: it is the least likely to have been closed.
+/// Idle connections by origin, the most recently used on top: it is the least likely to have been closed.
 pub(super) struct ConnectionPool {
     idle: Mutex<IdleConnections>,
     idle_limit: Duration,
 }
 
-/// The connections, and whose they are.
+/// The connections, and the process that opened them.
 struct IdleConnections {
     opened_by: ProcessIdentity,
     by_origin: HashMap<Origin, Vec<(BufferedConnection, Instant)>>,
@@ -310,14 +311,14 @@ impl ConnectionPool {
         ConnectionPool { idle: Mutex::new(idle), idle_limit }
     }
 
-    /// A connection that was used within the idle limit; older ones are closed on the way.
+    /// Takes a connection that was used within the idle limit, and closes older ones.
     pub(super) fn take(&self, origin: &Origin) -> Option<BufferedConnection> {
         let mut idle = self.locked();
         let waiting = idle.by_origin.get_mut(origin)?;
         match waiting.pop() {
             Some((connection, since)) if since.elapsed() < self.idle_limit => Some(connection),
             Some(_) => {
-                // What lies below has waited for longer still.
+                // Connections below have been idle for longer.
                 waiting.clear();
                 None
             }
@@ -325,7 +326,7 @@ impl ConnectionPool {
         }
     }
 
-    /// Keeps a connection whose last answer was read to its end.
+    /// Keeps a connection whose last response was read to its end.
     pub(super) fn put(&self, origin: &Origin, mut connection: BufferedConnection) {
         connection.is_reused = true;
         let now = Instant::now();
@@ -343,7 +344,7 @@ impl ConnectionPool {
         // A panic elsewhere leaves the map whole: each change is one operation.
         let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !idle.opened_by.is_current() {
-            // After a fork the parent uses them too: two requests on one would be mixed up.
+            // After a fork the parent uses the connections too, and requests of both processes would mix.
             idle.by_origin.clear();
             idle.opened_by = ProcessIdentity::current();
         }

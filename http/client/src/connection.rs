@@ -1,4 +1,4 @@
-//! One connection: what was received and not yet used, and the buffers that live as long as it does.
+//! One connection: bytes received but not yet used, and the buffers that live as long as the connection.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::proxy::RequestForwarding;
 use super::response::{MAX_HEAD_BYTES, ResponseHead};
 use super::socket::TcpSocket;
 
-/// Received at a time while a head is awaited: a head and a small body fit.
+/// The buffer size for receiving a head: a head and a small body fit.
 const BUFFER_BYTES: usize = 16 * 1024;
 
 enum ConnectionTransport {
@@ -23,44 +23,44 @@ enum ConnectionTransport {
     Http2(Box<Http2Connection>),
 }
 
-/// A connection with its buffers. Of `buffer`, `..used` was consumed (a head stays readable there),
-/// `used..filled` was received and waits.
+/// A connection with its buffers. In `buffer`, `..used` has been consumed (a head stays readable there), and
+/// `used..filled` is received but not yet consumed.
 pub struct BufferedConnection {
     transport: ConnectionTransport,
     timeouts: Timeouts,
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
-    /// There where a proxy forwards what is sent.
+    /// Set when a proxy forwards the requests.
     forwarding: Option<RequestForwarding>,
     /// The head of the request being sent; kept for its capacity.
     pub request_head: Vec<u8>,
-    /// Bytes of the request, head and body, that were sent.
+    /// Bytes of the request sent so far, head and body.
     sent: usize,
     /// Bytes received since the connection was made.
     pub received_bytes: u64,
-    /// Whether calls wait for the other side; if not, they fail with `WouldBlock` and are made again.
+    /// Whether calls block; if not, they fail with `WouldBlock` and the caller repeats them.
     is_blocking: bool,
-    /// Whether the last call that did not wait brought less than it had room for.
+    /// Whether the last non-blocking call received less than it had room for.
     is_drained: bool,
-    /// Whether an earlier answer was received on it.
+    /// Whether an earlier response was received on this connection.
     pub is_reused: bool,
     pub(super) made: Instant,
 }
 
-/// What is received next.
+/// Where the bytes received next go.
 pub(super) enum ReceiveTarget<'m> {
-    /// Bytes that belong there.
+    /// Into this memory.
     Place(&'m mut [u8]),
-    /// This many bytes to be looked at.
+    /// Into the connection's buffer, this many bytes, for inspection.
     Aside(usize),
 }
 
-/// What comes back before a request is all sent.
+/// What the server sends before the request is complete.
 pub(super) enum EarlyResponse {
-    /// `100 Continue`: the body is wanted.
+    /// `100 Continue`: the server requests the body.
     GoOn,
-    /// The answer.
+    /// The response.
     Answer(ResponseHead),
     /// Nothing yet.
     Nothing,
@@ -98,12 +98,12 @@ impl BufferedConnection {
         }
     }
 
-    /// The same, with a proxy at the other end that forwards requests.
+    /// The same connection, with a proxy at the other end that forwards requests.
     pub(super) fn forwarded(self, forwarding: RequestForwarding) -> Self {
         BufferedConnection { forwarding: Some(forwarding), ..self }
     }
 
-    /// Appends the head of a request to those that are sent next, as the other end wants it written.
+    /// Appends a request's head to those to be sent next, in the form that the other end expects.
     pub(super) fn push_head(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.request_head.len();
         write(&mut self.request_head);
@@ -112,12 +112,12 @@ impl BufferedConnection {
         }
     }
 
-    /// What an answer of this status says of the proxy at the other end, if it does.
+    /// The proxy's refusal, if the other end is a proxy and `status` says so.
     pub(super) fn refused_by_proxy(&self, status: u16) -> Option<Error> {
         self.forwarding.as_ref().filter(|_| status == 407).map(RequestForwarding::wants_login)
     }
 
-    /// Whether nothing was received that no request asked for, and the other side is still there.
+    /// Whether no unrequested bytes have arrived, and the other side is still connected.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_quiet = match &mut self.transport {
             #[cfg(feature = "http2")]
@@ -127,68 +127,67 @@ impl BufferedConnection {
         is_quiet && self.has_nothing_left()
     }
 
-    /// Whether all that was received has been used.
+    /// Whether all received bytes have been used.
     pub fn has_nothing_left(&self) -> bool {
         self.used == self.filled
     }
 
-    /// Whether it carries many requests at once.
+    /// Whether the connection carries several requests at once.
     #[cfg(feature = "http2")]
     pub(super) fn is_http2(&self) -> bool {
         self.http2().is_some()
     }
 
-    /// The same as a connection that carries many requests at once, if it is one.
+    /// The connection as one that carries several requests at once, if it is one.
     #[cfg(feature = "http2")]
     pub(super) fn http2(&self) -> Option<&Http2Connection> {
         if let ConnectionTransport::Http2(connection) = &self.transport { Some(connection) } else { None }
     }
 
-    /// The same, to move it.
+    /// The same, to drive it.
     #[cfg(feature = "http2")]
     pub(super) fn as_http2(&mut self) -> Option<&mut Http2Connection> {
         if let ConnectionTransport::Http2(connection) = &mut self.transport { Some(connection) } else { None }
     }
 
-    /// Whether calls wait from now on. Whoever has many requests under way waits for all of them at
-    /// once. Cost: none.
+    /// Whether calls block from now on. A caller with many requests in flight waits for all of them at once. Cost:
+    /// none.
     pub fn set_waiting(&mut self, waits: bool) {
         (self.is_blocking, self.is_drained) = (waits, false);
         match &mut self.transport {
             ConnectionTransport::Plain(socket) => socket.set_waiting(waits),
             ConnectionTransport::Tls(stream) => stream.sock.set_waiting(waits),
-            // Waits by itself where it carries one request alone.
+            // HTTP/2 waits by itself when it carries a single request.
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(_) => {}
         }
     }
 
-    /// Looks whether more has arrived where the last call that did not wait had taken all that there was.
+    /// Checks for new data again after a non-blocking call had received all that there was.
     pub fn look_again(&mut self) {
         self.is_drained = false;
     }
 
-    /// Counts what a call brought, and keeps in mind what that tells of what is left: a plain socket gives
-    /// all that it has.
+    /// Counts the bytes of a call, and records whether it drained the socket: a plain socket returns all that it has.
     fn received(&mut self, got: usize, room: usize) {
         self.received_bytes += got as u64;
         let is_plain = matches!(self.transport, ConnectionTransport::Plain(_));
         self.is_drained = is_plain && !self.is_blocking && got < room;
     }
 
-    /// Fails where a call would only be told that there is nothing.
+    /// Fails when a call would only return that there is no data.
     fn check_drained(&self) -> io::Result<()> {
         if self.is_drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
 
-    /// See [`TcpSocket::set_low_water`]; only what is neither encrypted nor in frames has such a mark.
+    /// See [`TcpSocket::set_low_water`]; only connections without encryption and frames have a low-water mark.
     pub(super) fn set_low_water(&mut self, bytes: usize) {
         if let ConnectionTransport::Plain(socket) = &mut self.transport {
             socket.set_low_water(bytes);
         }
     }
 
-    /// The socket beneath.
+    /// The underlying socket.
     pub fn socket(&self) -> &TcpSocket {
         match &self.transport {
             ConnectionTransport::Plain(socket) => socket,
@@ -198,13 +197,13 @@ impl BufferedConnection {
         }
     }
 
-    /// Sends the head and `body`, in one call where the socket takes it. A timeout is of progress.
+    /// Sends the head and `body`, in one call if the socket has room. The timeout is for progress.
     pub fn send(&mut self, body: &[u8]) -> io::Result<()> {
         (self.used, self.filled, self.sent) = (0, 0, 0);
         self.send_rest(body)
     }
 
-    /// Goes on where [`BufferedConnection::send`] of the same `body` ended with `WouldBlock`.
+    /// Continues after [`BufferedConnection::send`] of the same `body` ended with `WouldBlock`.
     pub fn send_rest(&mut self, body: &[u8]) -> io::Result<()> {
         while self.sent < self.request_head.len() + body.len() {
             let head = self.request_head.get(self.sent..).unwrap_or_default();
@@ -226,14 +225,14 @@ impl BufferedConnection {
         match &mut self.transport {
             ConnectionTransport::Plain(_) => Ok(()),
             ConnectionTransport::Tls(stream) => stream.flush(),
-            // What was taken is sent while the answer is awaited.
+            // Data that HTTP/2 has taken is sent while waiting for the response.
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(_) => Ok(()),
         }
     }
 
-    /// Sends what was appended to `request_head` since it was last empty, behind what was sent before:
-    /// several requests may be under way. `false` if the socket has no room for more now.
+    /// Sends what was appended to `request_head` since it was last empty, after what was sent before: several requests
+    /// may be in flight. `false` if the socket has no room for more now.
     pub(super) fn send_queued(&mut self) -> io::Result<bool> {
         match self.send_rest(&[]) {
             Ok(()) => {
@@ -246,9 +245,9 @@ impl BufferedConnection {
         }
     }
 
-    /// Receives a head; interim answers (1xx) are passed over.
-    /// Errors: `Ok(None)` if the other side closed the connection without a word; `BadResponse`,
-    /// `Timeout`, `IncompleteBody`, `Io`.
+    /// Receives a head; skips interim responses (1xx).
+    /// Errors: `Ok(None)` if the other side closed the connection without sending anything; `BadResponse`, `Timeout`,
+    /// `IncompleteBody`, `Io`.
     pub(super) fn receive_head(&mut self) -> Result<Option<ResponseHead>> {
         let deadline = Instant::now() + self.timeouts.first_byte;
         self.limit_wait(self.timeouts.first_byte)?;
@@ -259,15 +258,15 @@ impl BufferedConnection {
             }
             if self.filled == 0 {
                 match self.receive_more() {
-                    // A server that had closed an idle connection answers with its end, or with a reset. There is no
-                    // answer to wait for, and the caller decides whether to send the request again.
+                    // A server that had closed an idle connection sends its end or a reset. There is no response to
+                    // wait for, and the caller decides whether to send the request again.
                     Ok(0) => return Ok(None),
                     Ok(_) => continue,
                     Err(error) if is_reset(&error) => return Ok(None),
                     Err(error) => return Err(self.receive_error(error)),
                 }
             }
-            // The limit is one for the whole head: a server that sends a byte now and then does not stretch it.
+            // The limit applies to the whole head: a server that sends a byte now and then does not extend it.
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(self.receive_error(io::ErrorKind::TimedOut.into()));
@@ -283,8 +282,8 @@ impl BufferedConnection {
         }
     }
 
-    /// Waits up to `limit` for what the other side says first. An answer that began in that time is
-    /// kept, and may be asked for again.
+    /// Waits up to `limit` for the first response. A response that began in that time is kept, and may be requested
+    /// again.
     /// Errors: `Unavailable` if the connection was closed; `BadResponse`, `Io`.
     pub(super) fn first_word(&mut self, limit: Duration) -> Result<EarlyResponse> {
         let deadline = Instant::now() + limit;
@@ -313,8 +312,7 @@ impl BufferedConnection {
         }
     }
 
-    /// Sends a piece of a body and `before` in front of it, behind a head that was sent; what was
-    /// received stays.
+    /// Sends `before` and then a piece of a body, after a head that was already sent; received bytes are kept.
     pub(super) fn send_piece(&mut self, before: &[u8], piece: &[u8]) -> io::Result<()> {
         self.request_head.clear();
         self.request_head.extend_from_slice(before);
@@ -322,7 +320,7 @@ impl BufferedConnection {
         self.send_rest(piece)
     }
 
-    /// Takes the next head from what waits, passing over interim ones; `false` if it is not all there.
+    /// Takes the next head from the received bytes, skipping interim ones; `false` if the head is incomplete.
     /// Errors: `BadResponse`.
     pub fn take_head(&mut self, head: &mut ResponseHead) -> Result<bool> {
         while self.filled > self.used && head.parse(&self.buffer, self.used..self.filled)? {
@@ -334,8 +332,8 @@ impl BufferedConnection {
         Ok(false)
     }
 
-    /// Has the head that was received last received again, with all that came behind it; `false` where that is
-    /// not kept. To be called before anything but [`BufferedConnection::receive_more`].
+    /// Makes the last received head, and everything after it, unread again; `false` if it is no longer in the buffer.
+    /// Must be called before anything but [`BufferedConnection::receive_more`].
     pub(super) fn unread(&mut self) -> bool {
         #[cfg(feature = "http2")]
         if self.is_http2() {
@@ -346,23 +344,23 @@ impl BufferedConnection {
         true
     }
 
-    /// What the head of `range` says; valid until the next request.
+    /// The bytes of the head in `range`; valid until the next request.
     pub(super) fn text(&self, range: std::ops::Range<usize>) -> &[u8] {
         &self.buffer[range]
     }
 
-    /// Bytes that wait in the buffer.
+    /// Received bytes that are not yet consumed.
     pub fn waiting(&self) -> &[u8] {
         &self.buffer[self.used..self.filled]
     }
 
-    /// Marks `count` bytes of those that wait as used.
+    /// Consumes `count` received bytes.
     pub fn consume(&mut self, count: usize) {
         self.used += count;
         debug_assert!(self.used <= self.filled);
     }
 
-    /// Body bytes into `target`: what waits first, else as many as one call brings. 0 is the end.
+    /// Reads body bytes into `target`: received ones first, else as many as one call returns. 0 is the end.
     pub(super) fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         if !self.has_nothing_left() {
             return Ok(self.take_waiting(target));
@@ -378,18 +376,18 @@ impl BufferedConnection {
         Ok(got)
     }
 
-    /// Whether [`BufferedConnection::read_ahead`] brings more than the first place.
+    /// Whether [`BufferedConnection::read_ahead`] fills more than the first target.
     pub(super) fn reads_far_ahead(&self) -> bool {
         matches!(self.transport, ConnectionTransport::Plain(_))
     }
 
-    /// Receives by one call, when nothing waits, what comes next: straight into place, and aside what is to be looked
-    /// at, which [`BufferedConnection::text`] has from 0 on until the next call. Returns how many bytes came; 0 is the end.
-    /// What is encrypted comes only as far as the first place.
+    /// When the buffer is empty, receives the next bytes by one call: body bytes straight into their targets, and bytes
+    /// to inspect into the buffer, where [`BufferedConnection::text`] has them from 0 on until the next call. Returns
+    /// the number of bytes; 0 is the end. An encrypted connection fills only the first target.
     pub(super) fn read_ahead(&mut self, nexts: Vec<ReceiveTarget<'_>>) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         self.check_drained()?;
-        // TLS decrypts into memory of its own first, so several places at once would save no copy.
+        // TLS decrypts into its own memory first, so several targets at once would save no copy.
         let ConnectionTransport::Plain(socket) = &mut self.transport else {
             let first = nexts
                 .into_iter()
@@ -418,7 +416,7 @@ impl BufferedConnection {
         Ok(got)
     }
 
-    /// Has `bytes` wait that were received last and turned out to be something else.
+    /// Puts `bytes`, received last but not used, back into the buffer.
     pub(super) fn put_back(&mut self, bytes: &[u8]) {
         debug_assert!(self.has_nothing_left());
         if self.buffer.len() < bytes.len() {
@@ -428,20 +426,20 @@ impl BufferedConnection {
         (self.used, self.filled) = (0, bytes.len());
     }
 
-    /// Receives behind what waits, of which nothing before it is kept, into a buffer of at least
-    /// `room_bytes`. 0 is the end.
+    /// Moves the unconsumed bytes to the start of a buffer of at least `room_bytes`, and receives more after them. 0 is
+    /// the end.
     pub(super) fn receive_next(&mut self, room_bytes: usize) -> io::Result<usize> {
         self.buffer.copy_within(self.used..self.filled, 0);
         (self.used, self.filled) = (0, self.filled - self.used);
         if self.buffer.len() < room_bytes || self.buffer.len() > self.filled.max(MAX_HEAD_BYTES) {
-            // What was put back once may have been long.
+            // Bytes that were put back may have enlarged the buffer.
             self.buffer.resize(self.filled.max(room_bytes), 0);
             self.buffer.shrink_to_fit();
         }
         self.receive_more()
     }
 
-    /// Drops up to `limit_bytes` of a body that nobody wants, when nothing waits. 0 is the end.
+    /// Drops up to `limit_bytes` of an unwanted body, when the buffer is empty. 0 is the end.
     pub(super) fn discard_next(&mut self, limit_bytes: usize) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         let mut scratch = std::mem::take(&mut self.buffer);
@@ -452,8 +450,8 @@ impl BufferedConnection {
         dropped
     }
 
-    /// Body bytes that nobody wants: as [`BufferedConnection::read`], but of a plain socket they are dropped
-    /// in the kernel, and `scratch` only says how many at most.
+    /// Drops unwanted body bytes: as [`BufferedConnection::read`], but a plain socket drops them in the kernel, and
+    /// `scratch` only limits their number.
     pub fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
         match &mut self.transport {
             ConnectionTransport::Plain(socket) if self.used == self.filled => {
@@ -465,7 +463,7 @@ impl BufferedConnection {
         }
     }
 
-    /// Body bytes until `target` is full or the other side ends; returns how many there were.
+    /// Reads body bytes until `target` is full or the other side ends; returns their number.
     pub(super) fn read_all(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let mut done = self.take_waiting(target);
         self.progress_limit()?;
@@ -486,8 +484,8 @@ impl BufferedConnection {
         Ok(done)
     }
 
-    /// Receives more behind what waits; the head before it stays where it is, from `keep_from` on
-    /// what was used is given up if room is needed. 0 is the end.
+    /// Receives more after the unconsumed bytes. The head before `keep_until` stays in place; consumed bytes after it
+    /// are dropped if room is needed. 0 is the end.
     pub(super) fn receive_behind(&mut self, keep_until: usize) -> io::Result<usize> {
         if self.filled == self.buffer.len() && self.used > keep_until {
             self.buffer.copy_within(self.used..self.filled, keep_until);
@@ -505,7 +503,7 @@ impl BufferedConnection {
         count
     }
 
-    /// Receives more behind what waits, in a buffer that grows as far as a head may. 0 is the end.
+    /// Receives more after the unconsumed bytes; the buffer grows up to the maximum head size. 0 is the end.
     pub fn receive_more(&mut self) -> io::Result<usize> {
         if self.filled == self.buffer.len() {
             if self.buffer.len() >= MAX_HEAD_BYTES {
@@ -565,14 +563,14 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Whether the other side is gone, as against slow or wrong.
+/// Whether the other side is gone, rather than slow or wrong.
 fn is_reset(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-/// An error of a socket: ours that went through `io` comes back as it was; what timed out and what
-/// was cut off are told apart from the rest.
+/// Converts a socket error: our own errors that passed through `io` come back unchanged; timeouts and lost connections
+/// get their own kinds.
 pub fn io_error(error: io::Error, doing: &str, too_late: &str) -> Error {
     if error.get_ref().is_some_and(|inner| inner.is::<Error>()) {
         let inner = error.into_inner().and_then(|inner| inner.downcast::<Error>().ok());

@@ -1,5 +1,5 @@
-//! New connections to an origin, which is a scheme, host and port; and TLS by rustls: which certificates are trusted, and the
-//! handshake's set-up.
+//! Opens connections to an origin (scheme, host and port), and sets up TLS by rustls: trusted certificates and the
+//! handshake's configuration.
 
 #[cfg(feature = "http2")]
 use std::collections::HashSet;
@@ -23,7 +23,7 @@ use super::proxy::ProxySettings;
 use super::socket::TcpSocket;
 use super::{HttpVersion, SessionCredentials, Timeouts};
 
-/// Makes connections: by way of a proxy where one is named for the origin, through TLS where that asks for it.
+/// Opens connections: through a proxy if one is configured for the origin, with TLS if the origin requires it.
 pub struct Connector {
     version: HttpVersion,
     timeouts: Timeouts,
@@ -33,7 +33,7 @@ pub struct Connector {
     http2: OnlyHttp2,
 }
 
-/// Servers that were asked in HTTP/1.1, and speak only HTTP/2.
+/// Servers that speak only HTTP/2, found out by trying HTTP/1.1.
 #[cfg(feature = "http2")]
 struct OnlyHttp2 {
     tls: TlsConnector,
@@ -41,7 +41,7 @@ struct OnlyHttp2 {
 }
 
 impl Connector {
-    /// Connections of this version of HTTP, by no proxy.
+    /// Opens connections of this HTTP version, without a proxy.
     pub fn new(version: HttpVersion, timeouts: Timeouts, roots: TlsRoots, who: SessionCredentials) -> Self {
         let protocol: &[u8] = match version {
             HttpVersion::Http1 => b"http/1.1",
@@ -64,12 +64,12 @@ impl Connector {
         }
     }
 
-    /// By way of these.
+    /// Opens connections through these proxies.
     pub(super) fn through(self, proxies: ProxySettings) -> Self {
         Connector { proxies, ..self }
     }
 
-    /// Which proxies are used.
+    /// The proxies in use.
     pub(super) fn proxies(&self) -> &ProxySettings {
         &self.proxies
     }
@@ -91,13 +91,13 @@ impl Connector {
         }
     }
 
-    /// HTTP/1.1 through TLS.
+    /// Opens an HTTP/1.1 connection over TLS.
     #[cfg(not(feature = "http2"))]
     fn secure(&self, origin: &Origin) -> Result<BufferedConnection> {
         self.secure_http1(origin)
     }
 
-    /// HTTP/1.1 through TLS, and HTTP/2 with a server that takes nothing else.
+    /// Opens an HTTP/1.1 connection over TLS, or HTTP/2 to a server that accepts nothing else.
     #[cfg(feature = "http2")]
     fn secure(&self, origin: &Origin) -> Result<BufferedConnection> {
         let known = || self.http2.origins.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +116,7 @@ impl Connector {
     }
 
     fn secure_http1(&self, origin: &Origin) -> Result<BufferedConnection> {
-        // Credentials that cannot be used are an error before anybody is bothered.
+        // Unusable credentials are an error before any connection is made.
         self.tls.config()?;
         let stream = self.tls.start(origin, self.socket(origin)?)?;
         Ok(BufferedConnection::tls(stream, self.timeouts))
@@ -128,7 +128,7 @@ impl Connector {
         Ok(BufferedConnection::multiplexed(connection, self.timeouts))
     }
 
-    /// The peer is the origin, no matter what is between.
+    /// A socket whose peer is the origin, whether or not a proxy is in between.
     fn socket(&self, origin: &Origin) -> Result<TcpSocket> {
         match self.proxies.of(origin)? {
             Some(proxy) => proxy.tunnel(origin, &self.timeouts),
@@ -190,7 +190,7 @@ impl Origin {
         }
     }
 
-    /// Whether the host is an address or the local one: what has no subdomains.
+    /// Whether the host is an IP address or `localhost`, neither of which has subdomains.
     pub fn is_numeric_or_local(&self) -> bool {
         self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok()
     }
@@ -214,22 +214,22 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// Whose certificates are trusted.
+/// Which certificate authorities are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TlsRoots {
-    /// Those that the system trusts.
+    /// Those of the system.
     #[default]
     System,
     /// Those in this PEM file, and no others (as `AWS_CA_BUNDLE`).
     File(PathBuf),
-    /// Those in the PEM files of this directory, and no others (as `X509_CERT_DIR`). What holds no
-    /// certificate (revocations, policies) is passed over.
+    /// Those in the PEM files of this directory, and no others (as `X509_CERT_DIR`). Files without a certificate
+    /// (revocations, policies) are skipped.
     Directory(PathBuf),
 }
 
 impl TlsRoots {
-    /// Those of a file that was named, else of `X509_CERT_DIR`, else the system's, for which
-    /// `SSL_CERT_FILE` and `SSL_CERT_DIR` may name others.
+    /// The named file, else `X509_CERT_DIR`, else the system's certificates, which `SSL_CERT_FILE` and `SSL_CERT_DIR`
+    /// may replace.
     pub fn find(file: Option<PathBuf>) -> Self {
         let directory = || std::env::var_os("X509_CERT_DIR").filter(|path| !path.is_empty());
         match file {
@@ -239,29 +239,29 @@ impl TlsRoots {
     }
 }
 
-/// Opens TLS sessions; the certificates are loaded when the first one is asked for.
+/// Opens TLS sessions; loads the certificates for the first one.
 pub struct TlsConnector {
     roots: TlsRoots,
-    /// The protocol that is offered (ALPN, RFC 7301).
+    /// The protocol offered by ALPN (RFC 7301).
     protocol: &'static [u8],
-    /// Whose certificate is shown.
+    /// Whose certificate is presented.
     who: SessionCredentials,
     config: OnceLock<Arc<ClientConfig>>,
 }
 
 impl TlsConnector {
-    /// `protocol` is what ALPN asks for.
+    /// `protocol` is offered by ALPN.
     pub fn new(roots: TlsRoots, protocol: &'static [u8]) -> Self {
         TlsConnector { roots, protocol, who: SessionCredentials::none(), config: OnceLock::new() }
     }
 
-    /// Shows the certificate of `who` to servers that ask for one.
+    /// Presents the certificate of `who` to servers that request one.
     pub(super) fn showing(self, who: SessionCredentials) -> Self {
         TlsConnector { who, ..self }
     }
 
-    /// Completes the handshake with what is at the other end of `socket`. Errors: `BadResponse` for a certificate that is
-    /// not trusted, and for what is no TLS: trying again would change nothing; `Unavailable`, `InvalidArgument`.
+    /// Completes the handshake with the peer of `socket`. Errors: `BadResponse` for an untrusted certificate and for a
+    /// peer without TLS, where a retry would not help; `Unavailable`, `InvalidArgument`.
     pub(super) fn start(
         &self,
         origin: &Origin,
@@ -286,7 +286,7 @@ impl TlsConnector {
         Ok(stream)
     }
 
-    /// Whether the handshake ended because the server speaks nothing that was offered (RFC 7301 section 3.2).
+    /// Whether the handshake failed because the server supports no offered protocol (RFC 7301 section 3.2).
     #[cfg(feature = "http2")]
     pub(super) fn is_for_want_of_protocol(error: &Error) -> bool {
         use std::error::Error as _;
@@ -297,7 +297,7 @@ impl TlsConnector {
         )
     }
 
-    /// Whom the certificate must name. Errors: `InvalidArgument`.
+    /// The name that the certificate must contain. Errors: `InvalidArgument`.
     pub fn name(origin: &Origin) -> Result<ServerName<'static>> {
         ServerName::try_from(origin.host.clone()).map_err(|error| {
             Error::new(ErrorKind::InvalidArgument, format!("{origin} has no valid host name"))
@@ -305,7 +305,7 @@ impl TlsConnector {
         })
     }
 
-    /// What sessions are opened with. Errors: `InvalidArgument` where no certificate is trusted.
+    /// The configuration of sessions. Errors: `InvalidArgument` if no certificate is trusted.
     pub fn config(&self) -> Result<Arc<ClientConfig>> {
         if let Some(config) = self.config.get() {
             return Ok(config.clone());
@@ -363,7 +363,7 @@ fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// What the most frequent failures mean to the people who set up the two sides; empty for others.
+/// Explains the most frequent failures to those who configure the two sides; empty for others.
 fn in_words(error: &std::io::Error) -> &'static str {
     use rustls::{CertificateError, Error as Tls, InvalidMessage};
     match of_rustls(error) {

@@ -1,8 +1,7 @@
-//! HTTP/1.1, and HTTP/2 where it is asked for, from the client's side, on blocking sockets and in the calling thread.
+//! An HTTP/1.1 client, with optional HTTP/2, on blocking sockets in the calling thread.
 //!
-//! A small request costs one `sendmsg` and one `recv` on a pooled connection: head and body leave
-//! together, the answer's head is parsed where it was received, and a large body is received
-//! straight into the caller's buffer.
+//! A small request costs one `sendmsg` and one `recv` on a pooled connection: head and body leave together, the
+//! response's head is parsed in the receive buffer, and a large body is received straight into the caller's buffer.
 
 mod access;
 mod client;
@@ -28,10 +27,10 @@ use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// What requests say that they come from.
+/// The `User-Agent` of requests.
 pub const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 
-/// Connections without a pool, and heads and bodies as they arrive: what the instrument makes load of.
+/// Connections without a pool, and heads and bodies as they arrive: the parts from which the load generator is built.
 pub mod parts {
     pub use crate::connection::{BufferedConnection, io_error};
     pub use crate::connector::Connector;
@@ -41,20 +40,19 @@ pub mod parts {
     pub use crate::socket::TcpSocket;
 }
 
-/// Which HTTP is spoken.
+/// The HTTP version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HttpVersion {
-    /// HTTP/1.1, which every server speaks.
+    /// HTTP/1.1, which every server supports.
     #[default]
     Http1,
-    /// HTTP/2: by prior knowledge in the clear, chosen in the handshake with TLS. A server that does not
-    /// speak it is an error.
+    /// HTTP/2: by prior knowledge without TLS, by ALPN with TLS. A server without HTTP/2 is an error.
     #[cfg(feature = "http2")]
     Http2,
 }
 
 impl HttpVersion {
-    /// Its number, as [`HttpVersion::named`] takes it.
+    /// The version number, as [`HttpVersion::named`] takes it.
     pub fn number(self) -> &'static str {
         match self {
             HttpVersion::Http1 => "1.1",
@@ -63,7 +61,7 @@ impl HttpVersion {
         }
     }
 
-    /// By its number, `1.1` or `2`. Errors: `InvalidArgument`.
+    /// Parses a version number, `1.1` or `2`. Errors: `InvalidArgument`.
     pub fn named(number: &str) -> Result<Self> {
         match number {
             "1.1" => Ok(HttpVersion::Http1),
@@ -82,18 +80,18 @@ impl HttpVersion {
 /// How long to wait for the other side before giving up with `Timeout`.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For a connection to be made, TLS excluded.
+    /// Until a connection is made, TLS excluded.
     pub connect: Duration,
-    /// From the end of the request to the end of the answer's head.
+    /// From the end of the request to the end of the response's head.
     pub first_byte: Duration,
     /// Between two pieces of a body, in either direction.
     pub progress: Duration,
-    /// How long an unused connection is kept.
+    /// How long an idle connection is kept.
     pub idle: Duration,
 }
 
 impl Timeouts {
-    /// The same, none of them longer than `limit`.
+    /// The same timeouts, none of them longer than `limit`.
     pub fn within(self, limit: Duration) -> Self {
         Timeouts {
             connect: self.connect.min(limit),

@@ -1,5 +1,5 @@
-//! An answer: its head, read where it was received, and its body, read from the connection. A body ends by length, by chunks,
-//! or with the connection.
+//! A response: its head, parsed in the receive buffer, and its body, read from the connection. A body ends by length,
+//! by chunks, or with the connection.
 
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
@@ -12,17 +12,17 @@ use super::Origin;
 use super::client::ConnectionPool;
 use super::connection::{BufferedConnection, io_error};
 
-/// The most bytes a head may have.
+/// The maximum size of a head.
 pub(super) const MAX_HEAD_BYTES: usize = 128 * 1024;
-/// The most headers an answer may have.
+/// The maximum number of headers in a response.
 const MAX_HEADERS: usize = 128;
-/// The most bytes of a document that is read whole (a full page of a listing has about 1 MiB).
+/// The maximum size of a document read as a whole (a full page of a listing has about 1 MiB).
 const MAX_DOCUMENT_BYTES: usize = 64 * 1024 * 1024;
 
 /// A parsed head: positions in the connection's buffer, so that no header is copied.
 #[derive(Default)]
 pub struct ResponseHead {
-    /// As the server wrote it.
+    /// The status as the server sent it.
     pub status: u16,
     /// Where the body starts in the buffer.
     pub end: usize,
@@ -31,8 +31,8 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Parses a head that starts at `within.start`; what was parsed before is forgotten, its memory
-    /// is used again. `false` if the head is not all there yet. Errors: `BadResponse`.
+    /// Parses a head that starts at `within.start`; replaces the previous head and reuses its memory. `false` if the
+    /// head is incomplete. Errors: `BadResponse`.
     pub(super) fn parse(&mut self, buffer: &[u8], within: Range<usize>) -> Result<bool> {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut parsed = httparse::Response::new(&mut []);
@@ -47,7 +47,7 @@ impl ResponseHead {
             Ok(httparse::Status::Partial) => return Ok(false),
             Err(error) => {
                 let start = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]).into_owned();
-                // A record of TLS that holds an alert (RFC 8446 section 5.1).
+                // A TLS record with an alert (RFC 8446 section 5.1).
                 let hint = if bytes.starts_with(&[21, 3]) { "; is the address https:// ?" } else { "" };
                 let detail = format!("the answer is not HTTP/1.1 (it starts with {start:?}{hint})");
                 return Err(Error::new(ErrorKind::BadResponse, detail).caused_by(error));
@@ -64,7 +64,7 @@ impl ResponseHead {
         Ok(true)
     }
 
-    /// All headers that are UTF-8, as they lie in the buffer of `connection`.
+    /// All headers that are UTF-8, borrowed from the buffer of `connection`.
     pub(super) fn headers<'c>(
         &'c self,
         connection: &'c BufferedConnection,
@@ -75,7 +75,7 @@ impl ResponseHead {
         })
     }
 
-    /// Whether the other side will take another request after a body that ends by `framing`.
+    /// Whether the other side accepts another request after a body that ends by `framing`.
     pub fn may_keep_alive(&self, connection: &BufferedConnection, framing: &BodyFraming) -> bool {
         let said = |word: &str| {
             let mut stated =
@@ -87,13 +87,13 @@ impl ResponseHead {
     }
 }
 
-/// An answer whose head was received. When it is dropped, the connection goes back to the pool if
-/// the body was read to its end, and is closed if not.
+/// A response whose head was received. Dropping it returns the connection to the pool if the body was read to its end,
+/// and closes it otherwise.
 pub struct HttpResponse {
     head: ResponseHead,
     framing: BodyFraming,
     keep_alive: bool,
-    /// There until the answer is dropped.
+    /// Present until the response is dropped.
     connection: Option<BufferedConnection>,
     origin: Origin,
     pool: Arc<ConnectionPool>,
@@ -113,7 +113,7 @@ impl HttpResponse {
         Ok(HttpResponse { head, framing, keep_alive, connection: Some(connection), origin, pool })
     }
 
-    /// The same, as the last one on its connection: the request was not all sent.
+    /// The same, as the last response on its connection, because the request was not sent completely.
     pub(super) fn into_last(mut self) -> Self {
         self.keep_alive = false;
         self
@@ -124,12 +124,12 @@ impl HttpResponse {
         self.head.status
     }
 
-    /// Whether it is the first on its connection.
+    /// Whether this is the first response on its connection.
     pub fn is_first(&self) -> bool {
         self.connection.as_ref().is_some_and(|connection| !connection.is_reused)
     }
 
-    /// A header's value, if it is there and is UTF-8.
+    /// The value of a header, if present and UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
         let connection = self.connection.as_ref()?;
         let is_wanted =
@@ -143,13 +143,13 @@ impl HttpResponse {
         self.connection.iter().flat_map(|connection| self.head.headers(connection))
     }
 
-    /// The bytes of body still to come, where the head says so.
+    /// The remaining bytes of the body, if the head states its length.
     pub fn body_bytes(&self) -> Option<u64> {
         self.framing.known_left()
     }
 
-    /// Looks at the body, of which nothing is used up by that: `look` is shown what has arrived, and again when it
-    /// finds nothing and more has. `None` at the end, or where the body is not sent as it is.
+    /// Inspects the body without consuming it: calls `look` with the bytes that have arrived, and again with more until
+    /// it finds something. `None` at the end, or if the head states no length.
     /// Errors: as [`HttpResponse::read_into`].
     pub(super) fn peek<T>(&mut self, mut look: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>> {
         let Some(connection) = &mut self.connection else { return Ok(None) };
@@ -166,8 +166,8 @@ impl HttpResponse {
         }
     }
 
-    /// The connection, with the answer to be received once more, from its head on. `None` where it carries other
-    /// answers too (HTTP/2).
+    /// The connection, from which the response can be received once more, head included. `None` if the connection
+    /// carries other responses too (HTTP/2).
     pub(super) fn into_unread(mut self) -> Option<BufferedConnection> {
         let mut connection = self.connection.take()?;
         connection.unread().then_some(connection)
@@ -196,9 +196,9 @@ impl HttpResponse {
         Ok(())
     }
 
-    /// Holds the end of the body against what was read of it, which is all that was announced.
-    /// Errors: `BadResponse` where it goes on; as [`HttpResponse::read_into`].
-    /// Cost: none where the head states the length.
+    /// Checks that the body ends after the announced bytes, which have all been read.
+    /// Errors: `BadResponse` if it continues; as [`HttpResponse::read_into`].
+    /// Cost: none if the head states the length.
     pub fn check_end(&mut self) -> Result<()> {
         match self.read(&mut [0]).map_err(body_error)? {
             0 => Ok(()),
@@ -216,8 +216,7 @@ impl HttpResponse {
         self.read_rest(MAX_DOCUMENT_BYTES)
     }
 
-    /// Reads the whole body of at most `limit_bytes`. Errors: as [`HttpResponse::read_into`],
-    /// `EntityTooLarge`.
+    /// Reads a whole body of at most `limit_bytes`. Errors: as [`HttpResponse::read_into`], `EntityTooLarge`.
     pub fn read_rest(&mut self, limit_bytes: usize) -> Result<Vec<u8>> {
         let too_large = || {
             let detail = format!("the answer has more than {limit_bytes} bytes");
@@ -263,20 +262,20 @@ pub(super) fn body_error(error: io::Error) -> Error {
 /// The longest line between two chunks, extensions and trailers included.
 const MAX_LINE_BYTES: usize = 8 * 1024;
 
-/// How the end of a body is known, and how far off it is.
+/// How a body ends, and how much of it is left.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// There is none, or it has ended.
+    /// There is no body, or it has ended.
     Empty,
     /// This many bytes are left.
     Length(u64),
     /// In chunks (RFC 9112 section 7.1).
     Chunked(ChunkPosition),
-    /// It ends when the connection does.
+    /// The body ends when the connection does.
     UntilClose,
 }
 
-/// Where in a chunked body the next byte lies.
+/// The position of the next byte in a chunked body.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ChunkPosition {
     /// Before the line with a chunk's size.
@@ -285,12 +284,12 @@ pub enum ChunkPosition {
     Data(u64),
     /// Before the line break that ends a chunk.
     DataEnd,
-    /// Among the trailers.
+    /// In the trailers.
     Trailer,
 }
 
 impl BodyFraming {
-    /// What the head says (RFC 9112 section 6.3). Errors: `BadResponse` where it contradicts itself.
+    /// The framing by RFC 9112 section 6.3. Errors: `BadResponse` if the head contradicts itself.
     pub fn of(head: &ResponseHead, connection: &BufferedConnection, method: &str) -> Result<Self> {
         // These have no body, whatever length they state.
         if method == "HEAD" || matches!(head.status, 204 | 304) {
@@ -299,8 +298,8 @@ impl BodyFraming {
         let named = |wanted: &'static str| {
             head.headers(connection).filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
         };
-        // A transfer coding overrides a length. Reading it the other way round than a proxy on the way would let a
-        // server slip in a second answer; two lengths that differ are refused below for the same reason.
+        // A transfer coding overrides a length. Deciding otherwise than a proxy on the path would let a server smuggle
+        // in a second response; two different lengths are refused below for the same reason.
         if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {
                 true => Ok(BodyFraming::Chunked(ChunkPosition::Size)),
@@ -323,7 +322,7 @@ impl BodyFraming {
         })
     }
 
-    /// Bytes to come, where that is known.
+    /// The remaining bytes, if known.
     pub fn known_left(&self) -> Option<u64> {
         match self {
             BodyFraming::Empty => Some(0),
@@ -332,13 +331,13 @@ impl BodyFraming {
         }
     }
 
-    /// Whether all of the body has passed.
+    /// Whether the whole body has been read.
     pub fn has_ended(&self) -> bool {
         *self == BodyFraming::Empty
     }
 
-    /// Counts bytes of body that were read without [`BodyFraming::read`]: at most as many as
-    /// [`BodyFraming::run`] said.
+    /// Counts body bytes that were read without [`BodyFraming::read`]: at most as many as [`BodyFraming::run`]
+    /// returned.
     pub fn passed(&mut self, count: u64) {
         match self {
             BodyFraming::Length(left) => {
@@ -352,8 +351,8 @@ impl BodyFraming {
         }
     }
 
-    /// The bytes of body that are next, with nothing between them: 0 is the end of the body. Receives
-    /// only what lies between chunks.
+    /// The number of contiguous body bytes that come next: 0 is the end of the body. Receives only the bytes between
+    /// chunks.
     pub(super) fn run(&mut self, connection: &mut BufferedConnection, keep_until: usize) -> io::Result<u64> {
         let run = match self {
             BodyFraming::Empty => 0,
@@ -367,8 +366,7 @@ impl BodyFraming {
         Ok(run)
     }
 
-    /// Reads some of the body; 0 is its end. An early end of the connection is an error that holds
-    /// `IncompleteBody`.
+    /// Reads some of the body; 0 is its end. If the connection ends early, the error contains `IncompleteBody`.
     pub fn read(
         &mut self,
         connection: &mut BufferedConnection,
@@ -412,7 +410,7 @@ impl ChunkPosition {
         }
     }
 
-    /// The bytes left of the chunk, or of the next one. 0 is the end of the body.
+    /// The remaining bytes of this chunk, or the size of the next. 0 is the end of the body.
     fn run(&mut self, connection: &mut BufferedConnection, keep_until: usize) -> io::Result<u64> {
         loop {
             match self {
@@ -437,7 +435,7 @@ impl ChunkPosition {
     }
 }
 
-/// Reads up to `left` bytes; the end of the connection is an error here.
+/// Reads up to `left` bytes; the end of the connection is an error.
 fn read_some(connection: &mut BufferedConnection, left: u64, target: &mut [u8]) -> io::Result<usize> {
     let wanted = target.len().min(usize::try_from(left).unwrap_or(usize::MAX));
     match connection.read(&mut target[..wanted])? {
@@ -446,7 +444,7 @@ fn read_some(connection: &mut BufferedConnection, left: u64, target: &mut [u8]) 
     }
 }
 
-/// Takes the next line, without its break, as `parse` reads it.
+/// Consumes the next line and returns what `parse` makes of it, without its line break.
 fn line<T>(
     connection: &mut BufferedConnection,
     keep_until: usize,
@@ -478,7 +476,7 @@ fn chunk_size(line: &[u8]) -> io::Result<u64> {
     size.ok_or_else(|| broken("a chunk's size is not a number"))
 }
 
-/// The body ended `missing` bytes before its end.
+/// The error of a body that ended `missing` bytes too early.
 pub fn short_body(missing: u64) -> Error {
     let detail = format!("the connection ended with {missing} bytes of the body to come");
     Error::new(ErrorKind::IncompleteBody, detail)

@@ -1,4 +1,4 @@
-//! How long to wait before a request is sent again.
+//! How long to wait before sending a request again.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant, SystemTime};
@@ -9,36 +9,36 @@ use fordway_wire::range::digits;
 
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
-/// So much must have come for failures to be counted anew: a server that cuts every answer after a few bytes would hold us
-/// for hours.
+/// The bytes that must arrive before the failure count is reset: otherwise a server that cuts every response after a
+/// few bytes would hold us for hours.
 const PROGRESS_BYTES: u64 = 4 * 1024;
-/// A caller without a deadline still waits no longer than this because a server says so.
+/// The longest wait that a server's `Retry-After` can impose on a caller without a deadline.
 const WISH_MAX: Duration = Duration::from_secs(120);
 
-/// Tries of one operation: how often yet, why the first of them failed, and when there is no time for more.
+/// The tries of one operation: their number so far, the first failure, and the deadline.
 #[derive(Debug)]
 pub struct RetryBudget {
     max_retries: u32,
-    /// When it has to be done with.
+    /// The deadline.
     pub until: Option<Instant>,
     failures: u32,
     first: Option<String>,
-    /// Bytes that came since failures were counted anew.
+    /// Bytes that arrived since the failure count was last reset.
     brought_bytes: u64,
 }
 
 impl RetryBudget {
-    /// `max_retries` (0 is none), all of them before `until`.
+    /// `max_retries` (0 for none), all of them before `until`.
     pub fn new(max_retries: u32, until: Option<Instant>) -> Self {
         RetryBudget { max_retries, until, failures: 0, first: None, brought_bytes: 0 }
     }
 
-    /// Begins to count anew, because something was achieved.
+    /// Resets the failure count after progress.
     pub fn achieved(&mut self) {
         (self.failures, self.first, self.brought_bytes) = (0, None, 0);
     }
 
-    /// Notes that further `bytes` came, though not all; begins to count anew where that is worth it.
+    /// Notes that `bytes` more have arrived, though not all; resets the failure count if they are enough.
     pub fn brought(&mut self, bytes: u64) {
         self.brought_bytes = self.brought_bytes.saturating_add(bytes);
         if self.brought_bytes >= PROGRESS_BYTES {
@@ -46,7 +46,7 @@ impl RetryBudget {
         }
     }
 
-    /// Errors: `Timeout` when the time is up.
+    /// Errors: `Timeout` after the deadline.
     pub fn check_time(&self) -> Result<()> {
         match self.until {
             Some(until) if until <= Instant::now() => {
@@ -56,8 +56,8 @@ impl RetryBudget {
         }
     }
 
-    /// How long to wait after a failure. Errors: that failure, with how the first one was and how many there
-    /// were, where it does not pass, was the last one or the time is up.
+    /// How long to wait after a failure. Errors: the failure, with the first one and the count, if it is permanent, the
+    /// retries are used up, or the wait would exceed the deadline.
     pub fn after(&mut self, error: Error, may_pass: bool, retry_after: Option<Duration>) -> Result<Duration> {
         self.failures += 1;
         let wait = backoff(self.failures).max(retry_after.unwrap_or_default());
@@ -79,7 +79,7 @@ impl RetryBudget {
         Ok(wait)
     }
 
-    /// The failure that ends it all.
+    /// The failure that ends the operation.
     pub fn last(&mut self, error: Error) -> Error {
         let tries = self.failures.max(1);
         let first = std::mem::take(&mut self.first).filter(|first| first != error.detail());
@@ -96,16 +96,16 @@ impl RetryBudget {
     }
 }
 
-/// A random wait before try number `tries + 1`, from half to the whole of a limit that doubles with
-/// each try: clients that failed together do not come back together.
+/// A random wait before try number `tries + 1`, between half and all of a limit that doubles with each try, so that
+/// clients that failed together do not retry together.
 pub fn backoff(tries: u32) -> Duration {
     let doubled = FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST);
-    // Every `RandomState` hashes differently: as random as jitter needs to be.
+    // Every `RandomState` hashes differently, which is random enough for jitter.
     let random = RandomState::new().hash_one(tries) as f64 / u64::MAX as f64;
     doubled.mul_f64(0.5 + 0.5 * random)
 }
 
-/// The wait that a `Retry-After` header asks for: seconds, or a date.
+/// The wait that a `Retry-After` header requests: seconds, or a date.
 pub fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let until_date = || date::parse_http(text).map(|date| date.duration_since(now).unwrap_or_default());
     digits(text.trim()).map(Duration::from_secs).or_else(until_date)

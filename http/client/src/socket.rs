@@ -1,5 +1,4 @@
-//! A TCP socket whose calls never raise SIGPIPE: this library also runs in programs that do not
-//! ignore it.
+//! A TCP socket whose calls never raise SIGPIPE: this library also runs in programs that do not ignore that signal.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -11,20 +10,20 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 
 use super::{Origin, Timeouts};
 
-/// Offered to the other side from the start: what 1 Gbit/s and 60 ms hold.
+/// The receive window offered from the start: the bandwidth-delay product of 1 Gbit/s and 60 ms.
 const ROOM_BYTES: usize = 8 << 20;
 
-/// A connected socket, without Nagle's delay.
+/// A connected socket, without Nagle's algorithm.
 pub struct TcpSocket {
     stream: TcpStream,
     read_timeout: Duration,
     waits: bool,
-    /// How much must have arrived to wake waiting threads.
+    /// How many bytes must arrive before a waiting thread wakes up.
     low_water_bytes: usize,
 }
 
 impl TcpSocket {
-    /// Tries every address of the host until one answers or the time is up.
+    /// Tries every address of the host until one accepts or the time is up.
     /// Errors: `Unavailable`, `Timeout`.
     pub(super) fn connect(origin: &Origin, timeouts: &Timeouts) -> Result<Self> {
         let unreachable = |why: &str| Error::new(ErrorKind::Unavailable, format!("{why} {origin}"));
@@ -52,7 +51,7 @@ impl TcpSocket {
             stream.set_nodelay(true)?;
             let peer = stream.peer_addr()?.ip();
             fordway_sys::send_unpaced_on_loopback(&stream, peer)?;
-            // Where the kernel does not let us, the first round trips carry less, and that is all.
+            // If the kernel refuses, the first round trips carry less; nothing else changes.
             let _as_usual = fordway_sys::offer_room(&stream, peer, ROOM_BYTES);
             stream.set_read_timeout(Some(timeouts.first_byte))?;
             stream.set_write_timeout(Some(timeouts.progress))
@@ -61,7 +60,7 @@ impl TcpSocket {
         Ok(TcpSocket { stream, read_timeout: timeouts.first_byte, waits: true, low_water_bytes: 1 })
     }
 
-    /// The same socket once more.
+    /// A second handle of the same socket.
     #[cfg(feature = "http2")]
     pub(super) fn share(&self) -> io::Result<Self> {
         Ok(TcpSocket { stream: self.stream.try_clone()?, ..*self })
@@ -76,15 +75,15 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// Whether calls wait for the other side from now on, or fail with `WouldBlock`.
+    /// Whether calls block from now on, or fail with `WouldBlock`.
     pub(super) fn set_waiting(&mut self, waits: bool) {
         self.waits = waits;
     }
 
-    /// Has waiters for this socket sleep until `bytes` have arrived, at least 1, or it has ended.
+    /// Makes waiting threads sleep until `bytes` (at least 1) have arrived or the connection has ended.
     /// Costs a system call only where the value changes.
     pub(super) fn set_low_water(&mut self, bytes: usize) {
-        // Where the kernel knows no such mark we are woken up more often, and that is all.
+        // If the kernel does not support the mark, threads wake up more often; nothing else changes.
         if bytes != self.low_water_bytes && fordway_sys::set_receive_low_water(&self.stream, bytes).is_ok() {
             self.low_water_bytes = bytes;
         }
@@ -99,14 +98,14 @@ impl TcpSocket {
         Ok(recv(&self.stream, scratch, self.receive_flags() | RecvFlags::TRUNC)?.1)
     }
 
-    /// Whether the other side has neither closed the connection nor said anything on it.
+    /// Whether the other side has neither closed the connection nor sent anything.
     pub(super) fn is_quiet(&self) -> bool {
         let peeked = recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(peeked, Err(rustix::io::Errno::AGAIN))
     }
 
-    /// Receives until `buffer` is full, the other side ends, or nothing came for the time limit;
-    /// the kernel fills the buffer in one call. Returns the bytes received.
+    /// Receives until `buffer` is full, the other side ends, or nothing arrives within the timeout; the kernel fills
+    /// the buffer in one call. Returns the bytes received.
     pub(super) fn receive_all(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(recv(&self.stream, buffer, RecvFlags::WAITALL)?.1)
     }

@@ -1,4 +1,4 @@
-//! All tests of the repository: suites that build, run, and are summed up, with every skipped test named.
+//! Runs all tests of the repository: builds and runs each suite, prints the totals and every skipped test.
 
 mod skipped;
 mod tally;
@@ -15,10 +15,10 @@ use tally::{TestTally, cargo_line, pytest_line};
 
 const PYTHON_TESTS: &str = "bind/python/tests";
 
-/// Some tests with one runner.
+/// Tests with a common runner.
 struct TestSuite {
     name: &'static str,
-    /// What the machine lacks, looked at before anything is compiled; `None` where the suite can run.
+    /// What the machine lacks, checked before the build; `None` if the suite can run.
     missing: fn() -> Option<String>,
     /// Commands that must all succeed before `run`.
     build: Vec<Vec<String>>,
@@ -26,7 +26,7 @@ struct TestSuite {
     count: fn(&str) -> Option<TestTally>,
 }
 
-/// How a suite ended.
+/// The outcome of a suite.
 #[derive(Debug, PartialEq, Eq)]
 enum SuiteEnd {
     Skipped(String),
@@ -45,10 +45,10 @@ fn words(line: &str) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-/// `python` is the interpreter of the virtual environment; its `maturin` lies beside it.
+/// `python` is the interpreter of the virtual environment; its `maturin` is in the same directory.
 fn suites(python: &str) -> Vec<TestSuite> {
     let maturin = Path::new(python).with_file_name("maturin").display().to_string();
-    // What an MPI is needed for is a suite of its own, and shares with the other what both compile.
+    // Tests that need MPI are a separate suite, and share compiled crates with this one.
     let rust = "cargo test --workspace --locked --exclude fordway-mpi";
     let mpi = "cargo test --workspace --locked --test mpirun";
     let develop = "develop --locked --quiet --manifest-path bind/python/Cargo.toml";
@@ -60,7 +60,7 @@ fn suites(python: &str) -> Vec<TestSuite> {
             build: vec![
                 words("tools/build-libs3 target/test-libraries dev"),
                 words("tools/build-capi target/test-libraries dev"),
-                // Tests of the instrument start gateways, and Python's run commands.
+                // The lab's tests start gateways, and those of Python run commands.
                 words("cargo build --locked"),
                 words(&format!("{rust} --no-run")),
             ],
@@ -84,7 +84,7 @@ fn suites(python: &str) -> Vec<TestSuite> {
     ]
 }
 
-/// An MPI, and the libclang by which its header is read.
+/// Checks for an MPI, and for libclang, which parses its header.
 fn missing_for_mpi() -> Option<String> {
     let runs =
         |program: &str| Command::new(program).arg("--version").output().is_ok_and(|ran| ran.status.success());
@@ -98,7 +98,7 @@ fn missing_for_mpi() -> Option<String> {
     }
 }
 
-/// Looks where `clang-sys` looks: a directory that is named, what `llvm-config` says, and the usual places.
+/// Searches where `clang-sys` searches: the named directory, that of `llvm-config`, and the usual ones.
 fn has_libclang() -> bool {
     let named = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
     let told = Command::new("llvm-config").arg("--libdir").output().ok();
@@ -117,7 +117,7 @@ fn has_libclang() -> bool {
         .any(|dir| holds_libclang(&dir))
 }
 
-/// `libclang.so`, `libclang-14.so.1`, and not `libclang-cpp.so`.
+/// `libclang.so` or `libclang-14.so.1`, but not `libclang-cpp.so`.
 fn holds_libclang(dir: &Path) -> bool {
     let is_one = |name: &str| {
         name == "libclang.so"
@@ -130,7 +130,7 @@ fn holds_libclang(dir: &Path) -> bool {
     names.any(|name| is_one(&name.to_string_lossy()))
 }
 
-/// The suites that `selected` names, with the targets that it names; all of all suites where it is empty.
+/// The suites that `selected` names, limited to the targets that it names; all suites if it is empty.
 fn select(suites: Vec<TestSuite>, selected: &[&str]) -> Result<Vec<TestSuite>> {
     let known = |name: &str| suites.iter().any(|suite| suite.name == name);
     let unknown = selected.iter().find(|one| !known(one.split(':').next().unwrap_or_default()));
@@ -145,7 +145,7 @@ fn select(suites: Vec<TestSuite>, selected: &[&str]) -> Result<Vec<TestSuite>> {
     Ok(suites.into_iter().filter_map(|suite| narrowed(suite, selected)).collect())
 }
 
-/// The suite with the targets that are named of it; `None` if it is not named.
+/// The suite limited to its selected targets; `None` if it is not selected.
 fn narrowed(mut suite: TestSuite, selected: &[&str]) -> Option<TestSuite> {
     let names = selected.iter().map(|one| one.split_once(':').unwrap_or((one, "")));
     let targets: Vec<_> = names.filter(|(name, _)| *name == suite.name).map(|(_, target)| target).collect();
@@ -165,7 +165,8 @@ fn narrowed(mut suite: TestSuite, selected: &[&str]) -> Option<TestSuite> {
     Some(suite)
 }
 
-/// Runs the suites (`select`) to their ends, even where the first fails; prints what was skipped and why, then the sum.
+/// Runs the suites (`select`) to their ends, even after a failure; prints the skipped tests with their reasons, then
+/// the totals.
 /// Errors: a test failed, a suite was not built or ran no test, or, in CI, a test was skipped that `.ci/may-skip` does
 /// not expect.
 pub(crate) fn run(root: &Path, python: &str, selected: &[&str]) -> Result<()> {
@@ -215,7 +216,7 @@ fn command_of(command: &[String]) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs the tests, passes their output on, and adds up the lines that the suite understands.
+/// Runs the tests, passes their output on, and adds up the lines that the suite can parse.
 fn run_suite(suite: &TestSuite, record: &Path) -> Result<SuiteEnd> {
     let mut command = command_of(&suite.run)?;
     command.env(fordway_needs::RECORD_VARIABLE, record).stdout(Stdio::piped());
@@ -234,7 +235,7 @@ fn run_suite(suite: &TestSuite, record: &Path) -> Result<SuiteEnd> {
     Ok(SuiteEnd::Ran { tally, ended_well: child.wait()?.success(), told_skips })
 }
 
-/// Prints each suite's line, the skipped tests by reason, and the sum as the last line. A suite that was not built
+/// Prints each suite's line, the skipped tests by reason, and the totals as the last line. A suite that was not built
 /// counts as one failure.
 fn print_sum(reports: &[SuiteReport], skipped: &[SkippedTest]) -> TestTally {
     let mut sum = TestTally::default();

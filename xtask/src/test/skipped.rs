@@ -1,4 +1,4 @@
-//! Tests that did not run here: collected, named with their reasons, and checked against what CI may skip.
+//! Skipped tests: collected, printed with their reasons, and checked against those that CI may skip.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,14 +18,14 @@ pub(super) struct SkippedTest {
     pub(super) counted: RunnerCount,
 }
 
-/// As what the runner counts a skipped test.
+/// How the runner counts a skipped test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunnerCount {
-    /// libtest, of a test that skips itself.
+    /// libtest, for a test that skips itself.
     Passed,
     /// pytest.
     Skipped,
-    /// libtest, of a test that is ignored.
+    /// libtest, for an ignored test.
     Nothing,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct SkipRecord {
 }
 
 impl SkipRecord {
-    /// Begins anew: what an earlier run recorded is removed.
+    /// Starts an empty record, replacing that of an earlier run.
     pub(super) fn recorded_in(record: &Path) -> Result<Self> {
         if let Some(dir) = record.parent() {
             fs::create_dir_all(dir)?;
@@ -44,7 +44,7 @@ impl SkipRecord {
         Ok(SkipRecord { record: record.to_owned() })
     }
 
-    /// All that was skipped, in all suites, each test and reason once.
+    /// All skipped tests of all suites, each test and reason once.
     pub(super) fn collect(self, reports: &[SuiteReport]) -> Result<Vec<SkippedTest>> {
         let mut all: Vec<_> = reports.iter().flat_map(of_suite).collect();
         let records = fs::read_to_string(&self.record)?;
@@ -66,7 +66,7 @@ fn of_suite(report: &SuiteReport) -> Vec<SkippedTest> {
     }
 }
 
-/// A line of the record. The programs of the MPI suite have names of their own.
+/// Parses a line of the record. The programs of the MPI suite have recognizable names.
 fn libtest_skip(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.split_once('\t')?;
     let suite = if name.starts_with("mpirun::") { "mpi" } else { "rust" };
@@ -74,7 +74,7 @@ fn libtest_skip(line: &str) -> Option<SkippedTest> {
     Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: RunnerCount::Passed })
 }
 
-/// `test NAME ... ignored, REASON`. What other tests run as a process of its own is no test, and says so.
+/// `test NAME ... ignored, REASON`. An entry that other tests run as a process is not a test; its reason says so.
 pub(super) fn libtest_ignored(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     let reason = reason.strip_prefix(", ").unwrap_or("ignored without a reason");
@@ -83,7 +83,7 @@ pub(super) fn libtest_ignored(line: &str) -> Option<SkippedTest> {
     (!reason.starts_with("run by ")).then_some(test)
 }
 
-/// `SKIPPED [1] bind/python/tests/test_x.py:12: reason`, as `pytest -rs` ends with.
+/// `SKIPPED [1] bind/python/tests/test_x.py:12: reason`, from the end of the output of `pytest -rs`.
 pub(super) fn pytest_skip(line: &str) -> Option<SkippedTest> {
     let (_, told) = line.strip_prefix("SKIPPED [")?.split_once("] ")?;
     let (name, reason) = told.split_once(": ")?;
@@ -91,7 +91,7 @@ pub(super) fn pytest_skip(line: &str) -> Option<SkippedTest> {
     Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: RunnerCount::Skipped })
 }
 
-/// One line for each reason, with the tests it stopped.
+/// Prints one line for each reason, with the tests that it applies to.
 pub(super) fn print_by_reason(skipped: &[SkippedTest]) {
     let mut by_reason = BTreeMap::<_, Vec<_>>::new();
     for test in skipped {
@@ -102,7 +102,7 @@ pub(super) fn print_by_reason(skipped: &[SkippedTest]) {
     }
 }
 
-/// Errors: a test was skipped that no line of the file expects. A line is the start of a name, blanks, and the reason
+/// Errors: a test was skipped that no line of the file expects. A line has the start of a name, blanks, and the reason
 /// why CI may skip it; `#` begins a comment.
 pub(super) fn expect_only(skipped: &[SkippedTest], may_skip: &Path) -> Result<()> {
     let text =

@@ -1,4 +1,4 @@
-//! How many tests passed, failed and were skipped, read from the runners' own lines.
+//! Counts passed, failed and skipped tests from the runners' own output lines.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 
 use super::skipped::{RunnerCount, SkippedTest};
 
-/// Tests by how they ended.
+/// The number of tests by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TestTally {
     pub(super) passed: u64,
@@ -29,7 +29,7 @@ impl fmt::Display for TestTally {
 }
 
 impl TestTally {
-    /// libtest counts a test that skipped itself as passed, and one that is ignored not at all; pytest counts what it skipped.
+    /// libtest counts a test that skips itself as passed, and an ignored one not at all; pytest counts skipped tests.
     pub(super) fn without_skipped<'a>(mut self, skipped: impl Iterator<Item = &'a SkippedTest>) -> Self {
         let tests: Vec<_> = skipped.collect();
         let count = |counted| {
@@ -42,8 +42,8 @@ impl TestTally {
     }
 }
 
-/// `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, one for each test program. What is ignored is told apart by its
-/// own line.
+/// `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, one for each test program. Ignored tests are read from their
+/// own lines.
 pub(super) fn cargo_line(line: &str) -> Option<TestTally> {
     let line = line.strip_prefix("test result: ")?;
     let (_, counts) = line.split_once(". ")?;

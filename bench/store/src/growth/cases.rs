@@ -1,4 +1,4 @@
-//! What is measured: how it is prepared at a size, and what is timed.
+//! The cases: how each is prepared at a size, and what is timed.
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,29 +11,29 @@ use fordway_store::{
     VersionId, VersioningState, VersionsQuery,
 };
 
-/// What the size of a case is.
+/// What the size of a case counts.
 #[derive(Clone, Copy)]
 pub(crate) enum CaseKind {
-    /// The work itself.
+    /// The objects of the operation itself.
     Whole,
-    /// What lies beside the one key or page that is worked on.
+    /// The objects beside the one key or page of the operation.
     One,
 }
 
-/// What is timed; called again and again.
+/// The timed operation, called repeatedly.
 pub(crate) type Act = Box<dyn FnMut() -> Result<()>>;
 
 pub(crate) struct GrowthCase {
     pub(crate) name: &'static str,
     pub(crate) kind: CaseKind,
     pub(crate) sizes: &'static [usize],
-    /// How often it is called for one time.
+    /// The number of calls per measured time.
     pub(crate) calls: usize,
-    /// Makes all that there is to be at a size.
+    /// Creates the objects of a size.
     pub(crate) prepare: fn(&Path, usize) -> Result<Act>,
 }
 
-/// The time of one of `calls` calls, in nanoseconds.
+/// The mean time of `calls` calls, in nanoseconds.
 pub(crate) fn timed(calls: usize, act: &mut Act) -> Result<f64> {
     let start = Instant::now();
     for _ in 0..calls {
@@ -120,7 +120,7 @@ pub(crate) fn plain(number: usize) -> String {
     format!("k{number:08}")
 }
 
-/// No path: it has an empty part.
+/// An odd key: it has an empty part.
 pub(crate) fn odd(number: usize) -> String {
     format!("run//e{number:08}")
 }
@@ -135,7 +135,7 @@ impl BenchBucket {
     pub(crate) fn with_keys(root: &Path, count: usize, name: fn(usize) -> String) -> Result<Self> {
         let bench = BenchBucket::new(root)?;
         (0..count).try_for_each(|number| bench.put(&name(number)).map(drop))?;
-        // The bucket as programs find it that come later.
+        // Reopened, so that the bucket is in the state that later programs find.
         Ok(BenchBucket { store: PosixStore::open(root, PosixConfig::default())?, ..bench })
     }
 
@@ -164,14 +164,14 @@ impl BenchBucket {
         Ok(CompletedPart::new(number, part.commit(&ExpectedContent::default())?.etag))
     }
 
-    /// Lists in one page; answers how many there were.
+    /// Lists in one page; returns the number of keys.
     pub(crate) fn list(&self, prefix: &str) -> Result<usize> {
         let query = ListQuery { max_keys: usize::MAX, ..ListQuery::prefix(prefix) };
         Ok(self.store.list(&self.bucket, &query)?.entries.len())
     }
 }
 
-/// Each of some numbers below `size`, far from each other, in turn.
+/// Returns numbers below `size` that are far from one another.
 fn far_apart(size: usize) -> impl FnMut() -> usize {
     let mut number = 0;
     move || {
@@ -279,7 +279,7 @@ pub(crate) fn with_two_versions(root: &Path, keys: usize) -> Result<BenchBucket>
     Ok(bench)
 }
 
-/// Lists all versions in pages of 1,000; answers how many there are.
+/// Lists all versions in pages of 1,000; returns their number.
 pub(crate) fn all_versions(bench: &BenchBucket) -> Result<usize> {
     let (mut query, mut count) = (VersionsQuery::default(), 0);
     loop {
@@ -334,12 +334,12 @@ fn page_of_parts(root: &Path, size: usize) -> Result<Act> {
     }))
 }
 
-/// With the upload of its parts, which alone can be done again.
+/// Includes the upload of the parts, because a completion cannot be repeated without it.
 fn complete(root: &Path, size: usize) -> Result<Act> {
     let (bench, key) = (BenchBucket::new(root)?, Key::new("u")?);
     Ok(Box::new(move || {
         let upload = bench.store.create_upload(&bench.bucket, &key, &PutOptions::default())?;
-        // Parts but the last have at least 5 MiB; a store is not asked for that many of them here.
+        // Only the last part is completed: the others would need at least 5 MiB each.
         let parts = (1..=size).map(|number| bench.put_part(&upload, number)).collect::<Result<Vec<_>>>()?;
         let last = &parts[size - 1..];
         bench.store.complete_upload(&bench.bucket, &key, &upload, last, &CompleteOptions::default())?;
@@ -369,7 +369,7 @@ fn get_many(root: &Path, size: usize) -> Result<Act> {
     }))
 }
 
-/// With the batch of puts that makes what is deleted.
+/// Includes a batch of puts that creates the objects to delete.
 fn delete_many(root: &Path, size: usize) -> Result<Act> {
     let (mut put, keys) = (put_many(root, size)?, keys(size)?);
     let bench = BenchBucket {

@@ -1,4 +1,4 @@
-//! Times at several sizes: their exponent, in words and as a picture.
+//! Times at several sizes: their growth exponent, as text and as a plot.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use fordway_measure::{ConfidenceInterval, median, median_interval, ns_text};
 use serde::Serialize;
 
-/// How the time of a case grows.
+/// The growth of a case's time.
 #[derive(Serialize)]
 pub(crate) struct GrowthCurve {
     name: &'static str,
@@ -15,12 +15,12 @@ pub(crate) struct GrowthCurve {
     /// Medians, in nanoseconds.
     times_ns: Vec<f64>,
     exponent: ConfidenceInterval,
-    /// What the exponent may be at most.
+    /// The maximum exponent.
     bar: f64,
 }
 
 impl GrowthCurve {
-    /// Of rounds with a time in nanoseconds for each size. Errors: there are too few.
+    /// The curve of rounds with a time in nanoseconds for each size. Errors: there are too few rounds.
     pub(crate) fn new(name: &'static str, bar: f64, sizes: Vec<usize>, rounds: &[Vec<f64>]) -> Result<Self> {
         let slopes: Vec<f64> = rounds.iter().map(|times| slope(&sizes, times)).collect();
         let at = |index: usize| median(&rounds.iter().map(|times| times[index]).collect::<Vec<_>>());
@@ -34,7 +34,7 @@ impl GrowthCurve {
     }
 }
 
-/// Of the line through the logarithms (least squares).
+/// The slope of the least-squares line through the logarithms.
 fn slope(sizes: &[usize], times: &[f64]) -> f64 {
     let points: Vec<(f64, f64)> =
         sizes.iter().zip(times).map(|(size, time)| ((*size as f64).ln(), time.ln())).collect();
@@ -62,10 +62,10 @@ impl fmt::Display for GrowthCurve {
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 640.0;
 const MARGIN: f64 = 60.0;
-/// Where the names of the lines stand.
+/// The width reserved for the names of the lines.
 const LEGEND: f64 = 330.0;
 
-/// All curves as an SVG, sizes and times as logarithms.
+/// Plots all curves as an SVG with logarithmic axes.
 pub(crate) fn picture(curves: &[GrowthCurve]) -> String {
     let sizes = || curves.iter().flat_map(|curve| &curve.sizes).map(|size| (*size as f64).log10());
     let times = || curves.iter().flat_map(|curve| &curve.times_ns).map(|time| time.log10());

@@ -1,7 +1,7 @@
-//! How the cost of each operation of the store grows with what it works on, and with what merely lies beside it.
+//! Measures how the cost of each store operation grows with its own size, and with the number of unrelated objects.
 //!
-//! Each case is timed at several sizes, in interleaved rounds. The exponent of a round is the slope of the logarithm of the
-//! time over the logarithm of the size: 1 is a cost in proportion, 0 one that does not depend on the size.
+//! Each case is timed at several sizes, in interleaved rounds. The exponent of a round is the slope of the logarithm of
+//! the time over the logarithm of the size: 1 is a proportional cost, 0 one that does not depend on the size.
 
 mod cases;
 mod curve;
@@ -39,7 +39,7 @@ struct GrowthOptions {
     json: bool,
 }
 
-/// What was found, and whether it is as it should be.
+/// The results.
 #[derive(Serialize)]
 struct GrowthReport {
     curves: Vec<GrowthCurve>,
@@ -88,7 +88,7 @@ fn measure(case: &GrowthCase, place: &std::path::Path, options: &GrowthOptions) 
         std::fs::create_dir_all(&root)?;
         acts.push((case.prepare)(&root, *size)?);
     }
-    // A change within a tick of the clock cannot be told from none, so nothing is remembered of it.
+    // The store caches nothing about a directory that changed within the current clock tick.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let mut rounds = Vec::new();
     // The first round warms up.

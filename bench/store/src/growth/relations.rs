@@ -1,4 +1,4 @@
-//! Costs that are held against each other, in one run.
+//! Costs compared with each other in one run.
 
 use std::fmt;
 use std::path::Path;
@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use crate::cases::{Act, BenchBucket, all_versions, odd, plain, timed, with_two_versions};
 
-/// Keys of the listings.
+/// The number of keys in listings.
 const KEYS: usize = 100_000;
 
-/// How many times as long one takes as another.
+/// The ratio of two times.
 #[derive(Serialize)]
 pub(crate) struct TimeRelation {
     name: &'static str,
@@ -29,7 +29,7 @@ impl fmt::Display for TimeRelation {
     }
 }
 
-/// What is compared: a name, how often each is called for one time, both, and the ratio that is allowed.
+/// A comparison: its name, the number of calls per measured time, the two operations, and the maximum ratio.
 type Pair = (&'static str, usize, fn(&Path) -> Result<(Act, Act)>, f64);
 
 const PAIRS: &[Pair] = &[
@@ -60,7 +60,7 @@ fn relation(place: &Path, rounds: usize, (name, calls, prepare, most): &Pair) ->
     Ok(TimeRelation { name, ratio, most: *most, holds })
 }
 
-/// A directory of its own for each of two.
+/// A separate directory for each of the two.
 fn two(place: &Path) -> Result<[std::path::PathBuf; 2]> {
     let both = ["one", "other"].map(|name| place.join(name));
     both.iter().try_for_each(std::fs::create_dir)?;

@@ -10,7 +10,7 @@ use fordway_store::{
 
 use super::{assert_kind, bucket, delete, get, head, key, put};
 
-/// A bucket appears in the list, once, and is gone when it was removed.
+/// A bucket is listed once, and is gone after its removal.
 pub fn buckets_are_made_listed_and_removed(store: &dyn Store) {
     let names = ["zeta", "alpha", "mid.dle"].map(|name| Bucket::new(name).unwrap());
     names.iter().for_each(|name| store.create_bucket(name).unwrap());
@@ -34,7 +34,7 @@ pub fn bucket_names_are_checked(store: &dyn Store) {
     assert!(store.list_buckets().unwrap().is_empty());
     for name in ["a_b", &"x".repeat(64), &"X".repeat(255)] {
         let bucket = Bucket::new(name).unwrap();
-        // Over S3 a new bucket has a name that Amazon would take.
+        // Over S3, new buckets need a name that Amazon would accept.
         if store.lane() == "http" {
             assert_kind(store.create_bucket(&bucket), ErrorKind::InvalidBucketName);
             continue;
@@ -47,7 +47,7 @@ pub fn bucket_names_are_checked(store: &dyn Store) {
     }
 }
 
-/// Every call on a bucket that is not there says that it is the bucket that is missing.
+/// Every call on a missing bucket states that the bucket is missing.
 pub fn a_missing_bucket_is_named(store: &dyn Store) {
     let (none, k) = (Bucket::new("none").unwrap(), key("a/b"));
     assert_kind(store.head_bucket(&none), ErrorKind::NoSuchBucket);
@@ -62,7 +62,7 @@ pub fn a_missing_bucket_is_named(store: &dyn Store) {
     assert_kind(store.read(&none, &k, &GetOptions::default(), &mut buffer), ErrorKind::NoSuchBucket);
 }
 
-/// A bucket is removed only when no object is in it.
+/// A bucket can only be removed when it has no objects.
 pub fn a_bucket_with_objects_stays(store: &dyn Store) {
     let b = bucket(store);
     for name in ["deep/down/below", "odd//key"] {
@@ -77,7 +77,7 @@ pub fn a_bucket_with_objects_stays(store: &dyn Store) {
 const TAGGING: DocumentKind = DocumentKind::known("tagging");
 const CORS: DocumentKind = DocumentKind::known("cors");
 
-/// As a gateway writes it, so that it comes back as it is from every lane.
+/// In the gateway's form, so that every lane returns it unchanged.
 fn tagging(name: &str) -> String {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Tagging xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
@@ -90,7 +90,7 @@ fn text(store: &dyn Store, bucket: &Bucket, kind: &DocumentKind) -> Option<Strin
     document.map(|document| String::from_utf8(document).unwrap())
 }
 
-/// A document is set, replaced and removed, each kind by itself, and goes with the bucket.
+/// A document is set, replaced and removed, each kind separately, and is removed with its bucket.
 pub fn documents_are_kept_and_replaced(store: &dyn Store) {
     let b = bucket(store);
     assert_eq!(text(store, &b, &TAGGING), None);
@@ -110,7 +110,7 @@ pub fn documents_are_kept_and_replaced(store: &dyn Store) {
     assert_eq!(text(store, &b, &TAGGING), None, "a new bucket has none");
 }
 
-/// Errors say what is missing or too large.
+/// Errors state what is missing or too large.
 pub fn documents_have_limits(store: &dyn Store) {
     let missing = Bucket::new("missing").unwrap();
     assert_kind(store.document(&missing, &CORS), ErrorKind::NoSuchBucket);
@@ -131,7 +131,7 @@ fn put_tagged(store: &dyn Store, b: &Bucket, name: &str, tags: &Tags) {
     store.put(b, &key(name), b"x", &options).unwrap();
 }
 
-/// Tags come with a write or later, are replaced as a whole, and go with an overwrite.
+/// Tags are set by a write or later, replaced as a whole, and removed by an overwrite.
 pub fn tags_are_kept_and_replaced(store: &dyn Store) {
     let b = bucket(store);
     let first = tags(&[("a", "1"), ("b c", ""), ("ä&=+%", "ü \"<>'/?")]);
@@ -158,7 +158,7 @@ pub fn tags_are_kept_and_replaced(store: &dyn Store) {
     assert_kind(store.set_tags(&b, &key("none"), None, &first), ErrorKind::NoSuchKey);
 }
 
-/// Tags lie beside the metadata, and changing the one leaves the other.
+/// Tags are independent of the metadata: changing one leaves the other unchanged.
 pub fn tags_leave_the_metadata(store: &dyn Store) {
     let b = bucket(store);
     let metadata = fordway_store::BoxedMetadata::from(fordway_store::Metadata {
@@ -191,7 +191,7 @@ pub fn tags_survive_copies(store: &dyn Store) {
     assert!(store.tags(&b, &key("bare"), None).unwrap().is_empty());
 }
 
-/// S3's limits hold wherever tags come in, and nothing is written that breaks them.
+/// S3's limits apply wherever tags are set, and no write exceeds them.
 pub fn tags_have_limits(store: &dyn Store) {
     let b = bucket(store);
     put_tagged(store, &b, "k", &tags(&[("a", "1")]));
@@ -213,7 +213,7 @@ pub fn tags_have_limits(store: &dyn Store) {
     assert_eq!(store.tags(&b, &key("k"), None).unwrap(), tags(&[("a", "1")]));
 }
 
-/// Every version has tags of its own; a delete marker has none.
+/// Every version has its own tags; a delete marker has none.
 pub fn tags_of_versions(store: &dyn Store) {
     let b = bucket(store);
     store.set_versioning(&b, VersioningState::Enabled).unwrap();
@@ -234,7 +234,7 @@ pub fn tags_of_versions(store: &dyn Store) {
     assert_eq!(store.tags(&b, &key("k"), Some(&two)).unwrap(), tags(&[("two", "2")]));
 }
 
-/// Tags given when an upload starts become its object's.
+/// Tags given when an upload starts become those of its object.
 pub fn tags_of_an_upload(store: &dyn Store) {
     let b = bucket(store);
     let wanted = tags(&[("a", "1"), ("b", "2")]);

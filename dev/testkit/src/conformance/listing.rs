@@ -1,4 +1,4 @@
-//! Listings, and keys of every kind, also in each other's way.
+//! Listings, and keys of every kind, also ones that conflict with each other.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn names(listing: &ObjectListing) -> Vec<&str> {
     listing.entries.iter().map(|entry| entry.name()).collect()
 }
 
-/// The order is by UTF-8 bytes, whatever directories would make of it.
+/// The order is that of UTF-8 bytes, whatever the directories are.
 pub fn listing_is_in_byte_order(store: &dyn Store) {
     let b = bucket(store);
     let mut names =
@@ -52,7 +52,7 @@ pub fn listing_pages_join(store: &dyn Store) {
     }
 }
 
-/// A delimiter rolls keys up; an empty directory is nothing.
+/// A delimiter rolls keys up; an empty directory does not appear.
 pub fn listing_rolls_up(store: &dyn Store) {
     let b = bucket(store);
     for name in ["a", "b/1", "b/2", "c//d", "c/e", "f/g/h"] {
@@ -91,7 +91,7 @@ pub fn listing_with_start_after(store: &dyn Store) {
     assert_eq!(list("c"), "");
 }
 
-/// Size, tag and time in a listing are the object's.
+/// Size, ETag and time in a listing are those of the object.
 pub fn listing_says_what_head_says(store: &dyn Store) {
     let b = bucket(store);
     for (name, size) in [("a", 0), ("d/e", 10_000), ("odd//key", 3)] {
@@ -125,7 +125,7 @@ fn round_trip(store: &dyn Store, b: &Bucket, names: &[&str]) {
     }
 }
 
-/// Ordinary keys, with everything that a URL or a shell would trip over.
+/// Ordinary keys, with characters that are special in URLs and shells.
 pub fn keys_that_are_paths(store: &dyn Store) {
     let b = bucket(store);
     let names = [
@@ -158,7 +158,7 @@ pub fn keys_that_are_paths(store: &dyn Store) {
     round_trip(store, &b, &names);
 }
 
-/// Keys that no path can spell, among them those that would lead out of a directory.
+/// Keys that cannot be paths, including those that would lead out of a directory.
 pub fn keys_that_are_no_paths(store: &dyn Store) {
     let b = bucket(store);
     let names = [
@@ -195,7 +195,7 @@ pub fn long_keys(store: &dyn Store) {
     round_trip(store, &b, &names.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
-/// `a`, then `a/b`: both are objects, and each comes and goes alone.
+/// `a`, then `a/b`: both are objects, independent of each other.
 pub fn a_key_beside_its_own_prefix(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "a", b"first");
@@ -214,7 +214,7 @@ pub fn a_key_beside_its_own_prefix(store: &dyn Store) {
     assert_eq!(get(store, &b, "a/b/c").unwrap(), b"third");
 }
 
-/// `a/b`, then `a`: the other way round, with conditions.
+/// `a/b`, then `a`: the reverse order, with conditions.
 pub fn a_prefix_beside_its_own_key(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "a/b/c", b"third");

@@ -1,5 +1,5 @@
-//! The one truth about what a [`Store`] does. Every case is a function of an empty store, so a new
-//! lane is tested by one line: `conformance_suite!(open_my_store())`.
+//! The definition of what a [`Store`] does. Every case is a function of an empty store, so one line tests a new lane:
+//! `conformance_suite!(open_my_store())`.
 
 mod buckets;
 mod listing;
@@ -52,7 +52,7 @@ use fordway_store::{
     Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions, PutResult, Result, Store,
 };
 
-/// A store to test, with whatever must live as long as it does.
+/// A store to test, with everything that must live as long as it does.
 pub struct StoreFixture {
     store: Arc<dyn Store>,
     _keep: Box<dyn std::any::Any>,
@@ -73,7 +73,7 @@ impl Deref for StoreFixture {
     }
 }
 
-/// Declares one test for every case, each on a store that `$open` makes anew.
+/// Declares one test for every case, each on a new store made by `$open`.
 #[macro_export]
 macro_rules! conformance_suite {
     ($open:expr) => {
@@ -125,8 +125,8 @@ macro_rules! conformance_suite {
     }};
 }
 
-/// Runs every case on a store of its own and returns how many there are; for fixtures that are too
-/// costly to make for each test, such as a file system. Panics with the names of those that failed.
+/// Runs every case on a separate store and returns their number; for fixtures that are too costly to create for each
+/// test, such as a file system. Panics with the names of the failed cases.
 pub fn run_all(open: &dyn Fn() -> StoreFixture) -> usize {
     conformance_suite! { @list run (open) }
 }
@@ -193,7 +193,7 @@ fn assert_kind<T>(result: Result<T>, kind: ErrorKind) -> Error {
     error
 }
 
-/// Bytes that differ from one offset and one seed to the next.
+/// Bytes that differ by offset and seed.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

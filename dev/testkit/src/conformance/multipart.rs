@@ -1,4 +1,5 @@
-//! Multipart uploads, and what stays known of the parts that an object was completed of: checksums, sizes, and reading one.
+//! Multipart uploads, and what the store keeps about the parts of a completed object: checksums, sizes, and reads by
+//! number.
 
 use fordway_store::{
     BoxedMetadata, Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions,
@@ -61,7 +62,7 @@ pub fn multipart_makes_one_object(store: &dyn Store) {
     assert!(store.list_uploads(&b, &UploadsQuery::default()).unwrap().uploads.is_empty());
 }
 
-/// Parts of one size with a shorter last one, in any order, sent again, left out: what every client does.
+/// Parts of equal size with a shorter last one; in any order, repeated, or omitted: what every client does.
 pub fn multipart_of_uniform_parts(store: &dyn Store) {
     let b = bucket(store);
     let size = MIN_PART_BYTES as usize;
@@ -89,7 +90,7 @@ pub fn multipart_of_uniform_parts(store: &dyn Store) {
     }
 }
 
-/// A completion that is refused leaves the upload as it was.
+/// A refused completion leaves the upload unchanged.
 pub fn multipart_outlives_a_failed_completion(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "k", b"old");
@@ -106,8 +107,8 @@ pub fn multipart_outlives_a_failed_completion(store: &dyn Store) {
     assert!(get(store, &b, "k").unwrap() == [first, second].concat());
 }
 
-/// A client that missed the answer to a completion completes again and gets the same answer, as long
-/// as the object is the upload's.
+/// A client that missed the response to a completion can repeat it and gets the same response, as long as the object is
+/// the upload's.
 pub fn multipart_completion_is_repeatable(store: &dyn Store) {
     let b = bucket(store);
     let options = PutOptions { checksum: Some(ChecksumAlgorithm::Sha256), ..Default::default() };
@@ -189,7 +190,7 @@ pub fn multipart_parts_are_listed(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
 }
 
-/// The last part of a number counts.
+/// A repeated part replaces the earlier one of its number.
 pub fn multipart_part_is_replaced(store: &dyn Store) {
     let b = bucket(store);
     let upload = store.create_upload(&b, &key("k"), &PutOptions::default()).unwrap();
@@ -200,7 +201,7 @@ pub fn multipart_part_is_replaced(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"new");
 }
 
-/// An aborted upload is gone with its parts.
+/// Aborting an upload removes it and its parts.
 pub fn multipart_abort(store: &dyn Store) {
     let b = bucket(store);
     let upload = store.create_upload(&b, &key("k"), &PutOptions::default()).unwrap();
@@ -231,7 +232,7 @@ pub fn multipart_copies_parts(store: &dyn Store) {
     assert!(get(store, &b, "k").unwrap() == [&body[..], &body[10..30]].concat());
 }
 
-/// With MD5 tags, a multipart object's tag is what S3 would make of the same parts.
+/// With MD5 ETags, a multipart object has the ETag that S3 would compute from the same parts.
 pub fn multipart_etag_is_that_of_s3(store: &dyn Store) {
     let b = bucket(store);
     let options = PutOptions { etag_policy: Some(ETagPolicy::Md5), ..Default::default() };
@@ -239,7 +240,7 @@ pub fn multipart_etag_is_that_of_s3(store: &dyn Store) {
     let first = put_part(store, &b, "k", &upload, 1, &vec![0; MIN_PART_BYTES as usize]);
     let second = put_part(store, &b, "k", &upload, 2, b"");
     let made = complete(store, &b, "k", &upload, &[first.clone(), second]).unwrap();
-    // md5 of 5 MiB of zeros; and of that digest followed by the md5 of nothing.
+    // The MD5 of 5 MiB of zeros; and that of this digest followed by the MD5 of nothing.
     assert_eq!(first.etag.as_str(), "5f363e0e58a95f06cbe9bbc662c5dfb6");
     assert_eq!(made.etag.as_str(), "1faefa44d632065e8bd4fd2a462ed292-2");
 }
@@ -284,14 +285,14 @@ fn with_checksum(algorithm: ChecksumAlgorithm, checksum_type: Option<ChecksumTyp
     PutOptions { checksum: Some(algorithm), checksum_type, ..Default::default() }
 }
 
-/// What S3 makes of the checksums of parts: theirs joined and summed again, and their number.
+/// S3's checksum of checksums: those of the parts, joined and summed again, and their number.
 fn composite(algorithm: ChecksumAlgorithm, bodies: &[Vec<u8>]) -> Checksum {
     let joined: Vec<u8> = bodies.iter().flat_map(|body| Checksum::of(algorithm, body).value).collect();
     Checksum { parts: Some(bodies.len() as u16), ..Checksum::of(algorithm, &joined) }
 }
 
-/// The parts of an upload with a checksum have one each, and its object one made of them, of each
-/// algorithm and type that S3 has.
+/// In an upload with a checksum, each part has one, and the object has one derived from them, for every algorithm and
+/// type of S3.
 pub fn multipart_checksums_are_kept(store: &dyn Store) {
     let b = bucket(store);
     for algorithm in ChecksumAlgorithm::ALL {
@@ -301,7 +302,7 @@ pub fn multipart_checksums_are_kept(store: &dyn Store) {
                 assert_kind(refused, ErrorKind::InvalidArgument);
                 continue;
             }
-            // Half of them without saying what follows from the algorithm.
+            // In half of the cases the type is left to the algorithm's default.
             let stated = Some(kind).filter(|kind| *kind != ChecksumType::default_of(algorithm));
             let upload = TwoPartUpload::start(store, &b, &with_checksum(algorithm, stated));
             let listed = store.list_parts(&b, &key("d/k"), &upload.id, &PartsQuery::default()).unwrap();
@@ -321,7 +322,7 @@ pub fn multipart_checksums_are_kept(store: &dyn Store) {
     assert_kind(store.create_upload(&b, &key("d/k"), &without), ErrorKind::InvalidArgument);
 }
 
-/// A completion that states what does not hold is refused, and the upload goes on.
+/// A completion with a wrong checksum or size is refused, and the upload can continue.
 pub fn multipart_checksums_are_checked(store: &dyn Store) {
     let b = bucket(store);
     let algorithm = ChecksumAlgorithm::Crc32c;
@@ -344,7 +345,7 @@ pub fn multipart_checksums_are_checked(store: &dyn Store) {
     assert!(get(store, &b, "d/k").unwrap() == whole);
 }
 
-/// Clients may state a checksum made of parts with or without the number of these.
+/// Clients may state a composite checksum with or without the number of parts.
 pub fn multipart_checksum_without_the_number_of_parts(store: &dyn Store) {
     let b = bucket(store);
     let algorithm = ChecksumAlgorithm::Sha256;
@@ -360,7 +361,7 @@ pub fn multipart_checksum_without_the_number_of_parts(store: &dyn Store) {
     }
 }
 
-/// A part is checked against its own checksum when it arrives, and has the upload's or none.
+/// A part is checked against its own checksum when it arrives, and has the upload's algorithm or none.
 pub fn multipart_parts_are_checked(store: &dyn Store) {
     let b = bucket(store);
     let upload = store.create_upload(&b, &key("k"), &with_checksum(ChecksumAlgorithm::Sha1, None)).unwrap();
@@ -381,7 +382,7 @@ pub fn multipart_parts_are_checked(store: &dyn Store) {
     assert_eq!(made.checksum, Some(Checksum::of(ChecksumAlgorithm::Sha1, b"content")));
 }
 
-/// A part of an object that was completed of several is read by its number, from 1 on.
+/// A part of an object completed from several can be read by its number, from 1 on.
 pub fn parts_are_read_by_number(store: &dyn Store) {
     let b = bucket(store);
     let upload = TwoPartUpload::start(store, &b, &PutOptions::default());

@@ -10,7 +10,7 @@ use fordway_store::{
 
 use super::{all_keys, assert_kind, bucket, bytes, delete, get, head, key, put};
 
-/// The four calls of everyday life, and what each says when there is nothing.
+/// The four basic calls, and their errors when there is no object.
 pub fn put_get_head_delete(store: &dyn Store) {
     let b = bucket(store);
     let before = SystemTime::now() - Duration::from_secs(3);
@@ -32,7 +32,7 @@ pub fn put_get_head_delete(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
 }
 
-/// A second put leaves nothing of the first.
+/// A second put replaces everything of the first.
 pub fn overwriting_replaces_everything(store: &dyn Store) {
     let b = bucket(store);
     let user = [("a".to_owned(), "1".to_owned())].into();
@@ -50,7 +50,7 @@ pub fn overwriting_replaces_everything(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), ["k"]);
 }
 
-/// An object of no bytes is an object.
+/// An object of zero bytes is an object.
 pub fn empty_objects(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "empty", b"");
@@ -61,7 +61,7 @@ pub fn empty_objects(store: &dyn Store) {
     assert_kind(store.get(&b, &key("empty"), &options), ErrorKind::InvalidRange);
 }
 
-/// Many writes make one object, of exactly those bytes, and it streams out again.
+/// Many writes make one object, of exactly those bytes, and it can be streamed back.
 pub fn large_objects_stream(store: &dyn Store) {
     let b = bucket(store);
     let body = bytes(20_000_003, 7);
@@ -83,7 +83,7 @@ pub fn large_objects_stream(store: &dyn Store) {
     assert!(seen == body);
 }
 
-/// What is not committed was never there.
+/// A writer that is not committed leaves nothing.
 pub fn an_abandoned_writer_leaves_nothing(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "old", b"old");
@@ -145,7 +145,7 @@ pub fn ranges(store: &dyn Store) {
     }
 }
 
-/// A range with no byte of the object in it is an error, not an empty answer.
+/// A range outside the object is an error, not an empty response.
 pub fn ranges_outside_are_refused(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "k", b"0123456789");
@@ -154,7 +154,7 @@ pub fn ranges_outside_are_refused(store: &dyn Store) {
     }
 }
 
-/// Removing what is not there succeeds, and harms nothing beside it.
+/// Deleting an absent object succeeds, and harms no other.
 pub fn deleting_nothing_succeeds(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "a/b", b"x");
@@ -164,7 +164,7 @@ pub fn deleting_nothing_succeeds(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), ["a/b"]);
 }
 
-/// One call removes many; each has its own result.
+/// One call deletes many; each has its own result.
 pub fn many_are_deleted(store: &dyn Store) {
     let b = bucket(store);
     let keys: Vec<Key> = (0..1100).map(|i| key(&format!("d{}/k{i}", i % 7))).collect();
@@ -178,7 +178,7 @@ pub fn many_are_deleted(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), ["stays"]);
 }
 
-/// A batch has one answer per key, in order, whatever the size and whatever failed in it.
+/// A batch has one result per key, in order, whatever its size and its failures.
 pub fn batches_answer_in_order(store: &dyn Store) {
     let b = bucket(store);
     for count in [0, 3, 300] {
@@ -206,7 +206,7 @@ pub fn batches_answer_in_order(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
 }
 
-/// Many ranges in one call: any order, overlapping, none; one that lies outside fails all.
+/// Many ranges in one call: any order, overlapping, none; one outside the object fails the call.
 pub fn many_ranges_at_once(store: &dyn Store) {
     let b = bucket(store);
     let body = bytes(100_000, 9);
@@ -233,7 +233,7 @@ pub fn many_ranges_at_once(store: &dyn Store) {
         &body[..],
     ];
     assert!(read(&ranges).unwrap() == expected);
-    // With an end each, nothing need be known of the object before.
+    // Ranges with an end need no knowledge of the object's size.
     let with_end = [0, 1, 2, 3, 6, 7];
     assert!(read(&with_end.map(|n| ranges[n])).unwrap() == with_end.map(|n| expected[n]));
     assert!(read(&ranges[6..7]).unwrap() == expected[6..7]);
@@ -277,7 +277,7 @@ pub fn create_only(store: &dyn Store) {
     }
 }
 
-/// `If-Match` replaces only what the caller has seen.
+/// `If-Match` replaces only the version that the caller has seen.
 pub fn replace_only_if(store: &dyn Store) {
     let b = bucket(store);
     let replace = |tag: &ETag, body: &[u8]| {
@@ -293,7 +293,7 @@ pub fn replace_only_if(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"333");
 }
 
-/// A conditional delete removes only what the caller has seen.
+/// A conditional delete removes only the version that the caller has seen.
 pub fn delete_only_if(store: &dyn Store) {
     let b = bucket(store);
     let first = put(store, &b, "k", b"1").etag;
@@ -306,7 +306,7 @@ pub fn delete_only_if(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"2");
     delete_if(&second).unwrap();
     assert_kind(get(store, &b, "k"), ErrorKind::NoSuchKey);
-    // Where nothing is, there is nothing to protect.
+    // Without an object there is nothing to protect.
     delete_if(&second).unwrap();
 }
 
@@ -340,7 +340,7 @@ pub fn conditional_reads(store: &dyn Store) {
     }
 }
 
-/// Of many that create one key at once, exactly one succeeds, and it is the one that is read.
+/// Of many concurrent creators of one key exactly one succeeds, and its object is read.
 pub fn racing_creators_have_one_winner(store: &dyn Store) {
     let b = bucket(store);
     let create = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
@@ -360,7 +360,7 @@ pub fn racing_creators_have_one_winner(store: &dyn Store) {
     }
 }
 
-/// An ETag is the content's MD5, or says that it is none.
+/// An ETag is the content's MD5, or recognizably is not.
 pub fn etags_follow_the_policy(store: &dyn Store) {
     let b = bucket(store);
     let put = |policy, body: &[u8]| {
@@ -368,12 +368,12 @@ pub fn etags_follow_the_policy(store: &dyn Store) {
         store.put(&b, &key("k"), body, &options).unwrap().etag
     };
     let md5 = put(ETagPolicy::Md5, b"hello");
-    // A service of somebody else's knows no policy but MD5; ours takes the caller's word in process.
+    // A third-party service has no policy but MD5; ours follows the caller in process.
     if store.lane() != "http" {
         let fast = put(ETagPolicy::Fast, b"hello");
         assert_eq!(fast.as_md5(), None);
         assert_eq!(head(store, &b, "k").unwrap().etag, fast);
-        // Not even the same content again is the same version.
+        // Not even the same content again has the same ETag.
         assert_ne!(fast, put(ETagPolicy::Fast, b"hello"));
         assert_eq!(md5.as_str(), "5d41402abc4b2a76b9719d911017c592");
     }
@@ -381,7 +381,7 @@ pub fn etags_follow_the_policy(store: &dyn Store) {
     assert_eq!(head(store, &b, "k").unwrap().etag, last);
 }
 
-/// Content that is not what its sender says is refused, and the old object stands.
+/// Content that does not match the sender's digest is refused, and the old object stays.
 pub fn wrong_digests_publish_nothing(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "k", b"old");
@@ -401,7 +401,7 @@ pub fn wrong_digests_publish_nothing(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"new content");
 }
 
-/// A checksum that was verified once is told again.
+/// A verified checksum is returned later.
 pub fn checksums_are_kept(store: &dyn Store) {
     let b = bucket(store);
     for algorithm in ChecksumAlgorithm::ALL {
@@ -413,7 +413,7 @@ pub fn checksums_are_kept(store: &dyn Store) {
     }
 }
 
-/// A copy has the bytes, the tag and the metadata of its source, which stays as it was.
+/// A copy has the bytes, the ETag and the metadata of its source, which stays unchanged.
 pub fn copy_keeps_all(store: &dyn Store) {
     let b = bucket(store);
     let other = Bucket::new("other").unwrap();
@@ -438,7 +438,7 @@ pub fn copy_keeps_all(store: &dyn Store) {
     assert_kind(missing, ErrorKind::NoSuchKey);
 }
 
-/// A copy may say its own metadata.
+/// A copy may get its own metadata.
 pub fn copy_replaces_metadata(store: &dyn Store) {
     let b = bucket(store);
     let old =
@@ -482,7 +482,7 @@ pub fn copy_onto_itself(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"x");
 }
 
-/// A copy may have a checksum that its source has not, also onto itself.
+/// A copy may get a checksum that its source does not have, also onto itself.
 pub fn copy_with_a_checksum(store: &dyn Store) {
     let (b, body) = (bucket(store), bytes(700_000, 3));
     let crc = PutOptions { checksum: Some(ChecksumAlgorithm::Crc32), ..Default::default() };

@@ -1,4 +1,4 @@
-//! Versions: what a bucket that keeps them does differently.
+//! Versions: how a bucket that keeps versions differs.
 
 use fordway_store::{
     Bucket, ChecksumAlgorithm, ChecksumType, Conditions, CopyOptions, DeleteOptions, DeleteResult, ErrorKind,
@@ -14,7 +14,7 @@ fn versioned(store: &dyn Store) -> Bucket {
     bucket
 }
 
-/// Puts `body`, and answers the name of the version that it made.
+/// Puts `body`, and returns the new version's ID.
 fn put_version(store: &dyn Store, b: &Bucket, name: &str, body: &[u8]) -> VersionId {
     put(store, b, name, body).version.expect("the bucket keeps versions")
 }
@@ -34,7 +34,7 @@ fn mark(store: &dyn Store, b: &Bucket, name: &str) -> VersionId {
     deleted.version.expect("a delete marker has a name")
 }
 
-/// Names of versions, `!` before a delete marker and `*` behind the latest.
+/// Version IDs, with `!` before a delete marker and `*` after the latest.
 fn shown(versions: &[VersionSummary]) -> Vec<String> {
     let show = |version: &VersionSummary| {
         let marker = if version.content.is_none() { "!" } else { "" };
@@ -50,7 +50,7 @@ fn all_versions(store: &dyn Store, b: &Bucket) -> Vec<String> {
     shown(&page.versions)
 }
 
-/// Versioning is switched on and off, but a bucket never forgets that it kept versions.
+/// Versioning can be switched on and off, but a bucket never becomes unversioned again.
 pub fn versioning_is_a_state_of_the_bucket(store: &dyn Store) {
     let b = bucket(store);
     assert_eq!(store.versioning(&b).unwrap(), VersioningState::Unversioned);
@@ -66,7 +66,7 @@ pub fn versioning_is_a_state_of_the_bucket(store: &dyn Store) {
     assert_kind(store.list_versions(&missing, &VersionsQuery::default()), ErrorKind::NoSuchBucket);
 }
 
-/// Where no versions are kept, there is one of each object, called `null`.
+/// Without versioning, every object has one version, with the ID `null`.
 pub fn without_versioning_there_is_one_version(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "k", b"old");
@@ -81,7 +81,7 @@ pub fn without_versioning_there_is_one_version(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
 }
 
-/// What is overwritten stays, under the name that its writer was told.
+/// An overwritten object stays, under the version ID that its writer got.
 pub fn overwriting_keeps_versions(store: &dyn Store) {
     let b = versioned(store);
     for name in ["k", "dir/k", "odd//k"] {
@@ -109,7 +109,7 @@ pub fn overwriting_keeps_versions(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), ["dir/k", "k", "odd//k"]);
 }
 
-/// What was there before the bucket kept versions becomes the version `null`.
+/// An object from before versioning becomes the version `null`.
 pub fn objects_of_before_are_the_version_null(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "k", b"before");
@@ -145,7 +145,7 @@ pub fn a_delete_hides_behind_a_marker(store: &dyn Store) {
         all_versions(store, &b),
         [format!("k@!{again}*"), format!("k@!{marker}"), format!("k@{version}")]
     );
-    // Even of what was never there.
+    // Even of a key that never existed.
     let of_nothing = mark(store, &b, "none");
     assert_eq!(all_versions(store, &b)[3], format!("none@!{of_nothing}*"));
     let newer = put_version(store, &b, "k", b"y");
@@ -153,7 +153,7 @@ pub fn a_delete_hides_behind_a_marker(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"y");
 }
 
-/// A version is removed for good, and what is then the newest becomes the latest.
+/// A version is removed permanently, and the newest remaining one becomes the latest.
 pub fn deleting_a_version_promotes_the_next(store: &dyn Store) {
     let b = versioned(store);
     let one = put_version(store, &b, "d/k", b"one");
@@ -171,7 +171,7 @@ pub fn deleting_a_version_promotes_the_next(store: &dyn Store) {
     assert_kind(get_version(store, &b, "d/k", &three), ErrorKind::NoSuchVersion);
     delete_version(store, &b, "d/k", &one);
     assert_eq!(all_versions(store, &b), [format!("d/k@{two}*")]);
-    // Removing what is gone succeeds, and changes nothing.
+    // Removing a removed version succeeds, and changes nothing.
     delete_version(store, &b, "d/k", &one);
     assert_eq!(get(store, &b, "d/k").unwrap(), b"two");
     delete_version(store, &b, "d/k", &two);
@@ -186,7 +186,7 @@ pub fn suspended_versioning_replaces_null(store: &dyn Store) {
     let kept = put_version(store, &b, "k", b"kept");
     store.set_versioning(&b, VersioningState::Suspended).unwrap();
     let made = put(store, &b, "k", b"null 1");
-    // Over HTTP this name is left out, as AWS leaves it out.
+    // HTTP omits this ID, as AWS does.
     assert!(made.version.is_none_or(|version| version.is_null()));
     put(store, &b, "k", b"null 2");
     assert_eq!(all_versions(store, &b), ["k@null*".to_owned(), format!("k@{kept}")]);
@@ -199,13 +199,13 @@ pub fn suspended_versioning_replaces_null(store: &dyn Store) {
     store.set_versioning(&b, VersioningState::Enabled).unwrap();
     let newer = put_version(store, &b, "k", b"newer");
     assert_eq!(all_versions(store, &b), [format!("k@{newer}*"), "k@!null".to_owned(), format!("k@{kept}")]);
-    // The version null is replaced where it lies in the middle, too.
+    // The version `null` is also replaced if it is not the latest.
     store.set_versioning(&b, VersioningState::Suspended).unwrap();
     put(store, &b, "k", b"null 3");
     assert_eq!(all_versions(store, &b), ["k@null*".to_owned(), format!("k@{newer}"), format!("k@{kept}")]);
 }
 
-/// A listing says which checksum each version has, the latest one included.
+/// A listing states the checksum algorithm of each version, including the latest.
 pub fn versions_list_their_checksums(store: &dyn Store) {
     let b = versioned(store);
     for algorithm in [ChecksumAlgorithm::Crc32, ChecksumAlgorithm::Sha256] {
@@ -224,7 +224,7 @@ pub fn versions_list_their_checksums(store: &dyn Store) {
     );
 }
 
-/// Page after page, as long as there are more.
+/// All pages, joined.
 fn pages(store: &dyn Store, b: &Bucket, query: &VersionsQuery) -> (Vec<String>, Vec<String>) {
     let (mut query, mut joined) = (query.clone(), VersionListing::default());
     loop {
@@ -240,7 +240,7 @@ fn pages(store: &dyn Store, b: &Bucket, query: &VersionsQuery) -> (Vec<String>, 
     (shown(&joined.versions), joined.prefixes)
 }
 
-/// Pages of every length join to the whole, also where one ends between two versions of a key.
+/// Pages of every length join to the whole, also if one ends between two versions of a key.
 pub fn pages_of_versions_join(store: &dyn Store) {
     let b = versioned(store);
     for (name, count) in [("a", 3), ("dir/x", 2), ("dir/y", 1), ("dir//odd", 2), ("z", 1)] {
@@ -284,7 +284,7 @@ pub fn versions_are_selected_and_rolled_up(store: &dyn Store) {
     assert_eq!(pages(store, &b, &query).0[0], format!("a/1@{}", names[0]));
 }
 
-/// A version that is not there is told apart from a key that is not.
+/// A missing version is `NoSuchVersion`, also for a missing key.
 pub fn unknown_versions_are_named(store: &dyn Store) {
     let b = versioned(store);
     let other = put_version(store, &b, "other", b"x");
@@ -315,7 +315,7 @@ pub fn a_bucket_with_versions_stays(store: &dyn Store) {
     store.delete_bucket(&b).unwrap();
 }
 
-/// A version is copied, also over the latest one of its own key.
+/// A version can be copied, also over the latest one of its own key.
 pub fn versions_are_copied(store: &dyn Store) {
     let b = versioned(store);
     let one = put_version(store, &b, "k", b"one");
@@ -334,7 +334,7 @@ pub fn versions_are_copied(store: &dyn Store) {
     assert_kind(hidden, ErrorKind::NoSuchKey);
 }
 
-/// Conditions of writes and deletes are checked against the latest version; a marker is no object.
+/// Conditions of writes and deletes apply to the latest version; a delete marker is no object.
 pub fn conditions_see_the_latest_version(store: &dyn Store) {
     let b = versioned(store);
     let first = put(store, &b, "k", b"1");
@@ -349,7 +349,7 @@ pub fn conditions_see_the_latest_version(store: &dyn Store) {
     assert_eq!(all_versions(store, &b).len(), 4);
 }
 
-/// Each key of a batch gets a marker of its own.
+/// Each key of a batch gets its own delete marker.
 pub fn many_are_marked(store: &dyn Store) {
     let b = versioned(store);
     let names = ["a", "d/b", "odd//c"];

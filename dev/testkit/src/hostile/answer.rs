@@ -1,4 +1,4 @@
-//! What is answered, and how it is sent.
+//! The responses, and how they are sent.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -8,19 +8,19 @@ use super::{Lie, RecordedRequest, RequestedRange};
 
 const BOUNDARY: &str = "a-boundary-of-the-hostile-server";
 
-/// An answer as it will be sent, but for how.
+/// A response, before it is decided how it is sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostileResponse {
     pub(super) status: u16,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Vec<u8>,
-    /// The head of this answer announces the body, but none follows.
+    /// The head announces the body, but none follows.
     pub(super) is_head_only: bool,
-    /// It is not of the file, and sent as it should be.
+    /// It is not the file, and is sent without lies.
     pub(super) is_aside: bool,
 }
 
-/// The answer to `request` for `file`, with every lie that concerns its content.
+/// The response to `request` for `file`, with every lie that concerns its content.
 pub(super) fn answer(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> HostileResponse {
     let told = document(request, lies).or_else(|| refusal(request, lies));
     let mut answer = told.unwrap_or_else(|| content(request, file, lies));
@@ -28,14 +28,14 @@ pub(super) fn answer(request: &RecordedRequest, file: &[u8], lies: &[Lie]) -> Ho
     answer
 }
 
-/// Another document than the file, on request.
+/// A document other than the file, if requested.
 fn document(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> {
     let documents = lies.iter().filter_map(|lie| match lie {
         Lie::Document(ending, kind, body) => Some((*ending, *kind, body)),
         _ => None,
     });
     let is_asked = |(ending, kind, _): &(&str, &str, &String)| match *ending {
-        // Told by what is wanted, and not by its name.
+        // Selected by the accepted type, not by the name.
         "" => request.header("accept").is_some_and(|accept| accept.contains(kind)),
         ending => request.target.ends_with(ending),
     };
@@ -59,7 +59,7 @@ fn document(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> 
     }
 }
 
-/// An answer that has nothing of the file.
+/// A response without any of the file.
 fn refusal(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> {
     let status = |status| HostileResponse { status, ..HostileResponse::default() };
     let told = lies.iter().find_map(|lie| match lie {
@@ -135,7 +135,7 @@ fn ranges(request: &RecordedRequest, etag: &str, lies: &[Lie]) -> Option<Vec<Req
     (!is_whole && !is_changed).then_some(asked)
 }
 
-/// 206 for what there is of the ranges, 416 where there is nothing.
+/// 206 for the satisfiable ranges, 416 if there are none.
 fn partial(asked: &[RequestedRange], file: &[u8], lies: &[Lie]) -> HostileResponse {
     let size = file.len() as u64;
     let mut parts: Vec<(u64, u64)> = asked.iter().filter_map(|range| range.within(size)).collect();
@@ -170,7 +170,7 @@ fn partial(asked: &[RequestedRange], file: &[u8], lies: &[Lie]) -> HostileRespon
     if is_multipart { multipart(&parts, file, lies) } else { single(parts[0], file, lies) }
 }
 
-/// Parts that touch, overlap or are at most `gap` apart become one.
+/// Joins parts that touch, overlap or are at most `gap` apart.
 fn merged(mut parts: Vec<(u64, u64)>, gap: u64) -> Vec<(u64, u64)> {
     parts.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::new();
@@ -183,7 +183,7 @@ fn merged(mut parts: Vec<(u64, u64)>, gap: u64) -> Vec<(u64, u64)> {
     merged
 }
 
-/// What is sent of a part.
+/// The bytes sent for a part.
 fn bytes_of(file: &[u8], (start, end): (u64, u64), lies: &[Lie]) -> Vec<u8> {
     let mut bytes = file[start as usize..end as usize].to_vec();
     let off = lies.iter().find_map(|lie| if let Lie::PartBytesOff(off) = lie { Some(*off) } else { None });
@@ -239,7 +239,7 @@ fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> HostileResponse
     HostileResponse { status: 206, headers: vec![("Content-Type", kind)], body, ..HostileResponse::default() }
 }
 
-/// What `Content-Range` says of a part; `None` to say nothing.
+/// The `Content-Range` of a part; `None` for no such header.
 fn content_range((start, end): (u64, u64), size: u64, lies: &[Lie]) -> Option<String> {
     let (mut moved, mut said_size) = (0, size);
     for lie in lies {
@@ -254,7 +254,7 @@ fn content_range((start, end): (u64, u64), size: u64, lies: &[Lie]) -> Option<St
     Some(format!("bytes {first}-{last}/{said_size}"))
 }
 
-/// What becomes of the connection.
+/// What happens to the connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ConnectionFate {
     /// It serves the next request.
@@ -265,7 +265,7 @@ pub(super) enum ConnectionFate {
     Gone,
 }
 
-/// Where a body ends before its end, and how.
+/// Where a body is cut, and how.
 #[derive(Clone, Copy)]
 enum BodyCut {
     Reset(usize),
@@ -311,10 +311,10 @@ fn send_part(mut stream: &TcpStream, body: &[u8], cut: BodyCut) -> io::Result<Co
     stream.write_all(&body[..at.min(body.len())])?;
     match cut {
         BodyCut::Reset(_) => {
-            // A reset overtakes what the client has not read yet. With a moment's time it has, and the cut
-            // is where the test wants it.
+            // A reset discards what the client has not read yet. After a moment it has read everything, and the cut is
+            // where the test wants it.
             std::thread::sleep(Duration::from_millis(20));
-            // To be connected to nothing ends the connection by a reset, no matter who else holds it.
+            // Connecting to nothing resets the connection, even if the socket has other owners.
             rustix::net::connect_unspec(stream)?;
             Ok(ConnectionFate::Gone)
         }
@@ -375,7 +375,7 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// The body with its chunks, if it has any.
+/// The body, divided into chunks if the script asks for it.
 fn framed(body: &[u8], lies: &[Lie]) -> Vec<u8> {
     let size = lies.iter().find_map(|lie| if let Lie::Chunked(size) = lie { Some(*size) } else { None });
     let Some(size) = size else { return body.to_vec() };

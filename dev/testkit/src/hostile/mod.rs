@@ -1,8 +1,8 @@
-//! A server of one file, by HTTP/1.1 or HTTP/2, that does exactly what it is told to, right or wrong.
+//! A server of one file, for HTTP/1.1 or HTTP/2, that does exactly what it is told to, right or wrong.
 //!
 //! Without a [`LieScript`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
-//! pipelining. A script adds [`Lie`]s, to every answer or to some; they combine as far as that makes sense.
-//! What a client asked for is kept, so that a test can say how often it tried and how.
+//! pipelining. A script adds [`Lie`]s, to every response or to some; they combine as far as that makes sense.
+//! The server records all requests, so that a test can check how often and how a client tried.
 //!
 //! It shares no code with the client that it tests.
 
@@ -19,9 +19,8 @@ use self::answer::ConnectionFate;
 use self::streams::ServerCertificate;
 use super::proxy::{ConnectionAcceptor, lock};
 
-/// The server. It listens on a free port of a loopback address that no other server of this process has: what a
-/// client has learned of one is never taken for knowledge of another that got its port. It is gone when this is
-/// dropped.
+/// The server. It listens on a free port of a loopback address that no other server of this process uses: a client
+/// never applies what it has learned of one server to another that got its port. Dropping it stops it.
 #[derive(Debug)]
 pub struct HostileServer {
     shared: Arc<HostileState>,
@@ -36,32 +35,32 @@ struct HostileState {
     requests: Mutex<Vec<RecordedRequest>>,
 }
 
-/// What is spoken.
+/// The protocol.
 #[derive(Debug)]
 enum ServerProtocol {
     Http1,
     Http2,
-    /// Through TLS, in whose handshake nothing else can be agreed on.
+    /// Over TLS, with HTTP/2 as the only protocol in ALPN.
     SecureHttp2(ServerCertificate),
 }
 
 impl HostileServer {
-    /// Serves `file` at any path. Panics if there is no port, as everything here does when a test cannot go on.
+    /// Serves `file` at any path. Panics if there is no port, as everything here does when a test cannot continue.
     pub fn start(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
         Self::speaking(|_| ServerProtocol::Http1, file.into(), script)
     }
 
-    /// The same by HTTP/2, for clients that know it beforehand.
+    /// The same with HTTP/2 by prior knowledge.
     pub fn start_http2(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
         Self::speaking(|_| ServerProtocol::Http2, file.into(), script)
     }
 
-    /// The same through TLS. It takes nothing else.
+    /// The same over TLS, with HTTP/2 only.
     pub fn start_secure_http2(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
         Self::speaking(|own| ServerProtocol::SecureHttp2(ServerCertificate::new(own)), file.into(), script)
     }
 
-    /// Its certificate, as PEM, where it has one.
+    /// Its certificate in PEM form, if it has one.
     pub fn certificate(&self) -> Option<&str> {
         if let ServerProtocol::SecureHttp2(certificate) = &self.shared.protocol {
             Some(&certificate.pem)
@@ -97,29 +96,29 @@ impl HostileServer {
         format!("{scheme}://{}/file", self.address())
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.acceptor.address()
     }
 
-    /// Goes by another script from the next request on. Requests and connections are counted on.
+    /// Uses another script from the next request on. Numbers of requests and connections continue.
     pub fn follow(&self, script: LieScript) {
         *lock(&self.shared.script) = script;
     }
 
-    /// What was asked so far, in the order of arrival.
+    /// The requests so far, in the order of arrival.
     pub fn requests(&self) -> Vec<RecordedRequest> {
         lock(&self.shared.requests).clone()
     }
 
-    /// Connections taken so far.
+    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         self.acceptor.connections()
     }
 }
 
 impl HostileState {
-    /// Keeps a request, and says what to do to its answer.
+    /// Records a request, and returns the lies for its response.
     fn lies_for(&self, request: &RecordedRequest) -> Vec<Lie> {
         let mut requests = lock(&self.requests);
         requests.push(request.clone());
@@ -127,7 +126,7 @@ impl HostileState {
     }
 }
 
-/// Answers the requests of a connection until one side has enough.
+/// Responds to the requests of a connection until either side ends it.
 fn serve(stream: &TcpStream, connection: usize, shared: &HostileState) {
     let mut reader = BufReader::new(stream);
     while let Ok(Some(mut request)) = RecordedRequest::read(&mut reader) {
@@ -144,7 +143,7 @@ fn serve(stream: &TcpStream, connection: usize, shared: &HostileState) {
             }
             Ok(ConnectionFate::GoOn) if !is_last => {}
             Ok(ConnectionFate::GoOn | ConnectionFate::Close) => {
-                // To close over requests that nobody read would be a reset, and the answer might be lost.
+                // Closing with unread requests would send a reset, and the response might be lost.
                 let _ = stream.shutdown(Shutdown::Write);
                 drain(&mut reader);
                 break;
@@ -154,7 +153,7 @@ fn serve(stream: &TcpStream, connection: usize, shared: &HostileState) {
     }
 }
 
-/// Whether something has come that was not read yet.
+/// Whether there is unread data.
 fn has_more(reader: &BufReader<&TcpStream>) -> bool {
     let stream = reader.get_ref();
     let waits = || {
@@ -166,109 +165,110 @@ fn has_more(reader: &BufReader<&TcpStream>) -> bool {
     !reader.buffer().is_empty() || waits().is_ok_and(|len| len > 0)
 }
 
-/// Takes whatever comes without looking at it, until the client closes.
+/// Discards everything received until the client closes.
 fn drain(reader: &mut impl Read) {
     let mut ignored = [0; 4096];
     while reader.read(&mut ignored).is_ok_and(|len| len > 0) {}
 }
 
-/// A deviation from the right answer. Byte numbers count the body from 0.
+/// A deviation from the right response. Byte numbers count the body from 0.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lie {
-    // What is answered.
-    /// This status with an empty body, and perhaps `Retry-After` in seconds.
+    // The content of the response.
+    /// This status with an empty body, and optionally `Retry-After` in seconds.
     Status(u16, Option<u64>),
-    /// This status, and this as `Location`.
+    /// This status, and this `Location`.
     Redirect(u16, String),
-    /// The whole file to any request for a range.
+    /// The whole file for any range request.
     WholeForRange,
-    /// The whole file to a request for more ranges than this.
+    /// The whole file for a request of more ranges than this.
     WholeOverRanges(usize),
-    /// 400 to a request with more bytes of head than this.
+    /// 400 for a request whose head is longer than this many bytes.
     HeadBytesMax(usize),
-    /// One part from the first byte asked for to the last, to a request for many ranges.
+    /// One part, from the first requested byte to the last, for a request of many ranges.
     OneSpan,
-    /// The first range alone, to a request for many.
+    /// Only the first range, for a request of many.
     FirstRangeOnly,
-    /// Ranges that touch, overlap or are at most this many bytes apart come as one part.
+    /// Joins ranges that touch, overlap or are at most this many bytes apart into one part.
     MergedParts(u64),
-    /// Parts from last to first.
+    /// Parts in reverse order.
     ReversedParts,
-    /// The part of this number, from 0, is left out.
+    /// Omits the part of this number, from 0.
     MissingPart(usize),
-    /// The file is another one: every byte differs (by exclusive or with this number), and so does the `ETag`.
+    /// Another version of the file: every byte differs (XOR with this number), and so does the `ETag`.
     Version(u8),
-    /// `If-Range` is not looked at.
+    /// Ignores `If-Range`.
     IgnoresIfRange,
-    /// The byte of the file at this position has all bits flipped, wherever it is sent; the `ETag` is as ever.
+    /// Flips all bits of the byte at this position of the file, wherever it is sent; the `ETag` stays the same.
     FlippedAt(u64),
-    /// This body for a target that ends so, as of a type; 404 is what others get that end in `.meta4`.
+    /// This body for a target with this ending, of this type; other targets that end in `.meta4` get 404.
     Document(&'static str, &'static str, String),
 
-    // How it is written down.
-    /// `Content-Range` is moved by this many bytes; the body is right.
+    // The form of the response.
+    /// `Content-Range` is off by this many bytes; the body is right.
     ContentRangeMoved(i64),
-    /// `Content-Range` gives this as the file's size.
+    /// `Content-Range` states this as the file's size.
     ContentRangeSize(u64),
-    /// Every part has this many bytes more (or fewer) than its `Content-Range` says; `Content-Length` counts them.
+    /// Every part is this many bytes longer (or shorter) than its `Content-Range` states; `Content-Length` counts them.
     PartBytesOff(i64),
-    /// The body has this many bytes more (or fewer) at its end than its head says of the file; its framing fits.
+    /// The body is this many bytes longer (or shorter) at its end than its head states of the file; its framing fits.
     BodyOff(i64),
     /// No `Content-Range` at all.
     NoContentRange,
-    /// Lines of heads end without a carriage return, in parts too.
+    /// Lines of heads end without a carriage return, also in parts.
     BareLineFeeds,
-    /// Heads of parts are long and short by turns, from the short one on with 0, from the long one with 1.
+    /// Heads of parts alternate between long and short: with 0 the first is short, with 1 long.
     UnevenHeads(usize),
-    /// This boundary, in quotes if the flag says so.
+    /// This boundary, in quotes if the flag is set.
     Boundary(&'static str, bool),
-    /// Nothing behind the last part.
+    /// Nothing after the last part.
     NoFinalBoundary,
-    /// Text before the first boundary and behind the last.
+    /// Text before the first boundary and after the last.
     Preamble,
-    /// This header besides.
+    /// This additional header.
     Header(&'static str, String),
-    /// This status to a request that asks for a digest.
+    /// This status for a request that asks for a digest.
     RefusesDigests(u16),
-    /// Every byte of what is sent differs, under the marks of the right ones.
+    /// Every byte sent is wrong, with the right validators.
     Flipped,
     /// No `ETag`.
     NoETag,
 
-    // How it is sent.
+    // The way it is sent.
     /// The body in chunks of this many bytes.
     Chunked(usize),
     /// Neither length nor chunks: the body ends with the connection.
     UntilClose,
     /// `Content-Length` says this many bytes more (or fewer) than the body has; the connection stays open.
     ContentLengthOff(i64),
-    /// The connection is reset behind this many bytes of the body.
+    /// Resets the connection after this many bytes of the body.
     ResetAt(usize),
-    /// The connection is closed in order behind this many bytes of the body.
+    /// Closes the connection in order after this many bytes of the body.
     CloseAt(usize),
-    /// Nothing comes behind this many bytes of the body, until the client leaves.
+    /// Sends nothing after this many bytes of the body, until the client leaves.
     StallAt(usize),
-    /// Nothing is answered at all, until the client leaves.
+    /// Sends nothing at all, until the client leaves.
     Mute,
-    /// The body comes at this rate, in bytes a second.
+    /// Sends the body at this rate, in bytes per second.
     Slow(u64),
-    /// The head comes a byte at a time, with this pause before each.
+    /// Sends the head a byte at a time, with this pause before each.
     SlowHead(Duration),
-    /// The connection closes behind the answer, which announces that.
+    /// Closes the connection after the response, which announces that.
     ClosesAfter,
-    /// The connection closes behind the answer, which does not; requests that came with this one are dropped.
+    /// Closes the connection after the response, which does not announce that; requests sent together with this one are
+    /// dropped.
     DropsPipelined,
-    /// Requests that came with this one stay unanswered, and so do all that follow on the connection.
+    /// Leaves requests sent together with this one unanswered, and all later ones on the connection.
     LeavesPipelined,
 
-    // By HTTP/2 alone. There a reset is of the stream, and a connection that closes behind an answer says so by GOAWAY.
-    /// The stream is refused, as one that was not looked at.
+    // For HTTP/2 only. There a reset applies to the stream, and GOAWAY announces a close after a response.
+    /// Refuses the stream as not processed.
     RefusesStream,
-    /// This many streams are allowed at once; of a script's start, for all of a connection.
+    /// Allows this many concurrent streams; the script at the connection's start decides.
     StreamsMax(u32),
 }
 
-/// Which lies are told when.
+/// The lies, and when they are told.
 #[derive(Clone, Debug, Default)]
 pub struct LieScript(Vec<(LieTrigger, Lie)>);
 
@@ -286,22 +286,22 @@ impl LieScript {
         LieScript::default()
     }
 
-    /// Adds a lie to every answer.
+    /// Adds a lie to every response.
     pub fn always(self, lie: Lie) -> Self {
         self.with(LieTrigger::Always, lie)
     }
 
-    /// Adds a lie to the answers of these requests, counted from 0 over all connections.
+    /// Adds a lie to the responses to these requests, counted from 0 over all connections.
     pub fn on_requests(self, numbers: std::ops::Range<usize>, lie: Lie) -> Self {
         self.with(LieTrigger::Requests(numbers), lie)
     }
 
-    /// Adds a lie to all answers on these connections, counted from 0.
+    /// Adds a lie to all responses on these connections, counted from 0.
     pub fn on_connections(self, numbers: std::ops::Range<usize>, lie: Lie) -> Self {
         self.with(LieTrigger::Connections(numbers), lie)
     }
 
-    /// Adds a lie to the answers to requests of this method.
+    /// Adds a lie to the responses to requests of this method.
     pub fn on_method(self, method: &'static str, lie: Lie) -> Self {
         self.with(LieTrigger::Method(method), lie)
     }
@@ -311,7 +311,7 @@ impl LieScript {
         self
     }
 
-    /// What to do to the answer of one request.
+    /// The lies for the response to one request.
     fn lies(&self, request: usize, connection: usize, method: &str) -> Vec<Lie> {
         let is_due = |when: &LieTrigger| match when {
             LieTrigger::Always => true,
@@ -323,22 +323,22 @@ impl LieScript {
     }
 }
 
-/// A request as it came.
+/// A request as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedRequest {
-    /// The connection it came on, from 0.
+    /// The number of its connection, from 0.
     pub connection: usize,
     /// `GET`, `HEAD` or whatever was sent.
     pub method: String,
-    /// The target as it was sent.
+    /// The request target as sent.
     pub target: String,
-    /// Names in small letters, and values, in the order they came.
+    /// Names in lower case, and values, in the order of arrival.
     pub headers: Vec<(String, String)>,
-    /// Bytes of the head, with its line ends.
+    /// The length of the head, line ends included.
     pub head_bytes: usize,
 }
 
-/// One range of a `Range` header, its end included.
+/// One range of a `Range` header, end included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestedRange {
     Between(u64, u64),
@@ -370,17 +370,17 @@ impl RecordedRequest {
         }
     }
 
-    /// The value of a header, whose name is given in small letters.
+    /// The value of a header, whose name is given in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(has, _)| has == name).map(|(_, value)| value.as_str())
     }
 
-    /// How many ranges are asked for; 0 without a `Range` header that can be read.
+    /// The number of requested ranges; 0 without a valid `Range` header.
     pub fn ranges(&self) -> usize {
         self.asked().map_or(0, |asked| asked.len())
     }
 
-    /// The ranges; `None` where the whole is asked for, or the header makes no sense.
+    /// The ranges; `None` if the header is missing or invalid.
     fn asked(&self) -> Option<Vec<RequestedRange>> {
         let list = self.header("range")?.strip_prefix("bytes=")?;
         list.split(',').map(|range| RequestedRange::parse(range.trim())).collect()
@@ -398,7 +398,7 @@ impl RequestedRange {
         }
     }
 
-    /// The bytes of a file of `size` bytes that are meant, end excluded; `None` where there are none.
+    /// The range within a file of `size` bytes, end excluded; `None` if it is empty.
     fn within(self, size: u64) -> Option<(u64, u64)> {
         let (start, end) = match self {
             RequestedRange::Between(first, last) => (first, size.min(last.saturating_add(1))),

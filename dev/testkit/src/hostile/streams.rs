@@ -1,4 +1,4 @@
-//! The server's HTTP/2: frames by a library, lies by us.
+//! The server's HTTP/2: a library makes the frames, we add the lies.
 
 use std::future::pending;
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
@@ -18,19 +18,19 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use super::answer::{self, HostileResponse};
 use super::{HostileState, Lie, RecordedRequest, lock};
 
-/// Streams at once, unless told otherwise.
+/// The default number of concurrent streams.
 const STREAMS_MAX: u32 = 100;
-/// Turns after which what was handed over has been sent, if the socket takes it.
+/// After this many turns, everything handed over has been sent, if the socket has room.
 const TURNS: usize = 8;
 
-/// What a server shows in handshakes.
+/// The server's certificate.
 pub(super) struct ServerCertificate {
     pub(super) pem: String,
     acceptor: TlsAcceptor,
 }
 
 impl ServerCertificate {
-    /// A new one of this address, which vouches for itself.
+    /// A new self-signed certificate for this address.
     pub(super) fn new(address: Ipv4Addr) -> Self {
         let made = rcgen::generate_simple_self_signed(vec![address.to_string()]).expect("a certificate");
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("its key");
@@ -50,7 +50,7 @@ impl fmt::Debug for ServerCertificate {
     }
 }
 
-/// Answers the requests of a connection until one side has enough, through TLS where there is a certificate.
+/// Responds to the requests of a connection until either side ends it, over TLS if there is a certificate.
 pub(super) fn serve(
     stream: &TcpStream,
     connection: usize,
@@ -67,9 +67,9 @@ pub(super) fn serve(
             None => answer_all(socket, stream, (connection, shared)).await,
         }
     };
-    // It ends with the connection, however that ends; what is left unanswered then ends with the set.
+    // It ends with the connection, in whatever way; dropping the set ends the remaining responses.
     let _ = LocalSet::new().block_on(&runtime, answering);
-    // To close over requests that nobody read would be a reset, and the last words might be lost.
+    // Closing with unread requests would send a reset, and the last bytes might be lost.
     if stream.shutdown(Shutdown::Write).and_then(|()| stream.set_nonblocking(false)).is_ok() {
         super::drain(&mut &*stream);
     }
@@ -102,7 +102,7 @@ async fn answer_all(
     Ok(())
 }
 
-/// A request in the terms of HTTP/1.1; for the bytes of its head goes what it would have there.
+/// A request in HTTP/1.1's form; its head counts the bytes that it would have there.
 fn read(asked: &http::Request<RecvStream>, connection: usize) -> RecordedRequest {
     let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers: Vec<_> =
@@ -113,7 +113,7 @@ fn read(asked: &http::Request<RecvStream>, connection: usize) -> RecordedRequest
     RecordedRequest { connection, method: asked.method().to_string(), target, headers, head_bytes }
 }
 
-/// Sends an answer, with the lies that concern how.
+/// Sends a response, with the lies about how it is sent.
 async fn send(mut respond: SendResponse<Bytes>, answer: HostileResponse, lies: Vec<Lie>, socket: TcpStream) {
     if lies.contains(&Lie::RefusesStream) {
         return respond.send_reset(Reason::REFUSED_STREAM);
@@ -142,7 +142,7 @@ async fn send(mut respond: SendResponse<Bytes>, answer: HostileResponse, lies: V
     end(stream, lie, &socket).await;
 }
 
-/// Ends an answer before its end.
+/// Ends a response early.
 async fn end(mut stream: SendStream<Bytes>, lie: &Lie, socket: &TcpStream) {
     match lie {
         Lie::ResetAt(_) => stream.send_reset(Reason::INTERNAL_ERROR),

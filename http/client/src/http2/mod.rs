@@ -1,8 +1,8 @@
-//! HTTP/2 (RFC 9113): many requests at once on a connection; and for readers of HTTP/1.1 a transport that takes
-//! requests and returns answers as HTTP/1.1 writes them (section 8).
+//! HTTP/2 (RFC 9113): many requests at once on a connection. For callers that use HTTP/1.1 it is also a transport that
+//! takes requests and returns responses in HTTP/1.1's form (section 8).
 //!
-//! There is no runtime and no thread beneath it: a connection moves while somebody drives it, in the thread that
-//! does, and no call waits but those for one request alone.
+//! It has no runtime and no thread: a connection progresses only while a caller drives it, in the caller's thread, and
+//! only calls for a single request block.
 
 mod wire;
 
@@ -26,22 +26,21 @@ use super::connector::TlsConnector;
 use super::socket::TcpSocket;
 use super::{Origin, Timeouts};
 
-/// What the server may send before it is read, on a request and on all of a connection. As much as is asked for
-/// ahead of one file, so that it never waits for us. It is no memory: what comes is taken at once, or waits in
-/// the socket.
+/// The flow-control window, per request and per connection: as much as is read ahead of one file, so that the server
+/// never waits for us. It costs no memory: data is consumed at once, or waits in the socket.
 const WINDOW_BYTES: u32 = 64 << 20;
-/// The largest piece of a body in one frame.
+/// The maximum size of a data frame.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
-/// The most of a body that is handed over at a time.
+/// The most body bytes handed over at a time.
 const PIECE_BYTES: usize = 256 << 10;
-/// Received at most before it is looked at.
+/// The most bytes received before they are processed.
 const TURN_BYTES: usize = 256 << 10;
-/// Streams at once until the server has said how many it takes (RFC 9113 section 6.5.2: not less than this).
+/// Concurrent streams until the server states its limit (RFC 9113 section 6.5.2 recommends at least this).
 const STREAMS: usize = 100;
-/// Streams that may be given up with bytes of theirs still on the way.
+/// Streams that may be cancelled while some of their bytes are still in flight.
 const RESET_STREAMS_MAX: usize = 1024;
 
-/// A connection. In a process that was forked from the one which made it, it is of no use.
+/// A connection. After a fork, only the process that opened it can use it.
 pub(super) struct Http2Connection {
     connection: h2::client::Connection<Http2Socket, Bytes>,
     send: SendRequest<Bytes>,
@@ -52,24 +51,24 @@ pub(super) struct Http2Connection {
     is_tls: bool,
     timeout: Duration,
     exchange: SoleExchange,
-    /// The same socket, to wait for it and to ask the kernel about it.
+    /// The same socket, to wait for it and to query the kernel.
     pub(super) socket: TcpSocket,
 }
 
-/// Where a request that is alone, and its answer, stand.
+/// The state of a single request and its response.
 #[derive(Default)]
 enum SoleExchange {
     #[default]
     Idle,
-    /// With the bytes of the body that are left.
+    /// With the number of body bytes left.
     Sending(SendStream<Bytes>, u64, ResponseFuture),
     Waiting(ResponseFuture),
-    /// The head as text, as far as it was not read yet, and the body's piece at hand.
+    /// The unread part of the head as text, or the current piece of the body.
     Receiving(Bytes, RecvStream),
 }
 
 impl Http2Connection {
-    /// Begins on a new `socket` by prior knowledge, or through TLS in whose handshake HTTP/2 is chosen.
+    /// Starts HTTP/2 on a new `socket`, by prior knowledge or through TLS with ALPN.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`; `BadResponse` for a server without HTTP/2.
     pub(super) fn connect(
         origin: &Origin,
@@ -92,7 +91,7 @@ impl Http2Connection {
             return Err(Error::new(ErrorKind::BadResponse, detail));
         }
         let gauge = Arc::new(FlowGauge::default());
-        // It only sends, and that fits into the buffer of a new socket.
+        // The handshake only sends, and its bytes fit into the buffer of a new socket.
         let (send, connection) =
             match pin!(handshake(Http2Socket::new(transport, gauge.clone()))).poll(&mut looking()) {
                 Poll::Ready(begun) => begun.map_err(unreachable)?,
@@ -111,12 +110,12 @@ impl Http2Connection {
         })
     }
 
-    /// How long calls wait from now on.
+    /// Sets how long calls block from now on.
     pub(super) fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Whether the server takes another request, as far as it has said.
+    /// Whether the server accepts another request, as far as is known.
     pub(super) fn is_open(&mut self) -> bool {
         self.exchange = SoleExchange::Idle;
         if !self.opened_by.is_current() {
@@ -126,13 +125,13 @@ impl Http2Connection {
         self.takes_more()
     }
 
-    /// Sends and receives what is possible without waiting; whether there may be more to receive at once.
+    /// Sends and receives what is possible without blocking; returns whether there may be more to receive at once.
     pub(super) fn turn(&mut self) -> bool {
         self.move_on(TURN_BYTES);
         self.end.is_none() && self.gauge.is_used_up()
     }
 
-    /// Sends what is possible without waiting.
+    /// Sends what is possible without blocking.
     pub(super) fn flush(&mut self) {
         self.move_on(0);
     }
@@ -153,18 +152,18 @@ impl Http2Connection {
         self.end.as_ref()
     }
 
-    /// Whether another request may be sent: neither has the connection ended, nor did the server say that it will.
+    /// Whether another request may be sent: the connection has not ended, and the server has not announced its end.
     pub(super) fn takes_more(&mut self) -> bool {
         let is_refused = matches!(self.send.poll_ready(&mut looking()), Poll::Ready(Err(_)));
         self.end.is_none() && !is_refused
     }
 
-    /// Requests that the server takes at once.
+    /// The number of concurrent requests that the server accepts.
     pub(super) fn streams_max(&self) -> usize {
         self.send.current_max_send_streams()
     }
 
-    /// Whether something waits for room in the socket.
+    /// Whether data waits for room in the socket.
     pub(super) fn has_unsent(&self) -> bool {
         self.gauge.is_blocked()
     }
@@ -174,8 +173,8 @@ impl Http2Connection {
         self.gauge.received_bytes()
     }
 
-    /// Begins a request without a body; `None` if the server takes no more now. It is sent by the next turn.
-    /// Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 cannot have.
+    /// Begins a request without a body; `None` if the server accepts no more now. The next turn sends it.
+    /// Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
     pub(super) fn open_stream(&mut self, head: &[u8]) -> io::Result<Option<ResponseFuture>> {
         match self.send.poll_ready(&mut looking()) {
             Poll::Pending => return Ok(None),
@@ -185,8 +184,8 @@ impl Http2Connection {
         Ok(Some(self.send.send_request(request, true).map_err(cut)?.0))
     }
 
-    /// Takes a whole head, or some of the body that it has announced; returns how many bytes.
-    /// Errors: `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 cannot have.
+    /// Accepts a whole head, or some of the body that it announced; returns the number of bytes.
+    /// Errors: `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
     pub(super) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         if !head.is_empty() {
             self.start(head, body.len() as u64)?;
@@ -204,7 +203,7 @@ impl Http2Connection {
             stream.send_data(Bytes::copy_from_slice(&body[..room]), is_last).map_err(cut)?;
             Ok(room)
         });
-        // An answer may be there although the server takes no more.
+        // A response may have arrived although the server accepts no more of the body.
         self.exchange = match &sent {
             Ok(sent) if (*sent as u64) < left => SoleExchange::Sending(stream, left - *sent as u64, response),
             _ => SoleExchange::Waiting(response),
@@ -226,7 +225,7 @@ impl Http2Connection {
         Ok(())
     }
 
-    /// Some of the answer: its head, then its body; 0 at its end. Fills `room` where `is_all_wanted`.
+    /// Receives some of the response: its head, then its body; 0 at its end. Fills `room` if `is_all_wanted`.
     fn receive(&mut self, room: &mut [u8], is_all_wanted: bool) -> io::Result<usize> {
         let exchange = std::mem::take(&mut self.exchange);
         let (mut at_hand, mut body) = match exchange {
@@ -264,8 +263,8 @@ impl Http2Connection {
         self.receive(room, true)
     }
 
-    /// Has the connection move in this thread until `work` is done. Errors: `TimedOut` where nothing arrived for
-    /// the time limit.
+    /// Drives the connection in this thread until `work` is done. Errors: `TimedOut` if nothing arrives within the
+    /// timeout.
     fn drive<T>(&mut self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         if !self.opened_by.is_current() {
             return Err(io::ErrorKind::NotConnected.into());
@@ -278,7 +277,7 @@ impl Http2Connection {
                 return done;
             }
             if self.end.is_some() {
-                // It was told, and is of no use for this.
+                // The error was reported before, and does not belong to this work.
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             if is_still {
@@ -301,7 +300,7 @@ impl Http2Connection {
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN | sending)];
         match poll(&mut polled, Timespec::try_from(left).ok().as_ref()) {
             Ok(0) if Instant::now() >= deadline => Err(io::ErrorKind::TimedOut.into()),
-            // A signal is as good as news: all is looked at again.
+            // After a signal everything is checked again, as after an event.
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -329,20 +328,20 @@ async fn handshake(
         .map_err(cut)
 }
 
-/// For who looks again when the socket is ready, and need not be woken up.
+/// A context for callers that poll again when the socket is ready, and need no wake-up.
 fn looking() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
-/// The connection, or this request's part of it, has come to an early end.
+/// The error when the connection, or this request's stream, ended early.
 fn cut(error: h2::Error) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, error)
 }
 
-/// The most headers of a request.
+/// The maximum number of headers in a request.
 const HEADERS_MAX: usize = 128;
 
-/// A head of HTTP/1.1 in the terms of HTTP/2; `None` for what is no such head.
+/// Converts an HTTP/1.1 head to an HTTP/2 request; `None` if it is not a valid head.
 fn request_of_head(head: &[u8], is_tls: bool) -> Option<Request<()>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
@@ -358,7 +357,7 @@ fn request_of_head(head: &[u8], is_tls: bool) -> Option<Request<()>> {
     request.body(()).ok()
 }
 
-/// The head of an answer as HTTP/1.1 writes it.
+/// The head of a response in HTTP/1.1's form.
 fn head_of_answer(answer: &Response<RecvStream>) -> Vec<u8> {
     let mut text = Vec::with_capacity(1024);
     let mut put = |piece: &[u8]| text.extend_from_slice(piece);

@@ -1,4 +1,4 @@
-//! What is beneath HTTP/2: a socket, or TLS over one, of which no call waits.
+//! The transport of HTTP/2: a non-blocking socket, or TLS over one.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
@@ -12,33 +12,33 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::socket::TcpSocket;
 
-/// Received by one call. Frames are shorter, and a call for each of them would cost more than to copy them.
+/// The receive size of one call. Frames are shorter, and a call for each would cost more than copying them.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Bytes on their way, in the terms of the library that makes frames of them. It wakes nobody: the thread that
-/// drives the connection looks again when the socket is ready.
+/// The socket as the HTTP/2 library's asynchronous stream. It wakes no task: the thread that drives the connection
+/// polls again when the socket is ready.
 pub(super) struct Http2Socket {
     transport: SocketTransport,
-    /// Of it, `used..filled` was received and not handed on.
+    /// `used..filled` was received and not yet passed on.
     buffer: PageBuffer,
     used: usize,
     filled: usize,
     gauge: Arc<FlowGauge>,
 }
 
-/// By what the bytes go.
+/// The kind of transport.
 pub(super) enum SocketTransport {
     Plain(TcpSocket),
     Tls(Box<StreamOwned<ClientConnection, TcpSocket>>),
 }
 
-/// What passes, and may.
+/// Counts and limits the bytes that pass.
 #[derive(Default)]
 pub(super) struct FlowGauge {
-    /// Bytes that may be handed on until somebody has looked at them.
+    /// Bytes that may pass until the next turn.
     room_bytes: AtomicUsize,
     received_bytes: AtomicU64,
-    /// Whether the socket had no room for what was sent last.
+    /// Whether the socket had no room for the last bytes sent.
     is_blocked: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl FlowGauge {
         self.room_bytes.store(room_bytes, Ordering::Relaxed);
     }
 
-    /// Whether all passed that might: more may wait.
+    /// Whether all allowed bytes passed, so that more may wait.
     pub(super) fn is_used_up(&self) -> bool {
         self.room_bytes.load(Ordering::Relaxed) == 0
     }
@@ -78,7 +78,7 @@ impl Http2Socket {
         Http2Socket { transport, buffer: PageBuffer::new(BUFFER_BYTES), used: 0, filled: 0, gauge }
     }
 
-    /// Receives into the buffer, which is empty. 0 is the end.
+    /// Receives into the empty buffer. 0 is the end.
     fn receive(&mut self) -> io::Result<usize> {
         let got = again(|| match &mut self.transport {
             SocketTransport::Plain(socket) => socket.read(&mut self.buffer),
@@ -139,7 +139,7 @@ impl AsyncWrite for Http2Socket {
 
     fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.transport {
-            // What it took is sent.
+            // A plain socket sends at once.
             SocketTransport::Plain(_) => Poll::Ready(Ok(())),
             SocketTransport::Tls(stream) => {
                 let sent = again(|| stream.flush());

@@ -1,10 +1,9 @@
-//! Proxies: which one a request goes through, as the variables that curl reads say it (and `no_proxy`, which lists hosts that
-//! are asked without one), and how one is asked (RFC 9110 sections 7.6 and 9.3.6, RFC 9112 section 3.2).
+//! Proxies: which one a request uses, by the variables that curl reads (`no_proxy` lists hosts that are reached without
+//! one), and how it is sent there (RFC 9110 sections 7.6 and 9.3.6, RFC 9112 section 3.2).
 //!
-//! A request to an `http` origin is forwarded: its line names the whole address. An `https` origin is
-//! reached through a tunnel, in which the proxy sees nothing. A SOCKS proxy makes tunnels for both. What opens the
-//! proxy's door goes to the proxy alone: into a forwarded request's `Proxy-Authorization`, or into what is said
-//! before the tunnel.
+//! A request to an `http` origin is forwarded: its request line holds the absolute URL. An `https` origin is reached
+//! through a tunnel, whose content the proxy cannot see. A SOCKS proxy makes tunnels for both. The proxy's credentials
+//! go only to the proxy: in `Proxy-Authorization` of a forwarded request, or in the messages that open a tunnel.
 
 mod tunnel;
 
@@ -20,10 +19,10 @@ use fordway_wire::uri;
 use super::socket::TcpSocket;
 use super::{Origin, Timeouts, USER_AGENT};
 
-/// The port of a proxy whose URL names none, as for curl.
+/// The port of a proxy whose URL has none, as in curl.
 const PORT: u16 = 1080;
 
-/// Which proxy is used for which origins. None unless told.
+/// Which proxy is used for which origins. None by default.
 #[derive(Clone, Debug, Default)]
 pub struct ProxySettings {
     http: Option<Named>,
@@ -31,27 +30,27 @@ pub struct ProxySettings {
     except: NoProxyList,
 }
 
-/// A proxy that a variable names, or why it cannot be used; the caller that needs it gets the error.
+/// A proxy that a variable names, or why it cannot be used; a caller that needs the proxy gets the error.
 type Named = Arc<Result<Proxy, String>>;
 
-/// A proxy, and what it is told of us.
+/// A proxy, and the credentials for it.
 #[derive(PartialEq, Eq)]
 pub(super) struct Proxy {
     kind: ProxyKind,
-    /// Where it listens.
+    /// The proxy's address.
     origin: Origin,
     /// User and password.
     login: Option<(String, String)>,
 }
 
-/// How a proxy is spoken to.
+/// The protocol of a proxy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ProxyKind {
-    /// By plain HTTP.
+    /// Plain HTTP.
     Http,
-    /// By SOCKS 5: host names are ours to look up.
+    /// SOCKS 5; we resolve host names.
     Socks,
-    /// By SOCKS 5: they are the proxy's.
+    /// SOCKS 5; the proxy resolves host names.
     SocksByName,
 }
 
@@ -70,14 +69,14 @@ impl ProxySettings {
         ProxySettings::default()
     }
 
-    /// Those that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY` for
-    /// `https` ones, else `all_proxy` or `ALL_PROXY` for both, but for the hosts in `no_proxy` or `NO_PROXY`.
-    /// `HTTP_PROXY` is not read: a web server sets it to what its client says (CVE-2016-5385).
+    /// The proxies that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY` for
+    /// `https` ones, else `all_proxy` or `ALL_PROXY` for both, except for the hosts in `no_proxy` or `NO_PROXY`.
+    /// `HTTP_PROXY` is ignored: in a CGI program the client's request sets it (CVE-2016-5385).
     pub fn discover() -> Self {
         ProxySettings::resolve(&|name| std::env::var(name).ok())
     }
 
-    /// As [`ProxySettings::discover`], with `variable` in the place of the environment.
+    /// As [`ProxySettings::discover`], with `variable` in place of the environment.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let get = |name: &&str| variable(name).filter(|value| !value.is_empty());
         let first = |names: &[&'static str]| {
@@ -93,7 +92,7 @@ impl ProxySettings {
         }
     }
 
-    /// The proxy for `origin`. Errors: `InvalidArgument` for a variable that names none.
+    /// The proxy for `origin`. Errors: `InvalidArgument` for a variable that does not name a proxy.
     pub(super) fn of(&self, origin: &Origin) -> Result<Option<&Proxy>> {
         let named = if origin.tls { &self.https } else { &self.http };
         let Some(named) = named else { return Ok(None) };
@@ -103,14 +102,14 @@ impl ProxySettings {
         named.as_ref().as_ref().map(Some).map_err(|why| Error::new(ErrorKind::InvalidArgument, why.clone()))
     }
 
-    /// The same for what only tells one way from another: a proxy that cannot be used is none.
+    /// The name of the proxy, to tell routes apart; an unusable proxy counts as none.
     pub(super) fn name_of(&self, origin: &Origin) -> Option<String> {
         self.of(origin).ok().flatten().map(Proxy::to_string)
     }
 }
 
 impl Proxy {
-    /// Reads `[SCHEME://][user[:password]@]host[:port][/]`. Errors: why not, without the password.
+    /// Parses `[SCHEME://][user[:password]@]host[:port][/]`. Errors: the reason, without the password.
     fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         let kind = Self::kind(&scheme.to_ascii_lowercase())?;
@@ -146,12 +145,12 @@ impl Proxy {
         })
     }
 
-    /// Whether requests for `http` origins are sent to it, as against through it.
+    /// Whether the proxy forwards requests for `http` origins instead of tunnelling them.
     pub(super) fn forwards(&self) -> bool {
         self.kind == ProxyKind::Http
     }
 
-    /// A connection to it, on which requests for `http` origins are sent. Errors: `Unavailable`, `Timeout`.
+    /// Opens a connection to the proxy, for requests to `http` origins. Errors: `Unavailable`, `Timeout`.
     pub(super) fn connect(&self, timeouts: &Timeouts) -> Result<TcpSocket> {
         TcpSocket::connect(&self.origin, timeouts).map_err(|error| {
             let detail = format!("no connection to the proxy {self}: {}", error.detail());
@@ -163,9 +162,9 @@ impl Proxy {
         })
     }
 
-    /// A connection to `origin` through it. Errors: `Unavailable`, `Timeout`; `AccessDenied` where it
-    /// refuses; `BadResponse`. Cost: a round trip more than a connection to the proxy, with SOCKS two, and three with
-    /// a password.
+    /// Opens a connection to `origin` through the proxy. Errors: `Unavailable`, `Timeout`; `AccessDenied` if the proxy
+    /// refuses; `BadResponse`. Cost: one round trip more than a connection to the proxy, two with SOCKS, three with
+    /// SOCKS and a password.
     pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts) -> Result<TcpSocket> {
         let named = |error: Error| Error::new(error.kind(), format!("the proxy {self}: {}", error.detail()));
         if !self.forwards() {
@@ -186,7 +185,7 @@ impl Proxy {
         }
     }
 
-    /// What a SOCKS proxy is told of `origin`. Errors: `Unavailable` for a name that we cannot look up.
+    /// The destination that a SOCKS proxy is given. Errors: `Unavailable` for a name that we cannot resolve.
     fn place(&self, origin: &Origin) -> Result<tunnel::TunnelDestination> {
         if self.kind == ProxyKind::SocksByName && origin.host.parse::<std::net::IpAddr>().is_err() {
             return Ok(tunnel::TunnelDestination::Name(origin.host.clone(), origin.port));
@@ -203,7 +202,7 @@ impl Proxy {
 
     fn connect_request(&self, origin: &Origin) -> String {
         let host = if origin.host.contains(':') { format!("[{}]", origin.host) } else { origin.host.clone() };
-        // Always with its port: this is no place where one goes without saying.
+        // Always with the port: CONNECT has no default port.
         let place = format!("{host}:{}", origin.port);
         let login = self.authorization_line();
         format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\nUser-Agent: {USER_AGENT}\r\n{login}\r\n")
@@ -215,12 +214,12 @@ impl Proxy {
         })
     }
 
-    /// How requests for `origin`, which is reached without TLS, are written for it.
+    /// How requests for `origin`, which uses no TLS, are rewritten for this proxy.
     pub(super) fn forwarding(&self, origin: &Origin) -> RequestForwarding {
         RequestForwarding::new(origin, self.authorization_line(), self.to_string())
     }
 
-    /// What a refusal to connect to `origin` means.
+    /// The error for the proxy's refusal to connect to `origin`.
     fn refusal(&self, status: u16, origin: &Origin) -> Error {
         let (kind, why) = match status {
             407 => return wants_login(&self.to_string(), self.login.is_some()),
@@ -234,7 +233,7 @@ impl Proxy {
     }
 }
 
-/// Without what it is told of us.
+/// Without the credentials.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.kind.scheme(), self.origin.to_string().trim_start_matches("http"))
@@ -247,22 +246,22 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// The list.
+/// The hosts that are reached without a proxy.
 #[derive(Clone, Debug, Default)]
 struct NoProxyList(Vec<NoProxyRule>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum NoProxyRule {
-    /// `*`, which stands alone.
+    /// `*`, which must be the whole list.
     All,
-    /// A name, and all names that end with a dot and it.
+    /// A name, and its subdomains.
     Domain(String),
-    /// Addresses that begin with the same bits.
+    /// Addresses with the same prefix.
     Network(IpAddr, u8),
 }
 
 impl NoProxyList {
-    /// Names and addresses between commas or blanks; what is neither is passed over.
+    /// Parses names and addresses separated by commas or blanks; skips anything else.
     fn parse(list: &str) -> Self {
         if list.trim() == "*" {
             return NoProxyList(vec![NoProxyRule::All]);
@@ -271,7 +270,7 @@ impl NoProxyList {
         NoProxyList(words.filter_map(NoProxyRule::parse).collect())
     }
 
-    /// Whether `host`, a name or an address without brackets, is one of them.
+    /// Whether `host`, a name or an address without brackets, is in the list.
     fn has(&self, host: &str) -> bool {
         let host = host.strip_suffix('.').unwrap_or(host);
         let address = host.parse().ok();
@@ -323,7 +322,7 @@ fn is_within(network: IpAddr, bits: u8, address: IpAddr) -> bool {
 
 /// Rewrites requests for a proxy that forwards them.
 pub(crate) struct RequestForwarding {
-    /// Scheme, host and port, which go before the path.
+    /// Scheme, host and port, inserted before the path.
     target: String,
     /// A header line, or nothing.
     login: String,
@@ -331,12 +330,12 @@ pub(crate) struct RequestForwarding {
 }
 
 impl RequestForwarding {
-    /// By the proxy of this name to `origin`, with a line that logs in, or none.
+    /// For the proxy of this name and `origin`; `login` is a header line, or empty.
     fn new(origin: &Origin, login: String, proxy: String) -> Self {
         RequestForwarding { target: origin.to_string(), login, proxy }
     }
 
-    /// Turns the request whose head begins at `start` into one in absolute form (RFC 9112 section 3.2.2).
+    /// Rewrites the request whose head begins at `start` into absolute form (RFC 9112 section 3.2.2).
     pub(crate) fn rewrite(&self, heads: &mut Vec<u8>, start: usize) {
         let position =
             |heads: &[u8], byte| heads[start..].iter().position(|b| *b == byte).map(|at| start + at + 1);
@@ -348,13 +347,13 @@ impl RequestForwarding {
         }
     }
 
-    /// What an answer of status 407 says: it comes from the proxy, whatever was asked.
+    /// The error for a response of status 407, which always comes from the proxy.
     pub(crate) fn wants_login(&self) -> Error {
         wants_login(&self.proxy, !self.login.is_empty())
     }
 }
 
-/// The proxy wants to know who asks, or does not like the answer.
+/// The proxy requires credentials, or rejects those it got.
 fn wants_login(proxy: &str, has_said: bool) -> Error {
     let why = if has_said { "another user and password than those" } else { "a user and password" };
     let detail =

@@ -1,5 +1,5 @@
-//! The conversations that open a tunnel through a proxy: of HTTP; and of SOCKS (RFC 1928), with a user and password where it
-//! wants them (RFC 1929).
+//! The messages that open a tunnel through a proxy: by HTTP CONNECT, or by SOCKS 5 (RFC 1928), with a user and password
+//! if the proxy requires them (RFC 1929).
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -9,20 +9,20 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use crate::socket::TcpSocket;
 
-/// The most bytes of a proxy's answer; its document is not read.
+/// The maximum size of the head of a proxy's response; its body is not read.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// The most headers of it.
+/// The maximum number of its headers.
 const HEADERS_MAX: usize = 64;
 
-/// Sends `request` and returns the status of the answer, all of it within `limit`. With 2xx the socket is
-/// at the other end's service. Errors: `Unavailable`, `Timeout`, `BadResponse`.
+/// Sends `request` and returns the status of the response, all within `limit`. After 2xx the socket is connected to the
+/// origin. Errors: `Unavailable`, `Timeout`, `BadResponse`.
 pub(super) fn open(socket: &mut TcpSocket, request: &str, limit: Duration) -> Result<u16> {
     let deadline = Instant::now() + limit;
     socket.write_all(request.as_bytes()).map_err(|error| cut(&error, limit))?;
     let (mut answer, mut filled) = (vec![0; 1024], 0);
     loop {
         if let Some((status, length)) = parse(&answer[..filled])? {
-            // Neither TLS nor HTTP/2 has a server that speaks first.
+            // In TLS and HTTP/2 the server never sends first.
             if (200..300).contains(&status) && filled > length {
                 return Err(bad("it sent bytes through the tunnel that nobody asked for"));
             }
@@ -51,7 +51,7 @@ pub(super) fn open(socket: &mut TcpSocket, request: &str, limit: Duration) -> Re
     }
 }
 
-/// Status and bytes of the final head at the front of `received`; `None` if it is not all there.
+/// The status and length of the final head at the start of `received`; `None` if it is incomplete.
 /// Errors: `BadResponse`.
 fn parse(mut received: &[u8]) -> Result<Option<(u16, usize)>> {
     let mut passed = 0;
@@ -87,26 +87,26 @@ pub(super) fn cut(error: &io::Error, limit: Duration) -> Error {
 }
 
 const VERSION: u8 = 5;
-/// Of the conversation about user and password.
+/// The version of the messages with user and password.
 const LOGIN_VERSION: u8 = 1;
 const NO_LOGIN: u8 = 0;
 const BY_PASSWORD: u8 = 2;
-/// How the proxy says that it takes none of the ways to log in that were named.
+/// The proxy's reply if it accepts none of the offered authentication methods.
 const NO_WAY: u8 = 0xff;
 const CONNECT: u8 = 1;
 const IPV4: u8 = 1;
 const NAME: u8 = 3;
 const IPV6: u8 = 4;
 
-/// Where a connection shall lead.
+/// The destination of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TunnelDestination {
-    /// The proxy looks the name up.
+    /// The proxy resolves the name.
     Name(String, u16),
     Address(SocketAddr),
 }
 
-/// A conversation, without its socket: what is to be said, and how much has to be heard before.
+/// The SOCKS handshake without its socket: the next message, and how many bytes must arrive before it.
 #[derive(Debug)]
 pub(super) struct TunnelHandshake {
     login: Option<(String, String)>,
@@ -121,19 +121,19 @@ enum TunnelState {
     Asked,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TunnelStep {
-    /// The answer has this many bytes, or more.
+    /// Receive a message of this many bytes, or more.
     Hear(usize),
-    /// The answer was understood; this is said next.
+    /// The message was valid; send this next.
     Say(Vec<u8>),
-    /// The way is open.
+    /// The tunnel is open.
     Open,
 }
 
 impl TunnelHandshake {
-    /// Errors: `InvalidArgument` for what does not fit into its messages.
+    /// Errors: `InvalidArgument` for a name, user or password that does not fit into a message.
     pub(super) fn new(login: Option<(String, String)>, place: TunnelDestination) -> Result<Self> {
         let fits = |text: &String| (1..=255).contains(&text.len());
         let unfit = |what| {
@@ -148,7 +148,7 @@ impl TunnelHandshake {
         Ok(TunnelHandshake { login, place, state: TunnelState::Greeted })
     }
 
-    /// What is said first.
+    /// The first message.
     pub(super) fn greeting(&self) -> Vec<u8> {
         match &self.login {
             None => vec![VERSION, 1, NO_LOGIN],
@@ -156,8 +156,8 @@ impl TunnelHandshake {
         }
     }
 
-    /// Goes on with an answer, or as much of it as was heard. Errors: `AccessDenied` where the proxy refuses,
-    /// `Unavailable` where it cannot, `BadResponse` for what is no answer.
+    /// Processes a message, or the part of it received so far. Errors: `AccessDenied` if the proxy refuses,
+    /// `Unavailable` if it cannot connect, `BadResponse` for an invalid message.
     pub(super) fn hear(&mut self, heard: &[u8]) -> Result<TunnelStep> {
         match self.state {
             TunnelState::Greeted => self.choose(heard),
@@ -215,13 +215,13 @@ impl TunnelHandshake {
     }
 }
 
-/// A text of up to 255 bytes, behind its length.
+/// Appends a text of up to 255 bytes, after its length.
 fn push_counted(said: &mut Vec<u8>, text: &str) {
     said.extend(u8::try_from(text.len()));
     said.extend(text.bytes());
 }
 
-/// The answer to the request: its length is known from its fifth byte on.
+/// Processes the reply to the request: its fifth byte determines its length.
 fn answered(heard: &[u8]) -> Result<TunnelStep> {
     let &[version, reply, _, kind, first, ..] = heard else { return Ok(TunnelStep::Hear(5)) };
     if version != VERSION {
@@ -230,7 +230,7 @@ fn answered(heard: &[u8]) -> Result<TunnelStep> {
     if reply != 0 {
         return Err(refusal(reply));
     }
-    // The address that the proxy uses itself, of no use to us, and two bytes of port.
+    // The proxy's own address, which we do not need, and two bytes of port.
     let length = match kind {
         IPV4 => 4 + 4 + 2,
         IPV6 => 4 + 16 + 2,
@@ -268,7 +268,7 @@ fn wants_login(has_said: bool) -> Error {
     )
 }
 
-/// Holds the conversation, all of it within `limit`; then what is at the other end of `socket` is the place.
+/// Runs the handshake, all within `limit`; then `socket` is connected to the destination.
 /// Errors: as of [`TunnelHandshake::hear`]; `Unavailable`, `Timeout`.
 pub(super) fn open_socks(
     socket: &mut TcpSocket,
@@ -292,7 +292,7 @@ pub(super) fn open_socks(
     }
 }
 
-/// Receives until `length` bytes were heard, and none behind them: those are the other end's.
+/// Receives until `heard` has `length` bytes, and no more: what follows belongs to the origin.
 fn hear(
     socket: &mut TcpSocket,
     heard: &mut Vec<u8>,

@@ -1,6 +1,6 @@
-//! Jobs, the streams that do them, and the replicas that streams read from. It decides,
-//! and knows neither threads nor sockets; time is an argument. It also looks after streams: a slow one is compared with
-//! another, and the slower leaves.
+//! Jobs, the streams that do them, and the replicas that streams read from. The board makes the decisions without
+//! threads and sockets; time is an argument. It also supervises streams: a slow one is compared with another, and the
+//! slower stops.
 
 #[cfg(test)]
 mod tests;
@@ -18,26 +18,26 @@ use super::stream::RateMeter;
 pub(super) type JobId = u64;
 pub(super) type StreamId = u64;
 
-/// Bytes that a stream holds ahead of what it can show that it needs.
+/// Bytes of the jobs that a stream holds: before its rate is known, and the maximum later.
 const HELD_BYTES_FIRST: u64 = 8 << 20;
 const HELD_BYTES_MAX: u64 = 32 << 20;
-/// A replica is out of the question after this many failures with nothing delivered in between.
+/// A replica is excluded after this many consecutive failures without any bytes delivered.
 const STRIKES_MAX: u32 = 3;
-/// How long to look at streams before another replica is asked.
+/// How long to tolerate a bad stream before another replica is tried.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StallPolicy {
-    /// Nothing arrives for so long.
+    /// Nothing arrives for this long.
     pub(super) stall: Duration,
-    /// It is slow for so long.
+    /// The stream is slow for this long.
     pub(super) detection: Duration,
-    /// Slower than this is slow.
+    /// A lower rate is slow.
     pub(super) floor_bytes_per_s: f64,
 }
 
-/// How a job ended; told to everybody who wants it.
+/// The result of a job, for every caller that wants it.
 pub(super) type Outcome = Result<Arc<Vec<u8>>, SharedError>;
 
-/// An error that several may be told.
+/// An error that can be reported to several callers.
 #[derive(Clone, Debug)]
 pub(super) struct SharedError {
     pub(super) kind: ErrorKind,
@@ -54,10 +54,10 @@ pub(super) struct RangeJob {
     pub(super) ranges: Ranges,
     pub(super) bytes: u64,
     holders: Vec<StreamId>,
-    /// What streams before have got.
+    /// What earlier streams have received.
     partial: Option<PartialJob>,
     pub(super) outcome: Option<Outcome>,
-    /// The callers that want it.
+    /// The number of callers that want it.
     pub(super) interest: usize,
 }
 
@@ -65,15 +65,15 @@ pub(super) struct ReplicaStream {
     replica: Option<usize>,
     held: Vec<JobId>,
     pub(super) meter: RateMeter,
-    /// When it took its replica on.
+    /// When the stream started to use its replica.
     since: Instant,
-    /// When something came last, or there was something to wait for first.
+    /// When bytes last arrived, or when the stream began to wait for the first.
     moved: Instant,
-    /// When the job in front became that.
+    /// When the first of the held jobs became the first.
     front_since: Instant,
-    /// Since when it has had nothing to do.
+    /// Whether it has nothing to do.
     is_idle: bool,
-    /// The stream that it is compared with, if that is what it is for.
+    /// The stream that it is compared with, if it is a hedge.
     hedges: Option<StreamId>,
     pub(super) is_leaving: bool,
     rests_until: Option<Instant>,
@@ -83,9 +83,9 @@ pub(super) struct ReplicaStream {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum StreamChoice {
     Replica(usize),
-    /// None yet.
+    /// No replica yet: ask again after this time.
     Wait(Duration),
-    /// None any more, or the stream is not needed.
+    /// No replica is left, or the stream is not needed.
     End,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct JobBoard {
     pub(super) is_closing: bool,
     patience: StallPolicy,
     next_id: u64,
-    /// Bytes that will be asked for beyond the jobs that there are.
+    /// Bytes that will be requested beyond the present jobs.
     pub(super) expected_bytes: u64,
 }
 
@@ -120,7 +120,7 @@ impl JobBoard {
         self.next_id
     }
 
-    /// A new job, which one caller wants.
+    /// Adds a job that one caller wants.
     pub(super) fn add(&mut self, ranges: Ranges) -> JobId {
         let id = self.id();
         let bytes = ranges.iter().map(|(_, len)| *len as u64).sum();
@@ -130,7 +130,7 @@ impl JobBoard {
         id
     }
 
-    /// One who wanted a job wants it no more; without anybody it is forgotten.
+    /// Releases one caller's interest in a job; a job without any is dropped.
     pub(super) fn release(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.interest = job.interest.saturating_sub(1);
@@ -140,7 +140,7 @@ impl JobBoard {
         }
     }
 
-    /// A new stream, or one to compare another with.
+    /// Starts a stream, or a hedge to compare with another stream.
     pub(super) fn start(&mut self, hedges: Option<StreamId>, now: Instant) -> StreamId {
         let id = self.id();
         let stream = ReplicaStream {
@@ -159,12 +159,12 @@ impl JobBoard {
         id
     }
 
-    /// Streams that are there to stay.
+    /// The number of streams that are neither hedges nor leaving.
     pub(super) fn regular_streams(&self) -> usize {
         self.streams.values().filter(|stream| !stream.is_leaving && stream.hedges.is_none()).count()
     }
 
-    /// What a stream reads from next: the best replica, of those that fewest read from.
+    /// The replica that a stream reads from next: among those with the fewest streams, the best.
     pub(super) fn choose(&mut self, id: StreamId, now: Instant) -> StreamChoice {
         let is_needed = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
         if self.is_closing || !is_needed {
@@ -196,7 +196,7 @@ impl JobBoard {
         ranked.filter(|(used, ..)| !only_unused || *used == 0).min().map(|(.., index)| index)
     }
 
-    /// A job for a stream: the first that nobody does; else one that another does too slowly.
+    /// A job for a stream: the first that no stream has; else one that another stream does too slowly.
     pub(super) fn claim(
         &mut self,
         id: StreamId,
@@ -228,7 +228,7 @@ impl JobBoard {
         Some((job, job_of.ranges.clone(), job_of.partial.take()))
     }
 
-    /// The job that begins first, at `at` or behind it.
+    /// The job with the lowest offset, at or after `at`.
     pub(super) fn claim_ahead(&mut self, id: StreamId, at: u64, now: Instant) -> Option<(JobId, Ranges)> {
         let start = |job: &JobId| self.jobs.get(job)?.ranges.iter().map(|(offset, _)| *offset).min();
         let ahead = self.queue.iter().filter_map(|job| Some((start(job)?, *job)));
@@ -243,7 +243,7 @@ impl JobBoard {
         Some((job, found.ranges.clone()))
     }
 
-    /// Whether a stream is to go on at its replica.
+    /// Whether a stream continues at its replica.
     pub(super) fn is_serving(&self, id: StreamId, site: usize) -> bool {
         let is_wanted = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
         !self.is_closing && is_wanted && self.sites.get(site).is_some_and(ReplicaSite::is_open)
@@ -254,7 +254,7 @@ impl JobBoard {
         held.iter().filter_map(|job| self.jobs.get(job)).map(|job| job.bytes).sum()
     }
 
-    /// The job that would be done last, if this stream can do it sooner than the stream that has it.
+    /// The job expected to finish last, if this stream can finish it sooner than the stream that holds it.
     fn job_to_race(&self, id: StreamId, now: Instant) -> Option<JobId> {
         let own_rate = self.rate_of(id, now);
         let mut worst: Option<(f64, JobId)> = None;
@@ -282,13 +282,13 @@ impl JobBoard {
         worst.map(|(_, job)| job)
     }
 
-    /// Bytes in a second that a stream brings, or its server brought before.
+    /// The stream's rate in bytes per second, or else its server's earlier rate.
     fn rate_of(&self, id: StreamId, now: Instant) -> Option<f64> {
         let stream = self.streams.get(&id)?;
         stream.meter.bytes_per_s().or_else(|| self.sites.get(stream.replica?)?.bytes_per_s(now))
     }
 
-    /// Whether somebody else has done a job, or nobody wants it.
+    /// Whether another stream has done a job, or no caller wants it.
     pub(super) fn is_over(&self, job: JobId) -> bool {
         self.jobs.get(&job).is_none_or(|job| job.outcome.is_some())
     }
@@ -298,17 +298,17 @@ impl JobBoard {
         !self.queue.is_empty()
     }
 
-    /// Jobs that wait for a stream.
+    /// The number of jobs that wait for a stream.
     pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// Streams that wait for jobs.
+    /// The number of streams that wait for jobs.
     pub(super) fn idle_streams(&self) -> usize {
         self.streams.values().filter(|stream| stream.is_idle && !stream.is_leaving).count()
     }
 
-    /// A stream says what has come in a while.
+    /// Records how many bytes a stream received in which time.
     pub(super) fn progress(&mut self, id: StreamId, took: Duration, bytes: u64, now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if !stream.held.is_empty() {
@@ -319,14 +319,14 @@ impl JobBoard {
         }
     }
 
-    /// A stream has nothing to do.
+    /// Records that a stream has nothing to do.
     pub(super) fn idle(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.is_idle = true;
         }
     }
 
-    /// A stream has done a job.
+    /// Records that a stream has done a job.
     pub(super) fn complete(&mut self, id: StreamId, job: JobId, bytes: Vec<u8>, now: Instant) {
         self.let_go(id, job, now);
         if let Some(stream) = self.streams.get_mut(&id) {
@@ -341,7 +341,7 @@ impl JobBoard {
         }
     }
 
-    /// A stream gives up a job, and what it has got of it.
+    /// Takes a job back from a stream, with the bytes received so far.
     pub(super) fn give_back(&mut self, id: StreamId, job: JobId, partial: Option<PartialJob>, now: Instant) {
         self.let_go(id, job, now);
         let Some(found) = self.jobs.get_mut(&job).filter(|job| job.outcome.is_none()) else { return };
@@ -363,19 +363,19 @@ impl JobBoard {
         }
     }
 
-    /// A replica failed, for good or perhaps not; whether it had brought anything before.
+    /// Records the failure of a replica, permanent or not, and whether it had delivered anything before.
     pub(super) fn failed(&mut self, site: usize, error: &Error, has_brought: bool, now: Instant) {
         if let Some(site) = self.sites.get_mut(site) {
             site.failed(error, has_brought, now);
         }
     }
 
-    /// Whether a stream has had anything from its replica.
+    /// Whether a stream has received anything from its replica.
     pub(super) fn has_brought(&self, id: StreamId) -> bool {
         self.streams.get(&id).is_some_and(|stream| stream.meter.total_bytes > 0)
     }
 
-    /// A stream has ended. Without any that could do them, jobs have failed.
+    /// Removes a stream. If neither a stream nor a usable replica is left, the jobs fail.
     pub(super) fn ended(&mut self, id: StreamId, now: Instant) {
         let Some(stream) = self.streams.remove(&id) else { return };
         for job in stream.held {
@@ -393,26 +393,26 @@ impl JobBoard {
             job.outcome = Some(Err(told.clone()));
         }
         self.queue.clear();
-        // A repeated call tries all replicas again that may have come back.
+        // A repeated call tries all replicas again that may have recovered.
         self.sites.iter_mut().for_each(ReplicaSite::forgive);
     }
 }
 
-/// Less of a slow replica's work left than this is not worth another connection.
+/// If less time than this is left of a slow stream's work, a hedge is not worth its connection.
 const WORTHWHILE: Duration = Duration::from_secs(1);
-/// A hedge is judged by what it did in this time, or by this many bytes.
+/// A hedge is judged after this time, or after this many bytes.
 const TRIAL: Duration = Duration::from_secs(3);
 const TRIAL_BYTES: u64 = 256 << 10;
-/// A stream that has been compared with another is left alone for a while.
+/// How long a stream that has been compared is not compared again.
 const REST: Duration = Duration::from_secs(15);
-/// Whoever is slower than another by this is left.
+/// A stream that is slower than the other by this factor is stopped.
 const MUCH_SLOWER: f64 = 2.0;
-/// A stream slower than what is known of another replica by this is compared with it.
+/// A stream that is slower than another replica's known rate by this factor is compared with it.
 const SUSPECT: f64 = 4.0;
 
 impl JobBoard {
-    /// Looks at the streams: leaves those that others have overtaken. Returns the stream that another
-    /// is to be started beside, if there is one.
+    /// Checks the streams: stops those that others have overtaken. Returns the stream that a hedge is to be started
+    /// for, if any.
     pub(super) fn supervise(&mut self, now: Instant) -> Option<StreamId> {
         let hedges: Vec<(StreamId, StreamId)> =
             self.streams.iter().filter_map(|(id, stream)| Some((*id, stream.hedges?))).collect();
@@ -454,10 +454,10 @@ impl JobBoard {
         is_busy && now.duration_since(stream.moved) >= self.patience.stall
     }
 
-    /// Compares a hedge with the stream that it was started beside; one of the two leaves.
+    /// Compares a hedge with its stream; one of the two stops.
     fn judge(&mut self, hedge: StreamId, of: StreamId, now: Instant) {
         let Some(first) = self.streams.get(&of).filter(|stream| !stream.is_leaving) else {
-            // It stays in the place of the other.
+            // The hedge replaces the other stream.
             self.streams.get_mut(&hedge).into_iter().for_each(|hedge| hedge.hedges = None);
             return;
         };

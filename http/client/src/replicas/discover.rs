@@ -1,4 +1,4 @@
-//! Finding out where else a file is. Descriptions that were used before are kept, for the day on which their server is down.
+//! Finds the replicas of a file. Descriptions are cached, for times when their server is down.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,26 +16,26 @@ use crate::vector::HttpSession;
 use crate::vector::redirect::{LinkDocument, fetch, resolve};
 
 const ACCEPT: &str = "application/metalink4+xml, application/metalink+xml;q=0.9";
-/// What may turn out to be a Metalink under another type is looked into up to this size.
+/// A document of another type that may be a Metalink is read up to this size.
 const SNIFFED_BYTES_MAX: u64 = 4 << 20;
 
-/// A description, and what led to it.
+/// A description, and how it was found.
 #[derive(Clone, Debug)]
 pub struct ReplicaDiscovery {
-    /// What is known.
+    /// The description.
     pub file: MetalinkFile,
     /// `Link headers`, `Accept`, `?metalink`, `.meta4` or `the cache`.
     pub from: &'static str,
 }
 
-/// Whether a path or URL names a Metalink by its ending: `.meta4` or `.metalink`.
+/// Whether the extension of a path or URL is that of a Metalink: `.meta4` or `.metalink`.
 pub fn is_metalink_name(name: &str) -> bool {
     let path = name.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
     path.ends_with(".meta4") || path.ends_with(".metalink")
 }
 
-/// Reads the Metalink or list at a URL. Addresses in it may be relative to it.
-/// Errors: as [`crate::vector::RemoteFile::open`]; `InvalidArgument` for what is none.
+/// Reads the Metalink or list at a URL. URLs in it may be relative to it.
+/// Errors: as [`crate::vector::RemoteFile::open`]; `InvalidArgument` for another kind of document.
 /// Cost: one request, and one for each redirection.
 pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink> {
     let document = fetch(session, url, ("GET", ACCEPT), DOCUMENT_BYTES_MAX, |_| true)?;
@@ -44,10 +44,10 @@ pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink>
     Ok(metalink)
 }
 
-/// Asks where else the file at `url` is: by the `Link` headers of a HEAD (RFC 6249), by `Accept`, by
-/// `?metalink`, at the address with `.meta4` behind it, and in the cache, in that order, up to the first
-/// that names a place. What is found is kept in the cache. `None` if nobody knows.
-/// Cost: up to five requests, none of them twice; a server that cannot be reached is asked once.
+/// Finds the replicas of the file at `url`: by the `Link` headers of a HEAD (RFC 6249), by `Accept`, by `?metalink`, at
+/// the URL with `.meta4` appended, and in the cache, in that order, up to the first that names a replica. The result is
+/// cached. `None` if nothing is found.
+/// Cost: up to five requests, none of them twice; an unreachable server gets only one.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,
@@ -66,7 +66,7 @@ pub fn discover(
     found.or_else(|| Some(ReplicaDiscovery { file: cache?.find(url)?, from: "the cache" }))
 }
 
-/// Errors: the server cannot be asked at all.
+/// Errors: the server is unreachable.
 fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>> {
     if let Some(file) = passing_over_refusals(by_links(session, url))? {
         return Ok(Some(ReplicaDiscovery { file, from: "Link headers" }));
@@ -89,7 +89,7 @@ fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>
     Ok(None)
 }
 
-/// A server that answers, if only to refuse, may know another way to ask.
+/// A server that responds, even with a refusal, may support another method.
 fn passing_over_refusals<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     match found {
         Err(error) if is_silence(&error) => Err(error),
@@ -139,13 +139,13 @@ fn by_document(session: &Arc<HttpSession>, address: &str) -> Result<Option<Metal
     Ok((!file.replicas.is_empty()).then_some(file))
 }
 
-/// A server that does not understand answers with the file, which is not to be received for this.
+/// A server without Metalink sends the file itself, which is not worth receiving here.
 fn may_be_metalink(answer: &HttpResponse) -> bool {
     answer.header("content-type").is_some_and(is_metalink_type)
         || answer.body_bytes().is_some_and(|bytes| bytes <= SNIFFED_BYTES_MAX)
 }
 
-/// Addresses are given their whole form; what has none is left out.
+/// Makes URLs absolute; drops those that cannot be resolved.
 fn make_absolute(file: &mut MetalinkFile, base: &str) {
     let absolute = |address: &str| match address.contains("://") {
         true => Some(address.to_owned()),
@@ -161,24 +161,24 @@ fn make_absolute(file: &mut MetalinkFile, base: &str) {
     file.described_by = file.described_by.iter().filter_map(|address| absolute(address)).collect();
 }
 
-/// Larger ones are not kept.
+/// Larger descriptions are not cached.
 const BYTES_MAX: usize = 4 << 20;
-/// Addresses that a description is kept for.
+/// The maximum number of URLs under which a description is cached.
 const ADDRESSES_MAX: usize = 8;
 
-/// A directory with descriptions, one for each address.
+/// A directory of descriptions, one for each URL.
 #[derive(Clone, Debug)]
 pub struct MetalinkCache {
     directory: PathBuf,
 }
 
 impl MetalinkCache {
-    /// In this directory, which is made when there is something to keep.
+    /// A cache in this directory, which is created with the first description.
     pub fn new(directory: PathBuf) -> Self {
         MetalinkCache { directory }
     }
 
-    /// The user's: `$XDG_CACHE_HOME/fordway/metalinks`, else below `~/.cache`; `None` without a home.
+    /// The user's cache: `$XDG_CACHE_HOME/fordway/metalinks`, else below `~/.cache`; `None` without a home directory.
     pub fn of_user() -> Option<Self> {
         let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let base = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")))?;
@@ -191,7 +191,7 @@ impl MetalinkCache {
         self.directory.join(format!("{:016x}.meta4", hasher.finish()))
     }
 
-    /// Keeps what is known of a file for where it is. What has queries, which may be secret, is not kept.
+    /// Caches a description under its URLs. A description of URLs with queries, which may be secret, is not cached.
     /// Errors: `Io`.
     pub fn keep(&self, file: &MetalinkFile) -> Result<()> {
         let metalink = Metalink { files: vec![file.clone()] };
@@ -215,11 +215,11 @@ impl MetalinkCache {
         Ok(())
     }
 
-    /// What is known of the file at `url`, if that is anything.
+    /// The cached description of the file at `url`, if any.
     pub fn find(&self, url: &str) -> Option<MetalinkFile> {
         let document = fs::read(self.path(url)).ok()?;
         let file = Metalink::parse(&document).ok()?.file(None).ok()?;
-        // Two addresses may share a name in the directory.
+        // The file names of two URLs may collide.
         file.replicas.iter().any(|replica| replica.url == url).then_some(file)
     }
 }

@@ -1,5 +1,5 @@
-//! Reads of ranges: as jobs of the pieces that hold them, or where nothing is to be verified, of just
-//! those ranges; and of much of a file: in order, or in whatever order it comes.
+//! Reads of ranges: as jobs of the pieces that contain them, or without verification, of exactly those ranges; and
+//! reads of large parts of a file, in order or in any order.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -12,15 +12,15 @@ use super::ReplicatedFile;
 use super::board::{JobBoard, JobId, Outcome};
 use crate::vector::{Fragment, ReceivedRanges};
 
-/// Bytes and ranges of one job.
+/// The maximum bytes and ranges of one job.
 const JOB_BYTES: u64 = 4 << 20;
 const JOB_RANGES_MAX: usize = 1_000;
-/// Verified pieces that are kept for the next reads.
+/// Bytes of verified pieces that are cached for later reads.
 const KEPT_BYTES: u64 = 32 << 20;
-/// Bytes of a call that are on their way at once.
+/// The maximum bytes of a call in flight at once.
 const CALL_BYTES: usize = 32 << 20;
 
-/// Ranges that are under way. What is never waited for stays in memory until the file is closed.
+/// Submitted ranges. If they are never waited for, they stay in memory until the file is closed.
 #[derive(Debug)]
 #[must_use = "the bytes are to be had from `wait`"]
 pub struct ReplicatedTicket {
@@ -29,18 +29,18 @@ pub struct ReplicatedTicket {
     memory: Vec<u8>,
 }
 
-/// Pieces that have come or are on their way.
+/// Pieces that are in memory or in flight.
 #[derive(Default)]
 pub(super) struct PieceCache {
-    /// The job that has a piece, and where in it.
+    /// The job that has a piece, and the offset within it.
     pieces: HashMap<u64, (JobId, usize)>,
-    /// Jobs that are kept, the oldest first, and their pieces.
+    /// Cached jobs, the oldest first, with their pieces and bytes.
     kept: VecDeque<(JobId, Vec<u64>, u64)>,
 }
 
 impl ReplicatedFile {
     /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
-    /// Errors: as [`ReplicatedFile::read_ranges`], but none for what lies behind the end.
+    /// Errors: as [`ReplicatedFile::read_ranges`], except that a read past the end is none.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.size_bytes().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
@@ -51,11 +51,11 @@ impl ReplicatedFile {
     }
 
     /// Fills all of `fragments`, which may overlap and come in any order.
-    /// Errors: `InvalidRange` where one ends behind the file, before anything is read; `BadDigest` if all
-    /// replicas that are left gave wrong bytes; what the replicas answered, if none gave any. The
-    /// fragments' content is then undefined.
-    /// Cost: as [`crate::vector::RemoteFile::read_ranges`] of all pieces that hold a byte of them,
-    /// or if nothing is verified, of just these ranges; and one copy.
+    /// Errors: `InvalidRange` if a fragment exceeds the file, before anything is read; `BadDigest` if all remaining
+    /// replicas sent wrong bytes; the replicas' errors if none sent any. The content of the fragments is then
+    /// undefined.
+    /// Cost: as [`crate::vector::RemoteFile::read_ranges`] of all pieces that overlap them, or without verification, of
+    /// exactly these ranges; and one copy.
     pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
@@ -85,12 +85,11 @@ impl ReplicatedFile {
         }
     }
 
-    /// Sends for `ranges` (offset, length) and does not wait for them. `memory` is used for them, and may
-    /// be empty. Errors: `InvalidRange`, also where there is no memory; others are told by
-    /// [`ReplicatedFile::wait`].
+    /// Requests `ranges` (offset, length) without waiting for them. `memory` is reused for the bytes, and may be empty.
+    /// Errors: `InvalidRange`, also if there is not enough memory; [`ReplicatedFile::wait`] returns all others.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<ReplicatedTicket> {
         self.check(ranges)?;
-        // It is there twice for a moment: as it came, and in the order asked for.
+        // The bytes are in memory twice for a moment: as they arrived, and in the requested order.
         let lengths = ranges.iter().map(|(_, length)| *length);
         check_room(lengths.clone().chain(lengths)).map_err(|error| self.named(error))?;
         let jobs = {
@@ -107,8 +106,7 @@ impl ReplicatedFile {
         Ok(ReplicatedTicket { wanted: ranges.to_vec(), jobs, memory })
     }
 
-    /// Waits for what was submitted; its ranges come one behind the other. Errors: as
-    /// [`ReplicatedFile::read_ranges`].
+    /// Waits for submitted ranges and returns them one after the other. Errors: as [`ReplicatedFile::read_ranges`].
     pub fn wait(&self, ticket: ReplicatedTicket) -> Result<ReceivedRanges> {
         let outcomes: Vec<(JobId, Outcome)> =
             ticket.jobs.iter().map(|id| (*id, self.shared.wait_job(*id))).collect();
@@ -123,7 +121,7 @@ impl ReplicatedFile {
         Ok(ReceivedRanges { bytes })
     }
 
-    /// Gives up what was submitted.
+    /// Cancels submitted ranges.
     pub fn cancel(&self, ticket: ReplicatedTicket) {
         self.let_go(ticket.jobs, &[]);
         self.shared.changed.notify_all();
@@ -152,7 +150,7 @@ impl ReplicatedFile {
     }
 }
 
-/// How many of the pieces make a call.
+/// The number of pieces that fit into one call.
 fn calls_end(pieces: &[(u64, &mut [u8])]) -> usize {
     let mut bytes = 0;
     let fits = pieces.iter().take_while(|(_, chunk)| {
@@ -162,7 +160,7 @@ fn calls_end(pieces: &[(u64, &mut [u8])]) -> usize {
     fits.count().max(1)
 }
 
-/// Jobs of just these ranges, in their order.
+/// Adds jobs of exactly these ranges, in their order.
 fn jobs_of(board: &mut JobBoard, ranges: &[(u64, usize)]) -> Vec<JobId> {
     let (mut jobs, mut rest) = (Vec::new(), ranges);
     while !rest.is_empty() {
@@ -186,7 +184,7 @@ fn append_all(outcomes: &[(JobId, Outcome)], bytes: &mut Vec<u8>) -> Result<()> 
 }
 
 impl PieceCache {
-    /// Jobs that have all pieces with a byte of `ranges`: those that there are, and new ones.
+    /// The jobs of all pieces that overlap `ranges`: existing ones and new ones.
     fn jobs_for(
         &mut self,
         board: &mut JobBoard,
@@ -218,7 +216,7 @@ impl PieceCache {
             let ranges: Vec<_> = group.iter().map(range).collect();
             let bytes = ranges.iter().map(|(_, len)| *len as u64).sum();
             let job = board.add(ranges.iter().copied().collect());
-            // Once for waiting callers, once for later ones.
+            // One interest for the waiting caller, one for the cache.
             board.jobs.get_mut(&job).into_iter().for_each(|job| job.interest += 1);
             let mut start = 0;
             for (piece, (_, len)) in group.iter().zip(&ranges) {
@@ -231,7 +229,7 @@ impl PieceCache {
         jobs
     }
 
-    /// Appends the bytes of `ranges` out of the pieces that have them.
+    /// Appends the bytes of `ranges` from the pieces that contain them.
     fn gather(
         &self,
         outcomes: &[(JobId, Outcome)],
@@ -258,14 +256,14 @@ impl PieceCache {
         Ok(())
     }
 
-    /// Later callers do not wait for a job that failed.
+    /// Drops a failed job, so that later callers do not wait for it.
     fn forget(&mut self, board: &mut JobBoard, id: JobId) {
         if let Some(at) = self.kept.iter().position(|(job, ..)| *job == id) {
             self.drop_kept(board, at);
         }
     }
 
-    /// Keeps what was used last, within bounds; what somebody waits for stays.
+    /// Drops the oldest pieces over the limit, except those that a caller waits for.
     fn shrink(&mut self, board: &mut JobBoard) {
         let mut kept_bytes: u64 = self.kept.iter().map(|(.., bytes)| bytes).sum();
         let mut at = 0;
@@ -295,20 +293,20 @@ fn lost() -> Error {
     Error::new(ErrorKind::Internal, "a piece was given up while it was waited for")
 }
 
-/// What is handed out at once where no pieces say it.
+/// The unit of a copy if there are no pieces.
 pub(super) const UNIT_BYTES: u64 = 1 << 20;
 /// Bytes of one job.
 const COPY_JOB_BYTES: u64 = 4 << 20;
-/// Bytes on their way or waiting for their turn.
+/// The maximum bytes in flight or waiting for their turn.
 const AHEAD_BYTES: u64 = 64 << 20;
 
-/// Takes bytes and where they belong.
+/// Consumes bytes and their offset.
 pub(super) type PlacedSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
 
-/// Jobs of a copy, made as there is room for them.
+/// The jobs of a copy, added as there is room for them.
 struct CopyJobs<'a> {
     file: &'a ReplicatedFile,
-    /// Ranges of units that no job is made of yet.
+    /// Ranges of units that have no job yet.
     left: VecDeque<Range<u64>>,
     under_way: VecDeque<(JobId, u64)>,
     under_way_bytes: u64,
@@ -316,14 +314,14 @@ struct CopyJobs<'a> {
 }
 
 impl ReplicatedFile {
-    /// Bytes in which the file is handed out: a piece, where pieces are verified.
+    /// The unit in which the file is copied: a piece, if pieces are verified.
     pub(super) fn unit_bytes(&self) -> u64 {
         self.shared.pieces.as_ref().map_or(UNIT_BYTES, |pieces| pieces.length_bytes)
     }
 
-    /// Hands the bytes of `range` to `sink`, in order and each of them once. The whole file is held
-    /// against its digest as it passes, if there is one.
-    /// Errors: as [`ReplicatedFile::read_ranges`], and errors of `sink`, which end it; `BadDigest` at the end.
+    /// Passes the bytes of `range` to `sink`, in order and each of them once. A whole file is checked against its
+    /// digest on the way, if it has one.
+    /// Errors: as [`ReplicatedFile::read_ranges`]; errors of `sink`, which end the copy; `BadDigest` at the end.
     /// Cost: 64 MiB of memory at most, unless pieces are larger than 16 MiB.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let len = range.end.saturating_sub(range.start);
@@ -349,7 +347,7 @@ impl ReplicatedFile {
         }
     }
 
-    /// Hands the bytes of `ranges`, which begin and end with units, to `sink` as they come.
+    /// Passes the bytes of `ranges`, which consist of whole units, to `sink` as they arrive.
     pub(super) fn copy_units(&self, ranges: VecDeque<Range<u64>>, sink: &mut PlacedSink<'_>) -> Result<()> {
         let mut copying = CopyJobs::new(self, ranges);
         while let Some((offset, bytes)) = copying.next_of_any()? {
@@ -366,7 +364,7 @@ impl<'a> CopyJobs<'a> {
         CopyJobs { file, left, under_way: VecDeque::new(), under_way_bytes: 0, job_bytes }
     }
 
-    /// Makes jobs as long as there is room.
+    /// Adds jobs while there is room.
     fn fill(&mut self) {
         let ahead_bytes = AHEAD_BYTES.max(2 * self.job_bytes);
         let mut board = self.file.shared.board();

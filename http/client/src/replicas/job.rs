@@ -1,4 +1,4 @@
-//! A piece of work: ranges that one stream gets, and what of them has arrived.
+//! A job: ranges that one stream fetches, and the bytes that have arrived so far.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,23 +10,23 @@ use crate::vector::{FragmentMemory, in_order};
 /// Ranges (offset, length) of one job.
 pub(super) type Ranges = Arc<[(u64, usize)]>;
 
-/// What of a job has arrived: its ranges one behind the other.
+/// The bytes of a job that have arrived: its ranges one after the other.
 pub(super) struct PartialJob {
     pub(super) bytes: Vec<u8>,
-    /// Bytes there, from the front of each range.
+    /// The number of valid bytes at the start of each range.
     filled: Vec<usize>,
-    /// The replicas that these are from.
+    /// The replicas that the bytes came from.
     pub(super) sources: Vec<usize>,
 }
 
 impl PartialJob {
-    /// Nothing yet.
+    /// Nothing has arrived yet.
     pub(super) fn new(ranges: &[(u64, usize)]) -> Self {
         let bytes = ranges.iter().map(|(_, len)| len).sum();
         PartialJob { bytes: vec![0; bytes], filled: vec![0; ranges.len()], sources: Vec::new() }
     }
 
-    /// What is missing, as ranges and where they go.
+    /// The missing bytes, as ranges and their slots.
     fn missing(&self, ranges: &[(u64, usize)]) -> (Vec<(u64, usize)>, Vec<RangeSlot>) {
         let (mut wanted, mut slots, mut start) = (Vec::new(), Vec::new(), 0);
         for (range, ((offset, len), filled)) in ranges.iter().zip(&self.filled).enumerate() {
@@ -39,7 +39,7 @@ impl PartialJob {
         (wanted, slots)
     }
 
-    /// Takes what `ranges` want of `bytes`, which lie at `at` of the file.
+    /// Copies the bytes that `ranges` want from `bytes`, which begin at offset `at` of the file.
     pub(super) fn fill(&mut self, ranges: &[(u64, usize)], at: u64, bytes: &[u8]) {
         let (end, mut start) = (at + bytes.len() as u64, 0);
         for (offset, len) in ranges {
@@ -53,13 +53,13 @@ impl PartialJob {
         }
     }
 
-    /// Whether anything is there.
+    /// Whether any bytes have arrived.
     pub(super) fn is_worth_keeping(&self) -> bool {
         self.filled.iter().any(|filled| *filled > 0)
     }
 
-    /// Holds each range, which is a piece of the file, against its digest. Those that do not fit are
-    /// missing again; returns whether there are any.
+    /// Checks each range, which is a piece of the file, against its digest. Marks those that fail as missing; returns
+    /// whether there were any.
     pub(super) fn reject_bad_pieces(&mut self, ranges: &[(u64, usize)], pieces: &PieceHashes) -> bool {
         let (mut start, mut has_bad) = (0, false);
         for (range, (offset, len)) in ranges.iter().enumerate() {
@@ -75,23 +75,23 @@ impl PartialJob {
     }
 }
 
-/// Where a range that was asked for goes.
+/// Where a requested range goes.
 struct RangeSlot {
     range: usize,
-    /// In the memory of all.
+    /// The offset in the job's memory.
     start: usize,
-    /// Bytes of the range that came before.
+    /// The bytes of the range that arrived earlier.
     filled: usize,
 }
 
-/// The memory of a job while a stream fills it; it comes home when the stream has done with it.
+/// The memory of a job while a stream fills it; it returns to the mailbox when the stream has finished with it.
 pub(super) struct JobMemory {
     partial: Option<PartialJob>,
     slots: Vec<RangeSlot>,
     home: Arc<PartialMailbox>,
 }
 
-/// Where a stream looks for what has come.
+/// Where a stream finds the bytes of a job, and their number.
 #[derive(Default)]
 pub(super) struct PartialMailbox {
     partial: Mutex<Option<PartialJob>>,
@@ -99,19 +99,19 @@ pub(super) struct PartialMailbox {
 }
 
 impl PartialMailbox {
-    /// Bytes that have arrived.
+    /// The number of bytes that have arrived.
     pub(super) fn arrived_bytes(&self) -> u64 {
         self.arrived_bytes.load(Ordering::Relaxed)
     }
 
-    /// The memory, once it is home.
+    /// The memory, once it is back.
     pub(super) fn take(&self) -> Option<PartialJob> {
         self.partial.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl JobMemory {
-    /// For what `partial` misses of `ranges`; returns what to ask for.
+    /// The memory for the bytes of `ranges` that `partial` lacks; also returns the ranges to request.
     pub(super) fn new(
         ranges: &[(u64, usize)],
         partial: Option<PartialJob>,
@@ -168,8 +168,7 @@ impl Drop for JobMemory {
     }
 }
 
-/// Whether ranges have bytes in common: then the front of one may come with another, and what has
-/// arrived of a part of them is not known.
+/// Whether ranges overlap. The start of one may then arrive with another, and the partial progress of each is unknown.
 pub(super) fn overlap(ranges: &[(u64, usize)]) -> bool {
     let mut sorted: Vec<_> = ranges.iter().filter(|(_, len)| *len > 0).collect();
     sorted.sort_unstable();

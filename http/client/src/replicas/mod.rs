@@ -1,10 +1,10 @@
-//! A file that is at several places: read from the best, and from another where that fails, lies or is
-//! slow; or from several at once.
+//! A file that has several replicas: read from the best one, and from another if that fails, is slow or sends wrong
+//! bytes; or read from several at once.
 //!
-//! What is to be read becomes [`job`]s on a [`board`], where streams take them. A [`stream`] is a thread with a
-//! connection to one of the [`site`]s. What has arrived is checked against the digests of pieces before anybody
-//! sees it. Who waits looks after the streams meanwhile: one that stands still or crawls gets company from
-//! another replica, and the slower of the two leaves. A [`part`] is a file that grows in place, in any order.
+//! Reads become [`job`]s on a [`board`], and streams take them from there. A [`stream`] is a thread with a connection
+//! to one of the [`site`]s. Bytes are checked against the digests of pieces before the caller gets them. A waiting
+//! caller supervises the streams meanwhile: a stalled or slow one is compared with a stream from another replica, and
+//! the slower of the two stops. A [`part`] is a file that is filled in place, in any order.
 
 mod board;
 mod discover;
@@ -34,21 +34,21 @@ use crate::vector::{HttpSession, ReadTraffic, RemoteFile, WebFile};
 /// How a [`ReplicatedFile`] is read.
 #[derive(Clone, Debug)]
 pub struct ReplicaOptions {
-    /// Connections, credentials and time limits. Retries count for each turn of a replica.
+    /// Connections, credentials and timeouts. Retries count anew for each replica.
     pub session: vector::SessionOptions,
-    /// Connections at once, of all replicas together: never more, but for the moment in which a replica
-    /// that stands still or crawls is compared with another. `None` is one stream, with as many
-    /// connections as a server without pipelining needs for vectored reads.
+    /// The number of connections at once, to all replicas together: never exceeded, except while a stalled or slow
+    /// replica is compared with another. `None` is one stream, with as many connections as vectored reads need at a
+    /// server without pipelining.
     pub streams: Option<usize>,
     /// Whether pieces are checked against their digests. Reads of small ranges then read whole pieces.
     pub verify: bool,
     /// Countries (ISO 3166-1) that are preferred among replicas of the same priority.
     pub locations: Vec<String>,
-    /// Another replica is asked when nothing has arrived for so long.
+    /// How long nothing may arrive before another replica is tried.
     pub stall: Duration,
-    /// Another replica is asked when a stream was slow for so long.
+    /// How long a stream may be slow before another replica is tried.
     pub detection: Duration,
-    /// What is slow, if no other replica is known to be faster: bytes in a second.
+    /// The rate below which a stream is slow, if no other replica is known to be faster: bytes per second.
     pub rate_floor_bytes_per_s: f64,
 }
 
@@ -68,16 +68,16 @@ impl Default for ReplicaOptions {
 
 /// The lane's name in messages.
 const LANE: &str = "http";
-/// No file is larger.
+/// Larger sizes are refused.
 const SIZE_BYTES_MAX: u64 = 1 << 62;
-/// A piece is held in memory until its digest is known. Longer ones are not looked at.
+/// A piece is held in memory until its digest is checked. Longer pieces are not verified.
 const PIECE_BYTES_MAX: u64 = 256 << 20;
 
-/// A file that is at several places. Shared between threads; calls block.
+/// A file that has several replicas. Threads may share it; calls block.
 ///
-/// Bytes of pieces whose digest is known are checked against it before anybody sees them (unless
-/// [`ReplicaOptions::verify`] is off). A replica that fails is left for the next, and what it gave so far
-/// is used; one that gives wrong bytes is not asked again.
+/// Bytes of pieces with a known digest are checked before the caller gets them (unless [`ReplicaOptions::verify`] is
+/// off). When a replica fails, the next one takes over, and the bytes so far are kept; a replica that sends wrong bytes
+/// is not used again.
 pub struct ReplicatedFile {
     shared: Arc<ReplicaState>,
     cache: Mutex<PieceCache>,
@@ -85,27 +85,27 @@ pub struct ReplicatedFile {
     hash: Option<FileHash>,
 }
 
-/// How a replica has done.
+/// The statistics of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaStatus {
-    /// Its address, without the query.
+    /// Its URL, without the query.
     pub url: String,
-    /// Bytes that it gave of what was used.
+    /// Bytes from this replica that were used.
     pub delivered_bytes: u64,
-    /// Why it is not asked any more.
+    /// Why it is no longer used, if so.
     pub out: Option<String>,
 }
 
 /// What streams and callers share.
 struct ReplicaState {
     board: Mutex<JobBoard>,
-    /// Something on the board has changed.
+    /// Signals every change of the board.
     changed: Condvar,
     size_bytes: u64,
-    /// If they are to be looked at.
+    /// The digests of pieces, if they are verified.
     pieces: Option<PieceHashes>,
     options: ReplicaOptions,
-    /// Opened to learn the size, for the first stream at that replica.
+    /// Opened to learn the size; the first stream at that replica takes it.
     spare: Mutex<Option<(usize, RemoteFile)>>,
     traffic: Mutex<(HashMap<StreamId, Arc<RemoteFile>>, ReadTraffic)>,
 }
@@ -115,14 +115,14 @@ impl ReplicaState {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connections of one stream.
+    /// A session with the connections of one stream.
     fn session(&self) -> Arc<HttpSession> {
         let mut options = self.options.session.clone();
         if self.options.streams.is_some() {
             options.connections_per_origin = 1;
         }
         if self.board().sites.len() > 1 {
-            // Rather another replica than a second try here.
+            // Prefer another replica to a retry here.
             options.max_retries = 0;
         }
         Arc::new(HttpSession::new(options))
@@ -137,7 +137,7 @@ impl ReplicaState {
         self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts what is done with `file`.
+    /// Registers `file`, so that its traffic is counted.
     fn opened(&self, id: StreamId, file: RemoteFile) -> Arc<RemoteFile> {
         let file = Arc::new(file);
         self.traffic().0.insert(id, file.clone());
@@ -152,7 +152,7 @@ impl ReplicaState {
         }
     }
 
-    /// Sees to it that there are streams for what is to be done.
+    /// Starts streams, if there are jobs without one.
     fn ensure_streams(self: &Arc<Self>) {
         let wanted = self.options.streams.unwrap_or(1).max(1);
         loop {
@@ -171,7 +171,7 @@ impl ReplicaState {
         }
     }
 
-    /// Waits until `look` finds something on the board; looks after the streams meanwhile.
+    /// Waits until `look` finds something on the board; supervises the streams meanwhile.
     fn wait_for<T>(self: &Arc<Self>, mut look: impl FnMut(&mut JobBoard) -> Option<T>) -> T {
         loop {
             self.ensure_streams();
@@ -203,9 +203,9 @@ impl ReplicaState {
 }
 
 impl ReplicatedFile {
-    /// A file as it is described. If its size is stated, nothing is sent yet; else the replicas are asked
-    /// for it, the best first. Errors: `InvalidArgument` if no address is of HTTP; what the replicas
-    /// answered if none tells the size.
+    /// Opens the described file. If the description states the size, nothing is sent yet; otherwise the replicas are
+    /// asked for it, the best first. Errors: `InvalidArgument` if no URL is HTTP; the replicas' errors if none returns
+    /// the size.
     pub fn open(described: &MetalinkFile, options: ReplicaOptions) -> Result<Self> {
         let sites = sites(described, &options.locations);
         if sites.is_empty() {
@@ -235,17 +235,17 @@ impl ReplicatedFile {
         Ok(ReplicatedFile { shared: Arc::new(shared), cache: Mutex::default(), name, hash })
     }
 
-    /// Bytes of the file.
+    /// The size of the file.
     pub fn size_bytes(&self) -> u64 {
         self.shared.size_bytes
     }
 
-    /// Its name as the description has it, or the first address.
+    /// Its name by the description, or else the first URL.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What tells this file from others, as far as its description goes: of what has no digests, its places.
+    /// Identifies the file by its digests, or if the description has none, by its URLs.
     pub fn identity(&self) -> String {
         let pieces = self.shared.pieces.as_ref();
         let mut identity = format!("{} bytes", self.size_bytes());
@@ -260,24 +260,24 @@ impl ReplicatedFile {
         identity
     }
 
-    /// The name of the digest that a whole copy is checked against: of the whole, or else of the pieces.
+    /// The name of the digest that a whole copy is checked against: the file's, or else that of the pieces.
     pub fn digest_name(&self) -> Option<&'static str> {
         let of_pieces = self.shared.pieces.as_ref().map(|pieces| pieces.kind.name());
         self.hash.as_ref().map(|hash| hash.kind.name()).or(of_pieces)
     }
 
-    /// Whether bytes are checked against digests before they are handed over.
+    /// Whether bytes are checked against digests before the caller gets them.
     pub fn is_verified(&self) -> bool {
         self.shared.pieces.is_some()
     }
 
-    /// Requests and connections so far, of all streams.
+    /// Requests and connections so far, over all streams.
     pub fn traffic(&self) -> ReadTraffic {
         let traffic = self.shared.traffic();
         traffic.0.values().fold(traffic.1, |sum, file| add(sum, file.traffic()))
     }
 
-    /// How the replicas have done, in the order of the description.
+    /// The statistics of the replicas, in the order of the description.
     pub fn replicas(&self) -> Vec<ReplicaStatus> {
         let status = |site: &ReplicaSite| ReplicaStatus {
             url: site.shown.clone(),
@@ -293,8 +293,8 @@ impl ReplicatedFile {
 }
 
 impl Drop for ReplicatedFile {
-    /// Streams end within a moment; one that waits for a connection or an answer to its first question
-    /// ends with that.
+    /// Streams end within a moment; one that waits for a connection or the response to its first request ends after
+    /// that.
     fn drop(&mut self) {
         self.shared.board().is_closing = true;
         self.shared.changed.notify_all();
@@ -339,7 +339,7 @@ impl ReplicaState {
         Err(Error::new(ErrorKind::InvalidArgument, detail))
     }
 
-    /// Errors: `InvalidArgument` if the pieces do not belong to a file of this size.
+    /// Errors: `InvalidArgument` if the number of pieces does not match the file's size.
     fn check_pieces(&self) -> Result<()> {
         let Some(pieces) = &self.pieces else { return Ok(()) };
         let count = self.size_bytes.div_ceil(pieces.length_bytes);
@@ -365,7 +365,7 @@ fn is_usable(pieces: &PieceHashes) -> bool {
     fits
 }
 
-/// The addresses that can be read, each once.
+/// The readable URLs, each once.
 fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
     let mut sites: Vec<ReplicaSite> = Vec::new();
     for replica in &described.replicas {

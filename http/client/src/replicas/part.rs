@@ -1,10 +1,10 @@
-//! A file that grows in place, in any order, and can be gone on with after `kill -9`.
+//! A file that is filled in place, in any order, and can be resumed after `kill -9`.
 //!
-//! Where the digests of pieces are known, they tell what of a file that was left is right. Else a byte for
-//! each unit that is there is written behind the end of the file, after the unit itself; the file is cut to
-//! its size when it is whole.
+//! If the digests of pieces are known, they show which parts of an unfinished file are valid. Otherwise a mark of one
+//! byte per complete unit is written past the end of the file, after the unit itself; the complete file is truncated to
+//! its size.
 //!
-//! Units that are missing are kept as runs, so that what is known of a file takes memory by what has arrived, and
+//! Missing units are kept as runs, so that memory grows with what has arrived, not with the size that a server states.
 //! not by the size that a server states.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,30 +21,30 @@ use rustix::io::Errno;
 use super::ReplicatedFile;
 use super::gather::wrong_whole;
 
-/// Read back at once.
+/// The maximum bytes read back at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Told how many more bytes are there; may end the copy.
+/// Receives the number of further bytes; its error ends the copy.
 pub(super) type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
-/// A part file on its way.
+/// A part file being filled.
 struct PartFileWriter<'a> {
     file: &'a ReplicatedFile,
     part: &'a File,
     unit_bytes: u64,
     missing: MissingUnits,
     has_marks: bool,
-    /// The digest of the first `hashed_bytes`.
+    /// The digest of the first `hashed_bytes` bytes.
     hash: Option<RunningHash>,
     hashed_bytes: u64,
 }
 
 impl ReplicatedFile {
-    /// Makes `part`, open for reading and writing, the whole file. What an earlier call left in it is used
-    /// if digests can prove it. Returns how many bytes that was. `progress` is told of bytes as they come,
-    /// first of the bytes already there.
-    /// Errors: as [`ReplicatedFile::copy_range`], errors of `progress`, and `Io`; `NoSpace` and others of the
-    /// file system.
+    /// Completes `part`, which must be open for reading and writing. Reuses what an earlier call left in it, if digests
+    /// can prove it. Returns the number of reused bytes. Calls `progress` with the bytes as they arrive, first with the
+    /// reused ones.
+    /// Errors: as [`ReplicatedFile::copy_range`], errors of `progress`, and `Io`; `NoSpace` and others of the file
+    /// system.
     pub fn complete(&self, part: &File, progress: &mut Progress<'_>) -> Result<u64> {
         let mut growing = PartFileWriter::open(self, part).map_err(io_error)?;
         let size = self.size_bytes();
@@ -65,8 +65,8 @@ impl ReplicatedFile {
         Ok(resumed_bytes)
     }
 
-    /// The whole is wrong, and nothing says which part of it. Whoever gave all of it did that; if several
-    /// took part, one is asked for all, and the others are set aside.
+    /// The whole file is wrong, and nothing shows which part. If one replica sent all of it, that one is at fault; if
+    /// several did, one has to send the whole file, and the others are set aside.
     fn find_who_lied(&self, is_ours: bool) -> Result<()> {
         let mut board = self.shared.board();
         if self.shared.pieces.is_some() {
@@ -112,7 +112,7 @@ impl<'a> PartFileWriter<'a> {
         Ok(growing)
     }
 
-    /// Bytes of the file while it grows.
+    /// The length of the file while it is filled.
     fn len_bytes(&self) -> u64 {
         let size = self.file.size_bytes();
         size + if self.has_marks { self.units() } else { 0 }
@@ -154,7 +154,7 @@ impl<'a> PartFileWriter<'a> {
         if there == self.len_bytes() && there > size {
             return self.read_marks();
         }
-        // What lies where the marks go is none of ours.
+        // Bytes at the position of the marks are not ours.
         self.part.set_len(there.min(size))?;
         self.part.set_len(self.len_bytes())?;
         if there <= size {
@@ -165,8 +165,8 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// Takes over the marks of the units that are there. Those that nobody wrote are holes, and are not read: there may
-    /// be as many as the size that was stated has units.
+    /// Reads the marks of complete units. Holes, where no mark was written, are skipped: there may be as many units as
+    /// the stated size has.
     fn read_marks(&mut self) -> io::Result<()> {
         let size = self.file.size_bytes();
         let mut marks = vec![0; CHUNK_BYTES];
@@ -182,7 +182,7 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// The next bytes of the part that somebody wrote, from `at` on. A file system without holes has written all.
+    /// The next written bytes of the file, from `at` on. A file system without holes reports all of them as written.
     fn data_behind(&self, at: u64) -> io::Result<Option<Range<u64>>> {
         let end = self.len_bytes();
         if at >= end {
@@ -198,7 +198,7 @@ impl<'a> PartFileWriter<'a> {
         Ok((start < end).then_some(start..hole.max(start + 1)))
     }
 
-    /// Marks units that are there.
+    /// Marks complete units.
     fn mark(&self, units: Range<u64>) -> io::Result<()> {
         let (mut at, end) = (self.file.size_bytes() + units.start, self.file.size_bytes() + units.end);
         while at < end {
@@ -233,7 +233,7 @@ impl<'a> PartFileWriter<'a> {
         self.hash_what_follows()
     }
 
-    /// Takes into the digest what is there behind what it has.
+    /// Adds the next contiguous bytes of the file to the digest.
     fn hash_what_follows(&mut self) -> io::Result<()> {
         let Some(hash) = &mut self.hash else { return Ok(()) };
         let end = self.missing.first().map_or(self.file.size_bytes(), |unit| unit * self.unit_bytes);
@@ -256,7 +256,7 @@ impl<'a> PartFileWriter<'a> {
         self.missing = MissingUnits::all(self.units());
         self.hash = self.file.hash.as_ref().map(|hash| RunningHash::new(hash.kind));
         self.hashed_bytes = 0;
-        // Without its marks nothing of it counts.
+        // Without its marks, nothing in the file counts.
         self.part.set_len(0)?;
         self.part.set_len(self.len_bytes())
     }
@@ -266,17 +266,18 @@ fn io_error(error: io::Error) -> Error {
     Error::new(ErrorKind::from(&error), "writing the file that grows").caused_by(error)
 }
 
-/// Numbers of units, as runs that neither touch nor overlap: the first of each, and the one behind its last.
+/// Unit numbers, as runs that neither touch nor overlap: from the first unit of each to the end (exclusive).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct MissingUnits(BTreeMap<u64, u64>);
 
 impl MissingUnits {
-    /// All bytes of a file of this size.
+    /// All units of a file with `count` of them.
     pub(super) fn all(count: u64) -> Self {
         MissingUnits((count > 0).then_some((0, count)).into_iter().collect())
     }
 
-    /// `units` are there. Cost: logarithmic in the number of runs, and linear in those that it touches.
+    /// Removes `units`, which are now complete. Cost: logarithmic in the number of runs, and linear in the runs
+    /// affected.
     pub(super) fn remove(&mut self, units: Range<u64>) {
         if units.is_empty() {
             return;
@@ -298,7 +299,7 @@ impl MissingUnits {
         }
     }
 
-    /// The first that is missing.
+    /// The first missing unit.
     pub(super) fn first(&self) -> Option<u64> {
         self.0.keys().next().copied()
     }
@@ -308,7 +309,7 @@ impl MissingUnits {
         self.0.iter().map(|(start, end)| *start..*end)
     }
 
-    /// The runs as bytes of a file of `size_bytes` in units of `unit_bytes`.
+    /// The runs as byte ranges of a file of `size_bytes` in units of `unit_bytes`.
     pub(super) fn byte_ranges(&self, unit_bytes: u64, size_bytes: u64) -> VecDeque<Range<u64>> {
         let bytes = |unit: u64| unit.saturating_mul(unit_bytes).min(size_bytes);
         self.runs().map(|run| bytes(run.start)..bytes(run.end)).collect()

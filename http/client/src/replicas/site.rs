@@ -1,5 +1,5 @@
-//! One replica of a file: where it is, and how it has done. Of servers it is remembered what failed, which is forgiven with
-//! time, and at which rate they sent.
+//! One replica of a file: its URL and its statistics. Remembers each server's failures, which expire with time, and its
+//! transfer rate.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -10,35 +10,35 @@ use fordway_store::{Error, ErrorKind};
 use super::board::SharedError;
 use crate::retry::backoff;
 
-/// What counts of a replica's place among others, the best first: servers that have failed lately
-/// come last, then priorities count, then whether the place is a preferred one.
+/// The sort key of replicas, the best first: servers with recent failures come last, then the priority counts, then
+/// whether the location is preferred.
 pub(super) type Rank = (bool, u32, bool);
 
-/// Cuts that a replica is forgiven, if each brings something, before they count as failures.
+/// The number of cut connections that are tolerated, if each delivers something, before they count as failures.
 const CUTS_MAX: u32 = 50;
 
 /// A replica.
 pub(super) struct ReplicaSite {
     pub(super) url: String,
-    /// Without what may be secret.
+    /// The URL without parts that may be secret.
     pub(super) shown: String,
     priority: u32,
     is_preferred: bool,
     /// Scheme, host and port.
     origin: String,
-    /// Why it is not asked any more.
+    /// Why the replica is no longer used, if so.
     pub(super) out: Option<SharedError>,
-    /// Failures with nothing delivered in between.
+    /// Failures since bytes were last delivered.
     strikes: u32,
-    /// Failures with no job done in between.
+    /// Failures since a job was last completed.
     cuts: u32,
     not_before: Option<Instant>,
     last: Option<SharedError>,
-    /// Left because it was slow: others go first.
+    /// Whether it was left because it was slow: others go first.
     is_slow: bool,
-    /// Not to be asked while another is put to the test.
+    /// Not to be used while another replica is on trial.
     pub(super) is_set_aside: bool,
-    /// Bytes that it gave of what was taken.
+    /// Bytes from this replica that were used.
     pub(super) delivered_bytes: u64,
 }
 
@@ -76,12 +76,12 @@ impl ReplicaSite {
         self.standing().bytes_per_s(now).filter(|_| self.out.is_none())
     }
 
-    /// Whether streams may go on reading from it.
+    /// Whether streams may continue to read from it.
     pub(super) fn is_open(&self) -> bool {
         self.out.is_none() && !self.is_set_aside
     }
 
-    /// Whether it is in question, now or later.
+    /// Whether it may be used, now or later.
     pub(super) fn may_serve(&self, strikes_max: u32) -> bool {
         self.is_open() && self.strikes < strikes_max
     }
@@ -90,24 +90,24 @@ impl ReplicaSite {
         self.may_serve(strikes_max) && self.not_before.is_none_or(|until| until <= now)
     }
 
-    /// Whether it was never asked without effect.
+    /// Whether it has never failed.
     pub(super) fn is_untried(&self) -> bool {
         self.out.is_none() && self.strikes == 0
     }
 
-    /// When it may be asked, if ever.
+    /// When it may be used again, if ever.
     pub(super) fn ready_at(&self, strikes_max: u32) -> Option<Instant> {
         self.not_before.filter(|_| self.may_serve(strikes_max))
     }
 
-    /// Failures that do not pass end its use, others have it asked again after a while.
+    /// Records a failure: permanent ones end the replica's use, after others it is used again later.
     pub(super) fn failed(&mut self, error: &Error, has_brought: bool, now: Instant) {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
         let told = SharedError { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };
         tracing::debug!(url = self.shown, %error, "a replica failed");
         let weight = if error.kind() == ErrorKind::BadDigest { 10.0 } else { 1.0 };
         note_standing(&self.origin, |standing| standing.failed(weight, now));
-        // One that is cut over and over gets somewhere, if not for ever.
+        // A replica whose connection is cut repeatedly makes progress, but not without limit.
         self.cuts += 1;
         self.strikes += u32::from(!has_brought || self.cuts > CUTS_MAX);
         self.not_before = Some(now + backoff(self.strikes.max(1)));
@@ -117,14 +117,14 @@ impl ReplicaSite {
         self.last = Some(told);
     }
 
-    /// It has delivered.
+    /// Records a delivery.
     pub(super) fn served(&mut self, bytes: u64, bytes_per_s: Option<f64>, now: Instant) {
         self.delivered_bytes += bytes;
         (self.strikes, self.cuts, self.not_before) = (0, 0, None);
         note_standing(&self.origin, |standing| standing.served(bytes_per_s, now));
     }
 
-    /// It was too slow.
+    /// Records that it was left because it was slow.
     pub(super) fn left(&mut self, bytes_per_s: Option<f64>, now: Instant) {
         self.is_slow = true;
         note_standing(&self.origin, |standing| {
@@ -133,7 +133,7 @@ impl ReplicaSite {
         });
     }
 
-    /// Failures that may have passed are forgotten.
+    /// Forgets failures that may have passed.
     pub(super) fn forgive(&mut self) {
         (self.strikes, self.cuts, self.not_before) = (0, 0, None);
     }
@@ -148,7 +148,7 @@ fn is_for_good(kind: ErrorKind) -> bool {
     !may_pass
 }
 
-/// Why none of the replicas gave the bytes.
+/// Why no replica delivered the bytes.
 pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     let causes: Vec<(&ReplicaSite, &SharedError)> =
         sites.iter().filter_map(|site| Some((site, site.out.as_ref().or(site.last.as_ref())?))).collect();
@@ -167,25 +167,25 @@ pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     SharedError { kind, detail }
 }
 
-/// After this time a failure counts half.
+/// A failure counts half after this time.
 const HALF_LIFE: Duration = Duration::from_secs(60);
-/// A server is asked after the others while it has more than this.
+/// A server with a higher penalty is used after the others.
 const AVOIDED_OVER: f64 = 0.5;
-/// Rates are believed for so long.
+/// How long a measured rate is valid.
 const RATE_LIFETIME: Duration = Duration::from_secs(300);
-/// Servers that are remembered, at most.
+/// The maximum number of remembered servers.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// How a server has done.
+/// The failures and the rate of a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ServerStanding {
-    /// Failures, and when that was up to date.
+    /// Weighted failures, and when they were last updated.
     penalty: Option<(f64, Instant)>,
     rate: Option<(f64, Instant)>,
 }
 
 impl ServerStanding {
-    /// Failures that count now.
+    /// The weighted failures by now.
     pub(super) fn penalty(&self, now: Instant) -> f64 {
         self.penalty.map_or(0.0, |(penalty, at)| {
             let age = now.saturating_duration_since(at).as_secs_f64();
@@ -193,12 +193,12 @@ impl ServerStanding {
         })
     }
 
-    /// Whether others are asked first.
+    /// Whether other servers are used first.
     pub(super) fn is_avoided(&self, now: Instant) -> bool {
         self.penalty(now) > AVOIDED_OVER
     }
 
-    /// Bytes in a second, where that was seen lately.
+    /// The rate in bytes per second, if measured recently.
     pub(super) fn bytes_per_s(&self, now: Instant) -> Option<f64> {
         self.rate.filter(|(_, at)| now.saturating_duration_since(*at) < RATE_LIFETIME).map(|(rate, _)| rate)
     }
@@ -213,15 +213,15 @@ impl ServerStanding {
     }
 }
 
-/// By scheme, host and port, for the life of the process.
+/// By scheme, host and port, for the lifetime of the process.
 static REMEMBERED: LazyLock<Mutex<HashMap<String, ServerStanding>>> = LazyLock::new(Mutex::default);
 
-/// What is remembered of a server.
+/// The remembered state of a server.
 pub(super) fn standing_of(origin: &str) -> ServerStanding {
     remembered().get(origin).copied().unwrap_or_default()
 }
 
-/// Changes what is remembered.
+/// Changes the remembered state of a server.
 pub(super) fn note_standing(origin: &str, change: impl FnOnce(&mut ServerStanding)) {
     let mut remembered = remembered();
     if remembered.len() >= REMEMBERED_MAX {

@@ -1,6 +1,6 @@
-//! A stream: a thread that takes jobs and reads them from one replica, until that fails or another is
-//! better. It is metered while it has something to do. A replica that knows no ranges is read in one pass over the whole file,
-//! of which jobs take what they want.
+//! A stream: a thread that takes jobs and reads them from one replica, until that fails or another is better. Its rate
+//! is measured while it has work. A replica without range support is read in one pass over the whole file, from which
+//! the jobs take their bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::board::{JobId, StreamChoice, StreamId};
 use super::job::{JobMemory, PartialJob, PartialMailbox, Ranges, overlap};
 use crate::vector::{HttpSession, RangeTicket, RemoteFile};
 
-/// How often a stream looks whether it is still wanted.
+/// How often a stream checks whether it is still needed.
 pub(super) const TICK: Duration = Duration::from_millis(50);
-/// How soon a stream without a replica looks again.
+/// How soon a stream without a replica checks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Starts the thread of a stream that is on the board. If there can be no thread, the stream ends.
+/// Starts the thread of a stream that is on the board. If no thread can be created, the stream ends.
 pub(super) fn spawn(shared: &Arc<ReplicaState>, id: StreamId) {
     let guard = StreamGuard { shared: shared.clone(), id };
     let started = std::thread::Builder::new().name(format!("replica-{id}")).spawn(move || run(&guard));
@@ -27,7 +27,7 @@ pub(super) fn spawn(shared: &Arc<ReplicaState>, id: StreamId) {
     }
 }
 
-/// Takes the stream off the board when its thread ends, however that comes.
+/// Takes the stream off the board when its thread ends, for whatever reason.
 struct StreamGuard {
     shared: Arc<ReplicaState>,
     id: StreamId,
@@ -73,7 +73,7 @@ fn run(guard: &StreamGuard) {
     }
 }
 
-/// Opens the file at a replica. Errors: from opening; `InvalidArgument` if it is another file.
+/// Opens the file at a replica. Errors: from opening; `InvalidArgument` if it is a different file.
 fn open(shared: &ReplicaState, session: &Arc<HttpSession>, site: usize) -> Result<RemoteFile> {
     if let Some(file) = shared.take_spare(site) {
         return Ok(file);
@@ -88,14 +88,14 @@ fn open(shared: &ReplicaState, session: &Arc<HttpSession>, site: usize) -> Resul
     Ok(file)
 }
 
-/// A job under way.
+/// A job in progress.
 struct HeldJob {
     job: JobId,
     ranges: Ranges,
     ticket: Option<RangeTicket>,
     home: Arc<PartialMailbox>,
     wanted_bytes: u64,
-    /// Of these, told to the board.
+    /// The bytes already reported to the board.
     told_bytes: u64,
 }
 
@@ -106,12 +106,12 @@ pub(super) struct StreamWorker<'a> {
     pub(super) site: usize,
     pub(super) file: Arc<RemoteFile>,
     held: VecDeque<HeldJob>,
-    /// When progress was told last.
+    /// When progress was last reported.
     last: Instant,
 }
 
 impl StreamWorker<'_> {
-    /// Does jobs until it is not wanted here any more. Errors: what the replica did wrong.
+    /// Does jobs until this stream is not needed any more. Errors: the replica's failure.
     fn run(&mut self) -> Result<()> {
         loop {
             if !self.drop_what_is_over() {
@@ -123,7 +123,7 @@ impl StreamWorker<'_> {
                 self.sweep()?;
                 continue;
             }
-            // What is under way there ends, and no more is asked for piece by piece.
+            // Requests in flight end normally, and no more ranges are requested.
             if !is_swept || self.held.is_empty() {
                 self.take_jobs()?;
             }
@@ -142,7 +142,7 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Gives up what others have done; whether the stream goes on here.
+    /// Gives up jobs that others have done; returns whether the stream continues here.
     fn drop_what_is_over(&mut self) -> bool {
         let mut over = Vec::new();
         {
@@ -179,7 +179,7 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Waits until there may be something to do.
+    /// Waits until there may be work.
     fn rest(&self) {
         let mut board = self.shared.board();
         board.idle(self.id);
@@ -187,12 +187,12 @@ impl StreamWorker<'_> {
         if board.has_work() || board.is_closing {
             return;
         }
-        // Of what others do too slowly no word comes.
+        // Nothing signals jobs that other streams do too slowly.
         let limit = if is_alone { Duration::from_secs(1) } else { TICK };
         drop(self.shared.changed.wait_timeout(board, limit));
     }
 
-    /// Tells what has come since the last time.
+    /// Reports the bytes since the last report.
     fn report(&mut self) {
         let mut bytes = 0;
         for held in &mut self.held {
@@ -209,7 +209,7 @@ impl StreamWorker<'_> {
         self.last = now;
     }
 
-    /// The first job has ended: it is done if its bytes are the right ones.
+    /// Ends the first job: it is done if its bytes are valid.
     fn finish_front(&mut self) -> Result<()> {
         let Some(mut front) = self.held.pop_front() else { return Ok(()) };
         let ended = front.ticket.take().map_or(Ok(()), |ticket| self.file.wait(ticket).map(drop));
@@ -226,7 +226,7 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// All bytes of a job have come: it is done if they are the right ones. Errors: `BadDigest`.
+    /// All bytes of a job have arrived: it is done if they are valid. Errors: `BadDigest`.
     pub(super) fn finish(&mut self, job: JobId, ranges: &Ranges, mut partial: PartialJob) -> Result<()> {
         let pieces = self.shared.pieces.as_ref();
         let is_bad = pieces.is_some_and(|pieces| partial.reject_bad_pieces(ranges, pieces));
@@ -242,11 +242,11 @@ impl StreamWorker<'_> {
         board.give_back(self.id, job, Some(partial), now);
         drop(board);
         self.shared.changed.notify_all();
-        // Bytes that two replicas gave together are asked for again, from one.
+        // A piece that several replicas sent together is requested again, from one.
         if is_to_blame { Err(bad_piece()) } else { Ok(()) }
     }
 
-    /// Gives back all jobs, with what has come of them.
+    /// Gives back all jobs, with the bytes that have arrived.
     fn give_up(&mut self) {
         while let Some(mut held) = self.held.pop_front() {
             if let Some(ticket) = held.ticket.take() {
@@ -267,18 +267,18 @@ fn bad_piece() -> Error {
     Error::new(ErrorKind::BadDigest, "its bytes do not have the digest that the Metalink states")
 }
 
-/// A job that waits for its bytes to pass.
+/// A job that waits until the pass reaches its bytes.
 struct WaitingJob {
     job: JobId,
     ranges: Ranges,
     partial: PartialJob,
-    /// Behind its last byte.
+    /// The end of its last range.
     end: u64,
 }
 
 impl StreamWorker<'_> {
-    /// Reads the file from its beginning for as long as jobs want what is ahead.
-    /// Errors: what the replica did wrong.
+    /// Reads the file from its beginning for as long as jobs want bytes ahead.
+    /// Errors: the replica's failure.
     pub(super) fn sweep(&mut self) -> Result<()> {
         let (mut waiting, mut at, mut passed, mut is_over) = (None::<WaitingJob>, 0, 0, false);
         let file = self.file.clone();
@@ -290,7 +290,7 @@ impl StreamWorker<'_> {
                     waiting = self.next_ahead(passed);
                 }
                 let Some(job) = waiting.as_mut().filter(|_| self.is_wanted()) else {
-                    // An error is the only way out of a copy, and this one is no failure: see below.
+                    // A copy can only be stopped by an error, and this one is not a failure: see below.
                     is_over = true;
                     return Err(Error::from(ErrorKind::Interrupted));
                 };
@@ -315,7 +315,7 @@ impl StreamWorker<'_> {
         swept
     }
 
-    /// The next job that begins at `at` or behind it; waited for while there may be one.
+    /// The next job that begins at or after `at`; waits while one may come.
     fn next_ahead(&self, at: u64) -> Option<WaitingJob> {
         let mut board = self.shared.board();
         loop {
@@ -339,25 +339,25 @@ impl StreamWorker<'_> {
     }
 }
 
-/// What the rate is taken over: less says more of buffers than of the way.
+/// The time over which the rate is measured: a shorter one would measure buffers instead of the network.
 pub(super) const SPAN: Duration = Duration::from_secs(2);
-/// Before this there is no rate.
+/// No rate is known before this time.
 const FIRST: Duration = Duration::from_millis(200);
 
-/// Bytes over time, of the last [`SPAN`] in which there was something to wait for.
+/// The rate over the last [`SPAN`] of time spent waiting for bytes.
 #[derive(Debug, Default)]
 pub(super) struct RateMeter {
     samples: VecDeque<(Duration, u64)>,
     span: Duration,
     bytes: u64,
-    /// All time with something to wait for.
+    /// The total time spent waiting for bytes.
     pub(super) busy: Duration,
     /// All bytes.
     pub(super) total_bytes: u64,
 }
 
 impl RateMeter {
-    /// This many bytes came within `took`.
+    /// Records that `bytes` arrived within `took`.
     pub(super) fn push(&mut self, took: Duration, bytes: u64) {
         self.samples.push_back((took, bytes));
         self.span += took;
@@ -373,7 +373,7 @@ impl RateMeter {
         }
     }
 
-    /// Bytes in a second, if that can be said.
+    /// The rate in bytes per second, once known.
     pub(super) fn bytes_per_s(&self) -> Option<f64> {
         (self.span >= FIRST).then(|| self.bytes as f64 / self.span.as_secs_f64())
     }

@@ -1,7 +1,7 @@
-//! One answer of HTTP/1.1 on its way: its framing, and the shortest way of its bytes to where they belong.
+//! One HTTP/1.1 response being received: its framing, and the shortest path of its bytes to where they belong.
 //!
-//! Several parts are received in one call: each into place, and aside the heads between them, which are most likely as
-//! long as the one before. What came is then checked against what was foreseen.
+//! Several parts are received in one call: their content into place, and the heads between them, which most likely have
+//! the length of the previous one, into the buffer. The bytes are then checked against this forecast.
 
 use std::io;
 use std::ops::Range;
@@ -16,27 +16,27 @@ use super::source::FileVersion;
 use crate::connection::{BufferedConnection, ReceiveTarget};
 use crate::response::{BodyFraming, ResponseHead, short_body};
 
-/// A piece of this size or more is received straight into place.
+/// Content of this size or more is received straight into place.
 const DIRECT_BYTES: u64 = 8 * 1024;
-/// Received at once where one call cannot put as much into place.
+/// The receive size if one call cannot put as much into place.
 const STAGING_BYTES: usize = 64 * 1024;
-/// A server that has surprised us so often in an answer is not foreseen any more.
+/// After this many wrong forecasts in a response, no more are made.
 const SURPRISES_MAX: usize = 2;
-/// Unwanted bytes from this number on are dropped in the kernel.
+/// From this size on, unwanted bytes are dropped in the kernel.
 const DISCARD_BYTES: u64 = 16 * 1024;
 
-/// An answer whose head was received.
+/// A response whose head was received.
 pub(super) struct RangeResponse {
     framing: BodyFraming,
     pub(super) content: ResponseContent,
-    /// How often something else came than was foreseen.
+    /// The number of wrong forecasts.
     surprises: usize,
-    /// Whether the connection takes further requests behind it.
+    /// Whether the connection accepts further requests after this response.
     pub(super) keeps_alive: bool,
 }
 
 impl RangeResponse {
-    /// Errors: `PreconditionFailed` for another version, `BadResponse` for what was not asked.
+    /// Errors: `PreconditionFailed` for another version, `BadResponse` for ranges that were not requested.
     pub(super) fn new(
         head: &ResponseHead,
         connection: &BufferedConnection,
@@ -50,17 +50,17 @@ impl RangeResponse {
         Ok(RangeResponse { framing, content, surprises: 0, keeps_alive })
     }
 
-    /// Whether more is to come than it would cost to make another connection.
+    /// Whether the rest of the response costs more than a new connection.
     pub(super) fn is_long(&self) -> bool {
         self.framing.known_left().unwrap_or(self.content.data_left()) > 256 << 10
     }
 
-    /// Bytes of the body that are known to be on their way.
+    /// Bytes of the body known to be outstanding.
     pub(super) fn bytes_left(&self) -> u64 {
         self.framing.known_left().unwrap_or(0)
     }
 
-    /// Takes what has arrived. `false` if more is to come and the socket has nothing now.
+    /// Processes what has arrived. `false` if more is to come and the socket has no data now.
     /// Errors: `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and errors of sockets.
     pub(super) fn advance<S: FragmentSink>(
         &mut self,
@@ -88,13 +88,13 @@ impl RangeResponse {
             connection.consume(taken);
             self.framing.passed(taken as u64);
             if self.content.is_enough() {
-                // What is left of it is not worth the connection.
+                // Receiving the rest of it costs more than a new connection.
                 (self.framing, self.keeps_alive) = (BodyFraming::Empty, false);
             }
         }
     }
 
-    /// Receives what is next: into place, into nothing, or to be looked at.
+    /// Receives the next bytes: into place, dropped, or into the buffer for inspection.
     fn receive<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,
@@ -123,7 +123,7 @@ impl RangeResponse {
         }
     }
 
-    /// The same where content is next that is wanted.
+    /// The same, if wanted content comes next.
     fn receive_wanted<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,
@@ -143,15 +143,15 @@ impl RangeResponse {
     }
 }
 
-/// So much is foreseen of the parts behind the first: a call that brings more costs no less for each byte.
+/// The maximum bytes forecast after the first part: larger calls do not cost less per byte.
 const AHEAD_BYTES: u64 = 1 << 20;
-/// And this many parts and places: each is an address more for the kernel to look at, which takes 1,024 of them.
+/// The maximum number of parts and places: each is one more address for the kernel, which accepts 1,024.
 const PARTS_MAX: usize = 64;
 const PLACES_MAX: usize = 256;
-/// Received behind all that is foreseen: the next part's head fits.
+/// Received after the forecast: the next part's head fits.
 const BEHIND_BYTES: usize = 1024;
 
-/// What most likely comes next on a connection.
+/// A forecast of the next bytes on a connection.
 pub(super) struct ReceiveForecast {
     pieces: Vec<ForecastPiece>,
     /// Where the content belongs, in the order of `pieces`.
@@ -162,19 +162,19 @@ pub(super) struct ReceiveForecast {
 
 #[derive(Clone, Copy)]
 enum ForecastPiece {
-    /// Content from this position of the file on, and its bytes.
+    /// Content: its offset in the file, and its length.
     Content(u64, usize),
     /// This many bytes between the contents of two parts.
     Between(usize),
-    /// Bytes that may be anything.
+    /// Bytes after the forecast.
     Behind(usize),
 }
 
-/// What became of what was received.
+/// The result of a forecast.
 pub(super) struct ReceiveOutcome {
-    /// Bytes of body that were taken.
+    /// Bytes of the body that were processed.
     pub(super) body_bytes: u64,
-    /// Whether something else came than was foreseen, which costs a copy.
+    /// Whether the forecast was wrong, which costs a copy.
     pub(super) is_surprise: bool,
 }
 
@@ -187,7 +187,7 @@ impl ForecastPiece {
 }
 
 impl ReceiveForecast {
-    /// What the next `run` bytes of a body are, the first of which are wanted content; of its further parts only if
+    /// Forecasts the next `run` bytes of a body, which begin with wanted content; includes further parts only if
     /// `foresees`.
     pub(super) fn of<S: FragmentSink>(
         content: &ResponseContent,
@@ -213,12 +213,12 @@ impl ReceiveForecast {
         ahead
     }
 
-    /// Bytes of content that come first, up to a part's head or to where they belong elsewhere.
+    /// Bytes of content up to the next part's head, or until they belong elsewhere.
     pub(super) fn first_bytes(&self) -> u64 {
         self.places.first().map_or(0, |(_, len)| *len as u64)
     }
 
-    /// Adds what is wanted of `content` from its start on; says whether that is all of it.
+    /// Adds the wanted bytes from the start of `content` on; returns whether that is all of it.
     fn push<S: FragmentSink>(&mut self, content: Range<u64>, batch: &FragmentBatch<S>) -> bool {
         let (known, mut at) = (self.places.len(), content.start);
         let is_all = batch.places(content, &mut self.places, PLACES_MAX);
@@ -230,7 +230,7 @@ impl ReceiveForecast {
         is_all
     }
 
-    /// Receives by one call what has come of it; returns how many bytes, 0 at the end of the stream.
+    /// Receives the forecast bytes by one call; returns the number of bytes, 0 at the end of the stream.
     pub(super) fn receive<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,
@@ -246,8 +246,8 @@ impl ReceiveForecast {
         connection.read_ahead(nexts)
     }
 
-    /// Takes the `got` bytes that were received as far as they are what was foreseen; the others then wait on the
-    /// connection. Errors: as of [`ResponseContent::take`].
+    /// Processes the `got` received bytes as far as they match the forecast, and puts the others back into the
+    /// connection's buffer. Errors: as of [`ResponseContent::take`].
     pub(super) fn settle<S: FragmentSink>(
         &self,
         got: usize,
@@ -268,11 +268,10 @@ impl ReceiveForecast {
             };
             left -= done;
             if done < count {
-                // A piece of which only a part came was foreseen rightly so far; and what lies behind the last part is
-                // not foreseen at all.
+                // A partly received piece matches the forecast so far, and nothing was forecast after the last part.
                 let is_surprise = count == piece.len() && !matches!(piece, ForecastPiece::Behind(_));
-                // What was foreseen wrongly lies in places of other bytes. It goes back in the order in which it came,
-                // to be read as usual.
+                // Bytes after a wrong forecast are in the wrong places. They go back in the order in which they
+                // arrived, to be read as usual.
                 let rest = self.rest((index, done), left, (connection, aside), batch);
                 connection.put_back(&rest);
                 return Ok(ReceiveOutcome { body_bytes: (got - left) as u64, is_surprise });
@@ -282,8 +281,8 @@ impl ReceiveForecast {
         Ok(ReceiveOutcome { body_bytes: got as u64, is_surprise: false })
     }
 
-    /// The `left` bytes that came last, from a piece's byte `done` on, in the order in which they came. Of what
-    /// was received aside, that piece is at `aside`.
+    /// The last `left` bytes, from byte `done` of a piece on, in the order in which they arrived. In the buffer, that
+    /// piece begins at `aside`.
     fn rest<S: FragmentSink>(
         &self,
         (index, mut done): (usize, usize),
@@ -312,7 +311,7 @@ impl ReceiveForecast {
     }
 }
 
-/// Takes what lies between two contents; returns how many bytes of `text` that is.
+/// Processes the bytes between two contents; returns their number.
 fn take_between<S: FragmentSink>(
     text: &[u8],
     content: &mut ResponseContent,

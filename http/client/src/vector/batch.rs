@@ -1,5 +1,5 @@
-//! One call's fragments: planned, in whatever order and however they overlap, as what has to be received, once (no sockets, no
-//! buffers); and on their way: what is still missing, and where arriving bytes belong.
+//! One call's fragments. The plan, for fragments in any order and with overlaps, says which bytes to receive, each once
+//! (no sockets, no buffers). The batch tracks what is still missing, and where arriving bytes belong.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -9,29 +9,29 @@ use fordway_store::{Error, ErrorKind};
 
 use super::sink::FragmentSink;
 
-/// What lies at a position of the file.
+/// What is at a position of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PositionContent {
     /// This many bytes are wanted.
     Wanted(usize),
-    /// This many bytes are not, or not any more.
+    /// This many bytes are not wanted, or not any more.
     Unwanted(u64),
 }
 
 /// The fragments of one call.
 pub(super) struct FragmentBatch<S> {
     plan: ReceivePlan,
-    /// Bytes there, from the front of each [`DirectReceive`].
+    /// The number of bytes present, from the start of each [`DirectReceive`].
     filled: Vec<usize>,
     missing_bytes: u64,
-    /// The receive that the last bytes belonged to: the next ones most likely follow it.
+    /// The receive of the last bytes: the next ones most likely follow it.
     cursor: usize,
     sink: S,
-    /// Requests for it that are under way.
+    /// The number of requests in flight for this batch.
     pub(super) requests: usize,
-    /// When it has to be complete.
+    /// The deadline.
     pub(super) until: Option<Instant>,
-    /// Why it cannot be completed.
+    /// Why the batch cannot be completed.
     pub(super) failure: Option<Error>,
 }
 
@@ -54,12 +54,12 @@ impl<S: FragmentSink> FragmentBatch<S> {
         batch
     }
 
-    /// Whether nothing more will happen to its bytes.
+    /// Whether its bytes will not change any more.
     pub(super) fn has_ended(&self) -> bool {
         self.missing_bytes == 0 || self.failure.is_some()
     }
 
-    /// Whether also what comes behind the last byte has arrived: the connection is free for others.
+    /// Whether all responses for it have ended too, so that the connection is free for others.
     pub(super) fn is_settled(&self) -> bool {
         self.has_ended() && self.requests == 0
     }
@@ -68,17 +68,17 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.missing_bytes
     }
 
-    /// Bytes that are there.
+    /// The number of bytes that have arrived.
     pub(super) fn delivered_bytes(&self) -> u64 {
         self.filled.iter().map(|filled| *filled as u64).sum()
     }
 
-    /// The memory, or why it is not filled.
+    /// The memory, or the batch's failure.
     pub(super) fn into_result(self) -> Result<S, Error> {
         self.failure.map_or(Ok(self.sink), Err)
     }
 
-    /// What is missing within `range`, in order, neighbours as one.
+    /// The missing bytes within `range`, in order, with neighbours joined.
     pub(super) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let first = self.plan.receives.partition_point(|receive| receive.end() <= range.start);
         let mut spans: Vec<Range<u64>> = Vec::new();
@@ -97,7 +97,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
         spans
     }
 
-    /// What lies at `at`; moves the cursor there.
+    /// What is at `at`; moves the cursor there.
     pub(super) fn look(&mut self, at: u64) -> PositionContent {
         let receives = &self.plan.receives;
         let is_near = |cursor: usize| {
@@ -115,20 +115,20 @@ impl<S: FragmentSink> FragmentBatch<S> {
         match at.cmp(&next) {
             std::cmp::Ordering::Equal => PositionContent::Wanted(receive.len - filled),
             std::cmp::Ordering::Less => PositionContent::Unwanted(next - at),
-            // What comes before it is missing: it will all be asked for again.
+            // The bytes before it are missing: all will be requested again.
             std::cmp::Ordering::Greater => PositionContent::Unwanted(receive.end() - at),
         }
     }
 
-    /// The memory for up to `len` bytes at the position last looked at, which are wanted.
+    /// The memory for up to `len` wanted bytes at the position of the last `look`.
     pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
         let (DirectReceive { to, .. }, filled) = (self.plan.receives[self.cursor], self.filled[self.cursor]);
         let place = FragmentPosition { within: to.within + filled, ..to };
         self.sink.slice(place, len)
     }
 
-    /// Adds where the bytes of `range` belong, in the order of the file, each with how many, to `places` until there are
-    /// `most`; up to the first that is not wanted, or comes after one that is missing. Returns whether that is all.
+    /// Appends to `places` where the bytes of `range` belong, in file order, each with its length, up to `most` places;
+    /// stops at the first byte that is unwanted, or follows a missing one. Returns whether the whole range was added.
     pub(super) fn places(
         &self,
         range: Range<u64>,
@@ -159,7 +159,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.sink.slices(places)
     }
 
-    /// Counts bytes that were put into [`FragmentBatch::room`].
+    /// Counts bytes that were written into [`FragmentBatch::room`].
     pub(super) fn filled(&mut self, len: usize) {
         let (to, filled) = (self.plan.receives[self.cursor].to, self.filled[self.cursor]);
         self.sink.arrived(FragmentPosition { within: to.within + filled, ..to }, len);
@@ -168,8 +168,8 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.complete_if_all_is_there();
     }
 
-    /// An answer turned out to be wrong. Where something is missing, that is asked for again; where all is there, what
-    /// is there is not to be trusted.
+    /// A response turned out to be wrong. If bytes are missing, they are requested again; if the batch is complete, its
+    /// bytes cannot be trusted, and it fails.
     pub(super) fn refute(&mut self, error: &Error) {
         if self.missing_bytes == 0 && self.failure.is_none() && error.kind() == ErrorKind::BadResponse {
             self.failure = Some(Error::new(error.kind(), error.detail()));
@@ -183,7 +183,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
     }
 }
 
-/// A place in the caller's memory: a fragment, and a position within it.
+/// A position in the caller's memory: a fragment, and an offset within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FragmentPosition {
     pub(super) fragment: usize,
@@ -193,7 +193,7 @@ pub(super) struct FragmentPosition {
 /// Bytes of the file that are received straight into place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DirectReceive {
-    /// Position in the file.
+    /// The offset in the file.
     pub(super) at: u64,
     pub(super) len: usize,
     pub(super) to: FragmentPosition,
@@ -205,8 +205,8 @@ impl DirectReceive {
     }
 }
 
-/// Bytes that more than one fragment wants: received by the first, copied for the others when all is
-/// there.
+/// Bytes wanted by more than one fragment: received into the first, and copied to the others when the batch is
+/// complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DuplicateBytes {
     pub(super) from: FragmentPosition,
@@ -214,17 +214,17 @@ pub(super) struct DuplicateBytes {
     pub(super) len: usize,
 }
 
-/// What has to be done for a set of fragments.
+/// The plan for a set of fragments.
 #[derive(Debug, Default)]
 pub(super) struct ReceivePlan {
-    /// In the order of the file, none overlapping another, none empty.
+    /// In file order, without overlaps, none empty.
     pub(super) receives: Vec<DirectReceive>,
     pub(super) duplicates: Vec<DuplicateBytes>,
 }
 
 impl ReceivePlan {
-    /// For fragments of (offset, length), none ending beyond 2^64. Cost: a sort, which is linear for
-    /// fragments in order.
+    /// Plans fragments of (offset, length), none ending beyond 2^64. Cost: a sort, which is linear for fragments in
+    /// order.
     pub(super) fn new(fragments: &[(u64, usize)]) -> Self {
         let mut order: Vec<usize> = (0..fragments.len()).filter(|index| fragments[*index].1 > 0).collect();
         order.sort_unstable_by_key(|index| (fragments[*index].0, Reverse(fragments[*index].1)));
@@ -246,7 +246,7 @@ impl ReceivePlan {
         plan
     }
 
-    /// What is received, neighbours as one.
+    /// The bytes to receive, with neighbours joined.
     pub(super) fn spans(&self) -> Vec<Range<u64>> {
         let mut spans: Vec<Range<u64>> = Vec::new();
         for receive in &self.receives {
@@ -258,8 +258,8 @@ impl ReceivePlan {
         spans
     }
 
-    /// Has the first `len` bytes of `fragment`, from `offset` of the file, copied from those that
-    /// receive them.
+    /// Plans to copy the first `len` bytes of `fragment`, from `offset` of the file, from the fragments that receive
+    /// them.
     fn duplicate(&mut self, offset: u64, len: usize, fragment: usize) {
         let mut done = 0;
         let first = self.receives.partition_point(|receive| receive.end() <= offset);

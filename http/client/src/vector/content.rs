@@ -1,5 +1,5 @@
-//! What an answer is: what its head promises is checked against the request, and its bytes go where they belong,
-//! however they were framed on their way.
+//! The content of a response: its head is checked against the request, and its bytes go where they belong, whatever the
+//! framing.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
@@ -15,31 +15,31 @@ use super::source::FileVersion;
 use crate::response::short_body;
 use crate::retry::retry_after;
 
-/// More of a refusal's document is not worth reading.
+/// The maximum size of a refusal's document that is read.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
-/// The content of an answer whose head was received.
+/// The content of a response whose head was received.
 pub(super) struct ResponseContent {
     kind: BodyKind,
-    /// The position in the file of the next byte.
+    /// The file offset of the next byte.
     pub(super) at: u64,
-    /// Bytes that came and were missing.
+    /// Bytes received that were missing before.
     pub(super) new_bytes: u64,
 }
 
-/// What the body is.
+/// The kind of body.
 enum BodyKind {
-    /// The bytes of the file up to there.
+    /// The bytes of the file, up to this offset.
     Range(u64),
-    /// Ranges with heads of their own; this many were there yet.
+    /// Ranges with heads of their own, and their number so far.
     Parts(MultipartParser, usize),
-    /// All of the file, up to there.
+    /// The whole file, up to this offset.
     Whole(u64),
-    /// Why there are no bytes.
+    /// A refusal without content.
     Refusal(RefusalResponse),
 }
 
-/// An answer of status 300 and more.
+/// A response of status 300 and above.
 #[derive(Debug, Default)]
 pub(super) struct RefusalResponse {
     pub(super) status: u16,
@@ -48,7 +48,7 @@ pub(super) struct RefusalResponse {
     pub(super) document: Vec<u8>,
 }
 
-/// The headers that matter.
+/// The relevant headers.
 #[derive(Default)]
 pub(super) struct ContentHeaders<'c> {
     etag: Option<&'c str>,
@@ -79,8 +79,8 @@ impl<'c> ContentHeaders<'c> {
 }
 
 impl ResponseContent {
-    /// Of an answer to `request` whose body has `length` bytes, if that is known.
-    /// Errors: `PreconditionFailed` for another version, `BadResponse` for what was not asked.
+    /// The content of a response to `request` whose body has `length` bytes, if known.
+    /// Errors: `PreconditionFailed` for another version, `BadResponse` for ranges that were not requested.
     pub(super) fn new(
         (status, headers): (u16, &ContentHeaders<'_>),
         length: Option<u64>,
@@ -115,22 +115,22 @@ impl ResponseContent {
         Ok(ResponseContent { kind, at, new_bytes: 0 })
     }
 
-    /// Whether all of the file comes.
+    /// Whether the body is the whole file.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.kind, BodyKind::Whole(_))
     }
 
-    /// The refusal, if it is one.
+    /// The refusal, if the response is one.
     pub(super) fn into_refusal(self) -> Option<RefusalResponse> {
         if let BodyKind::Refusal(refusal) = self.kind { Some(refusal) } else { None }
     }
 
-    /// Ranges that came.
+    /// The number of ranges received.
     pub(super) fn ranges(&self) -> usize {
         if let BodyKind::Parts(_, count) = &self.kind { *count } else { 1 }
     }
 
-    /// Bytes of the file that are next, with no part's head between them.
+    /// Bytes of the file that come next, up to the next part's head.
     pub(super) fn data_left(&self) -> u64 {
         match &self.kind {
             BodyKind::Range(end) | BodyKind::Whole(end) => end - self.at,
@@ -139,16 +139,16 @@ impl ResponseContent {
         }
     }
 
-    /// The part that most likely follows, with `count` others before it, and the bytes before its content. `None` where
-    /// that is not known.
+    /// The range of the part that most likely follows after `count` others, and the number of bytes before its content.
+    /// `None` if unknown.
     pub(super) fn part_ahead(&self, count: usize, request: &RangeRequest) -> Option<(usize, Range<u64>)> {
         let BodyKind::Parts(parts, seen) = &self.kind else { return None };
         let next = request.spans.get(seen + count)?;
         Some((parts.bytes_before(next)?, next.clone()))
     }
 
-    /// Takes `count` bytes from `at` on that are in their place already, if they are what comes next and are wanted;
-    /// returns how many were taken.
+    /// Accepts `count` bytes at offset `at` that are already in place, if they come next and are wanted; returns how
+    /// many were accepted.
     pub(super) fn take_placed<S: FragmentSink>(
         &mut self,
         at: u64,
@@ -165,7 +165,7 @@ impl ResponseContent {
         count
     }
 
-    /// Counts bytes of the file that did not go through [`ResponseContent::take`].
+    /// Counts bytes of the file that bypassed [`ResponseContent::take`].
     pub(super) fn passed(&mut self, count: u64) {
         self.at += count;
         if let BodyKind::Parts(parts, _) = &mut self.kind {
@@ -173,12 +173,12 @@ impl ResponseContent {
         }
     }
 
-    /// Whether no more of it is worth receiving: the document of a refusal is long.
+    /// Whether the rest is not worth receiving, because a refusal's document is long.
     pub(super) fn is_enough(&self) -> bool {
         matches!(&self.kind, BodyKind::Refusal(refusal) if refusal.document.len() >= DOCUMENT_BYTES_MAX)
     }
 
-    /// Takes some of `bytes`, at least one; returns how many. Errors: `BadResponse`, `PreconditionFailed`.
+    /// Processes some of `bytes`, at least one; returns how many. Errors: `BadResponse`, `PreconditionFailed`.
     pub(super) fn take<S: FragmentSink>(
         &mut self,
         bytes: &[u8],
@@ -203,7 +203,7 @@ impl ResponseContent {
                     MultipartStep::Part(_, range, size) => {
                         version.check_size(*size)?;
                         *count += 1;
-                        // A server that sends other parts than those asked for may send without end.
+                        // A server that sends unrequested parts may send without end.
                         if *count > request.spans.len() || !request.wants_of(range) {
                             return Err(not_asked(range));
                         }
@@ -217,7 +217,7 @@ impl ResponseContent {
                 Ok(step.len())
             }
             BodyKind::Refusal(refusal) => {
-                // The rest counts as taken and is not kept: a server does not decide how much memory its words take.
+                // The rest is skipped, so that a server cannot decide how much memory its document takes.
                 let room = DOCUMENT_BYTES_MAX.saturating_sub(refusal.document.len());
                 refusal.document.extend_from_slice(&bytes[..bytes.len().min(room)]);
                 Ok(bytes.len())
@@ -225,7 +225,7 @@ impl ResponseContent {
         }
     }
 
-    /// Whether the body ended where it should. Errors: `IncompleteBody`, `BadResponse`.
+    /// Checks that the body ended where it should. Errors: `IncompleteBody`, `BadResponse`.
     pub(super) fn check_end(&self) -> Result<(), Error> {
         match &self.kind {
             BodyKind::Range(end) | BodyKind::Whole(end) if self.at < *end => Err(short_body(end - self.at)),
@@ -238,8 +238,7 @@ impl ResponseContent {
     }
 }
 
-/// Puts bytes from `at` on where they belong, and moves `at` behind them; returns how many of them
-/// were missing.
+/// Copies bytes at offset `at` to where they belong, and advances `at`; returns how many of them were missing.
 fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut FragmentBatch<S>) -> u64 {
     let missing = batch.missing_bytes();
     while !bytes.is_empty() {
@@ -258,7 +257,7 @@ fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut Fragment
     missing - batch.missing_bytes()
 }
 
-/// The range of an answer that has only one.
+/// The range of a response with a single range.
 fn only_range(
     stated: Option<&str>,
     request: &RangeRequest,

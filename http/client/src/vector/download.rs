@@ -1,7 +1,7 @@
-//! A file from one place to another in order, in one answer where nothing goes wrong.
+//! Copies a file in order, in one response unless something fails.
 //!
-//! What a server states of a file's bytes is checked against the bytes that came: `Content-MD5` (RFC 1864), `Digest`
-//! (RFC 3230), `Repr-Digest` and `Content-Digest` (RFC 9530), and the checksums of S3.
+//! If the server states a digest, the received bytes are checked against it: `Content-MD5` (RFC 1864), `Digest` (RFC
+//! 3230), `Repr-Digest` and `Content-Digest` (RFC 9530), and the checksums of S3.
 
 use std::io::Read;
 use std::ops::Range;
@@ -23,20 +23,20 @@ use crate::HttpResponse;
 use crate::response::{body_error, short_body};
 use crate::retry::{RetryBudget, retry_after};
 
-/// Received at once, and handed on.
+/// The maximum bytes received and passed on at once.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Takes bytes in order.
+/// Consumes bytes in order.
 type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
-/// Opens all that was received so far, from the first byte on.
+/// Opens everything received so far, from the first byte on.
 type Received<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 
 impl RemoteFile {
-    /// Hands the bytes of `range` to `sink`, in order and each of them once. An answer that breaks off is
-    /// resumed where it ended, of the version that was opened.
-    /// Errors: as [`RemoteFile::read_ranges`], and errors of `sink`, which end it.
-    /// Cost: one request, and one for each time that an answer breaks off. 256 KiB of memory.
+    /// Passes the bytes of `range` to `sink`, in order and each of them once. An interrupted response is resumed where
+    /// it ended, in the version that was opened.
+    /// Errors: as [`RemoteFile::read_ranges`], and errors of `sink`, which end the copy.
+    /// Cost: one request, and one for each interruption. 256 KiB of memory.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut Sink<'_>) -> Result<()> {
         if range.end > self.size_bytes() || range.start > range.end {
             let detail = format!("bytes {range:?} of a file of {} bytes", self.size_bytes());
@@ -45,10 +45,10 @@ impl RemoteFile {
         copy(&self.source, range, &mut None, sink).map_err(|error| self.named(error))
     }
 
-    /// The same for all from `start` on; at the end, all of the file is checked against the digest that the
-    /// server states, if it does. What came before `start` is read back by `received`, which is not called
-    /// for a `start` of 0. Returns the name of the digest.
-    /// Errors: as [`RemoteFile::copy_range`]; `BadDigest`, after all was handed out.
+    /// The same for everything from `start` on; at the end, the whole file is checked against the digest that the
+    /// server states, if any. `received` reads back what precedes `start`; it is not called if `start` is 0. Returns
+    /// the name of the digest.
+    /// Errors: as [`RemoteFile::copy_range`]; `BadDigest`, after all bytes were passed on.
     pub fn copy_verified(
         &self,
         start: u64,
@@ -62,12 +62,12 @@ impl RemoteFile {
     }
 }
 
-/// A digest that the first answer states.
+/// The digest that the first response states, if any.
 #[derive(Default)]
 struct DigestCheck {
     was_asked: bool,
     stated: Option<FileDigest>,
-    /// Of all bytes so far, if they came from the first on.
+    /// The digest of all bytes so far, if they began with the first.
     running: Option<DigestHasher>,
 }
 
@@ -122,7 +122,7 @@ fn copy(
                 has_asked_again = true;
                 source.ask_again(&place)?;
             }
-            // All is there, and nothing that could be asked for again would make it right.
+            // All bytes have arrived, and no retry would make them valid.
             Err(OpenFailure { error, .. }) if left.is_empty() => return Err(error),
             Err(OpenFailure { error, retry_after }) => {
                 let is_passing = is_passing(error.kind()) || error.kind() == ErrorKind::IncompleteBody;
@@ -133,10 +133,10 @@ fn copy(
     Ok(())
 }
 
-/// What goes along with the bytes: the digest, the time that is left, and their receiver.
+/// What a copy needs besides: the digest, the remaining retries, and the receiver of the bytes.
 type Along<'a> = (&'a mut Option<DigestCheck>, &'a RetryBudget, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
 
-/// Asks for what is left, and moves its start behind what was delivered. Returns where the server sends us.
+/// Requests the rest, and advances its start past the delivered bytes. Returns the redirection, if any.
 fn try_copy(
     (source, place): (&ReadSource, &SourceLocation),
     left: &mut Range<u64>,
@@ -149,7 +149,7 @@ fn try_copy(
         && !place.learned().refuses_digests;
     let mut answer = request(source, place, left, wants_digest)?;
     if wants_digest && matches!(answer.status(), 400..) {
-        // XRootD without checksums refuses to speak of them; whatever else it is, is found without.
+        // XRootD without checksums refuses such requests; any other cause shows up without the header too.
         drop(answer);
         answer = request(source, place, left, false)?;
         if answer.status() < 400 {
@@ -161,7 +161,7 @@ fn try_copy(
         return Ok(Some(moved));
     }
     let mut unwanted = unwanted_bytes(place, &mut answer, left)?;
-    // A server without ranges sends more than was asked for, up to the end of the file.
+    // A server without range support sends more than requested, up to the end of the file.
     let is_to_end = answer.status() == 206 || left.end == place.version.size_bytes;
     if let Some(check) = check {
         check.begin(&answer, left.start);
@@ -189,7 +189,7 @@ fn try_copy(
     Ok(None)
 }
 
-/// The whole file is asked for without a range: every server knows that.
+/// The whole file is requested without a range, which every server supports.
 fn request(
     source: &ReadSource,
     place: &SourceLocation,
@@ -208,7 +208,7 @@ fn request(
     ask(&place.session, &*place.target, &source.traffic, "GET", &headers)
 }
 
-/// Holds the head of an answer against the request; returns how many bytes come before those wanted.
+/// Checks the head of a response against the request; returns how many bytes precede the wanted ones.
 fn unwanted_bytes(
     place: &SourceLocation,
     answer: &mut HttpResponse,
@@ -219,7 +219,7 @@ fn unwanted_bytes(
         206 => {
             place.version.check(etag, modified, false)?;
             let stated = answer.header("content-range").and_then(parse_content_range);
-            // The bytes go where those asked for belong, so any others would corrupt the copy.
+            // The bytes are written where the requested ones belong, so any others would corrupt the copy.
             let Some((_, size)) = stated.filter(|(range, _)| range == left) else {
                 let detail = "the server answered with other bytes than those asked for";
                 return Err(Error::new(ErrorKind::BadResponse, detail).into());
@@ -249,8 +249,7 @@ fn unwanted_bytes(
     }
 }
 
-/// Asks servers for any of them. XRootD makes nothing of weights, and takes the first, which
-/// there is the one that it knows.
+/// Requests any of these digests. XRootD ignores weights, and takes the first one, which is the one that it supports.
 pub(super) const WANTED: [(&str, &str); 2] = [
     ("want-digest", "adler32;q=0.3, md5;q=0.5, sha;q=0.6, sha-256"),
     ("want-repr-digest", "sha-256=9, md5=3"),
@@ -259,20 +258,20 @@ pub(super) const WANTED: [(&str, &str); 2] = [
 /// A digest of a whole file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FileDigest {
-    /// One of S3.
+    /// One of S3's checksums.
     Checksum(Checksum),
     Hash(FileHash),
 }
 
-/// A digest on its way.
+/// A digest being computed.
 pub(super) enum DigestHasher {
     Checksum(ContentHasher),
     Hash(RunningHash),
 }
 
 impl FileDigest {
-    /// The best of those in the headers of an answer; `is_whole` says that its body is the whole file.
-    /// What cannot be read, or is of parts' checksums, is passed over.
+    /// The best digest in the headers of a response; `is_whole` means that its body is the whole file. Skips unreadable
+    /// values and checksums of parts' checksums.
     pub(super) fn best<'h>(
         headers: impl Iterator<Item = (&'h str, &'h str)>,
         is_whole: bool,
@@ -285,7 +284,7 @@ impl FileDigest {
                 "digest" => found.extend(members(value).filter_map(|(name, value)| of_instance(name, value))),
                 "repr-digest" => found.extend(of_fields(value)),
                 "content-digest" if is_whole => found.extend(of_fields(value)),
-                // Where parts were put together, it ends with their number.
+                // For a multipart object, the value ends with the number of parts.
                 name if is_whole && !value.contains('-') => {
                     let algorithm =
                         name.strip_prefix("x-amz-checksum-").and_then(ChecksumAlgorithm::from_name);
@@ -322,11 +321,11 @@ impl FileDigest {
         }
     }
 
-    /// How it is called.
+    /// Its name.
     pub(super) fn name(&self) -> &'static str {
         match self {
             FileDigest::Checksum(checksum) => checksum.algorithm.name(),
-            // As S3 writes those that it has.
+            // With the names that S3 uses.
             FileDigest::Hash(hash) => match hash.kind {
                 HashKind::Adler32 => "ADLER32",
                 HashKind::Md5 => "MD5",
@@ -347,7 +346,7 @@ impl FileDigest {
         }
     }
 
-    /// Errors: `BadDigest` for other bytes.
+    /// Errors: `BadDigest` if the bytes differ.
     pub(super) fn check(&self, running: DigestHasher) -> Result<()> {
         let is_right = match (self, running) {
             (FileDigest::Checksum(checksum), DigestHasher::Checksum(hasher)) => hasher
@@ -360,7 +359,7 @@ impl FileDigest {
         is_right.then_some(()).ok_or_else(|| Error::new(ErrorKind::BadDigest, detail()))
     }
 
-    /// The same for all that `content` has. Errors: from reading, as `Io`.
+    /// The same for all bytes of `content`. Errors: `Io` from reading.
     pub(super) fn check_all(&self, mut content: impl Read) -> Result<()> {
         let (mut running, mut chunk) = (self.start(), PageBuffer::new(256 * 1024));
         loop {
@@ -385,7 +384,7 @@ impl DigestHasher {
     }
 }
 
-/// `name=value` between commas; a value may have `=` too.
+/// Splits `name=value` pairs at commas; a value may contain `=` too.
 fn members(list: &str) -> impl Iterator<Item = (&str, &str)> {
     list.split(',').filter_map(|member| {
         let (name, value) = member.trim().split_once('=')?;
@@ -393,16 +392,16 @@ fn members(list: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// A member of `Digest`.
+/// One member of a `Digest` header.
 fn of_instance(name: &str, value: &str) -> Option<FileDigest> {
     FileHash::from_digest_header(HashKind::from_name(name)?, value).map(FileDigest::Hash)
 }
 
-/// Byte sequences of a dictionary of structured fields (RFC 8941 section 3.3.5), between colons.
+/// The byte sequences of a structured field's dictionary (RFC 8941 section 3.3.5), between colons.
 fn of_fields(value: &str) -> impl Iterator<Item = FileDigest> {
     members(value).filter_map(|(name, value)| {
         let bytes = value.split(';').next()?.trim().strip_prefix(':')?.strip_suffix(':')?;
-        // RFC 9530 has no use for sums, and none has this form.
+        // RFC 9530 does not define the use of ADLER32, and it never has this form.
         of_instance(name, bytes).filter(|_| !name.eq_ignore_ascii_case("adler32"))
     })
 }

@@ -1,8 +1,7 @@
-//! Carries batches out: turns what is missing into requests, keeps connections full, and goes down
-//! the ladder when a server does not follow: lists of ranges, single ranges in a pipeline, single
-//! ranges on several connections, the whole file. It decides how many connections are in use and which is the next request's,
-//! and what is done when something goes wrong on the way: a connection that ends or is silent, a place that the
-//! bytes have left, a batch that is late.
+//! Executes batches: turns what is missing into requests, keeps connections full, and falls back step by step when a
+//! server does not support a method: lists of ranges, single ranges in a pipeline, single ranges on several
+//! connections, the whole file. It decides how many connections are used and which one gets the next request, and
+//! handles failures: a connection that ends or stalls, a file that has moved, a batch that exceeds its deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,27 +25,27 @@ use crate::retry::RetryBudget;
 use crate::vector::line::StreamEnd;
 use crate::vector::redirect::HOPS_MAX;
 
-/// Batches on their way, over connections that are in use for nothing else.
+/// Batches in flight, over connections that nothing else uses.
 pub(super) struct BatchEngine<S> {
     source: Arc<ReadSource>,
-    /// Where it is read: the source's address when last checked.
+    /// Where the file is read: the source's location when last checked.
     place: Arc<SourceLocation>,
     server: ServerProfile,
     batches: BTreeMap<BatchId, FragmentBatch<S>>,
     queue: SpanQueue,
     lines: Vec<ActiveConnection>,
     in_flight_bytes: u64,
-    /// Failures in a row that brought next to nothing.
+    /// Counts consecutive failures that delivered next to nothing.
     retries: RetryBudget,
-    /// How often it was sent elsewhere in a row without a byte.
+    /// The number of consecutive redirections without a byte in between.
     moves: usize,
-    /// Whether it was asked anew where the file is, and no byte came since.
+    /// Whether the file's location was requested again, and no byte has arrived since.
     has_asked_again: bool,
     delivered_at_failure: u64,
-    /// Bytes of batches that are gone.
+    /// Bytes of batches that were taken or cancelled.
     delivered_before: u64,
     not_before: Option<Instant>,
-    /// When a request failed last: others that were under way then fail with it.
+    /// When a request last failed: requests sent before count as the same failure.
     failed_at: Option<Instant>,
 }
 
@@ -71,14 +70,14 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Takes a batch on. Nothing is sent yet.
+    /// Adds a batch. Sends nothing yet.
     pub(super) fn add(&mut self, id: BatchId, mut batch: FragmentBatch<S>) {
         batch.until = self.place.session.until();
         self.queue.push(id, batch.missing(&(0..u64::MAX)));
         self.batches.insert(id, batch);
     }
 
-    /// Takes a batch on whose first request is being answered.
+    /// Adds a batch whose first response is already arriving.
     pub(super) fn begin(&mut self, id: BatchId, mut batch: FragmentBatch<S>, begun: BegunRequest) {
         let BegunRequest { mut request, connection, permit } = begun;
         let asked_until = request.spans.last().map_or(0, |span| span.end);
@@ -91,12 +90,12 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.batches.insert(id, batch);
     }
 
-    /// Whether a batch is here: it was added, and not taken.
+    /// Whether a batch was added and has not been taken.
     pub(super) fn has(&self, id: BatchId) -> bool {
         self.batches.contains_key(&id)
     }
 
-    /// The batches that have ended, which are then forgotten.
+    /// Removes and returns the batches that have ended.
     pub(super) fn take_ended(&mut self) -> Vec<(BatchId, Result<S>)> {
         let ended: Vec<_> = self.batches.extract_if(.., |_, batch| batch.is_settled()).collect();
         self.delivered_before += ended.iter().map(|(_, batch)| batch.delivered_bytes()).sum::<u64>();
@@ -108,8 +107,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.batches.is_empty() && self.lines.is_empty()
     }
 
-    /// Gives a batch up: nothing is put into its memory any more. A connection on which it is under way
-    /// is closed when its turn comes, or at once if there is nothing else to do.
+    /// Cancels a batch: its memory is not written any more. A connection with its requests is closed when its turn
+    /// comes, or at once if there is no other work.
     pub(super) fn cancel(&mut self, id: BatchId) {
         self.queue.forget(id);
         if let Some(batch) = self.batches.remove(&id) {
@@ -120,15 +119,14 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Gives all batches up.
+    /// Cancels all batches.
     pub(super) fn cancel_all(&mut self) {
         while let Some(id) = self.batches.keys().next().copied() {
             self.cancel(id);
         }
     }
 
-    /// Takes what has arrived and sends what may be sent, without waiting; whether there may be more to do
-    /// at once.
+    /// Receives and sends what is possible without blocking; returns whether there may be more to do at once.
     pub(super) fn turn(&mut self) -> bool {
         let goes_on = self.receive();
         self.send();
@@ -138,8 +136,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         goes_on
     }
 
-    /// Waits until there is something to do, or too much time has passed; not beyond `limit`. Returns whether
-    /// it was `also` that has something to do.
+    /// Waits until there is something to do, a timeout has passed, or `limit` is reached. Returns whether `also` is
+    /// ready.
     pub(super) fn wait(&mut self, also: Option<PollFd<'_>>, limit: Option<Instant>) -> bool {
         let has_also = also.is_some();
         let gathers = self.lines.iter_mut().fold(false, |any, line| line.gather() | any);
@@ -151,12 +149,12 @@ impl<S: FragmentSink> BatchEngine<S> {
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut polled: Vec<PollFd<'_>> =
             self.lines.iter().map(|line| PollFd::new(line, line.interest())).chain(also).collect();
-        // It fails only when a signal came, or for want of memory: then all is looked at again.
+        // It fails only on a signal or for lack of memory; then everything is checked again.
         let ready = poll(&mut polled, left.as_ref()).unwrap_or(0);
         let is_also = has_also && polled.pop().is_some_and(|also| !also.revents().is_empty());
         drop(polled);
-        // What has arrived meanwhile is in time, however late we look; few bytes are noticed only when
-        // they are looked for.
+        // Data that arrived during the wait is in time, however late we check; a small amount is only noticed by a
+        // check.
         if ready == 0 && !gathers && until.is_some_and(|until| until <= Instant::now()) {
             self.give_up_late_lines();
         }
@@ -164,13 +162,13 @@ impl<S: FragmentSink> BatchEngine<S> {
         is_also
     }
 
-    /// Takes what has arrived on all connections; whether more than bytes came of it.
+    /// Receives on all connections; returns whether anything besides bytes resulted.
     fn receive(&mut self) -> bool {
         let (mut goes_on, mut index) = (false, 0);
         while index < self.lines.len() {
             let event = self.lines[index].advance(&mut self.batches, &self.place.version);
             if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
-                // Known from the head on, so that nothing more is asked for without an answer.
+                // Known from the head on, so that no further ranges are requested before the response ends.
                 self.server = self.place.learn(ServerProfile::range_ignored);
             }
             match event {
@@ -260,8 +258,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Ends the use of a connection; what was asked for on it without effect is asked for again. Returns the
-    /// batches concerned.
+    /// Stops using a connection; what its unanswered requests asked for is queued again. Returns the batches concerned.
     fn close(&mut self, index: usize) -> Vec<BatchId> {
         let place = self.place.clone();
         let line = self.lines.swap_remove(index);
@@ -280,7 +277,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Puts back what an ended request has left missing; whether that is anything.
+    /// Queues the bytes that an ended request left missing; returns whether there are any.
     fn take_back(&mut self, request: &RangeRequest) -> bool {
         self.in_flight_bytes -= request.bytes;
         let Some(batch) = self.batches.get_mut(&request.batch) else { return false };
@@ -298,7 +295,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.delivered_before + self.batches.values().map(FragmentBatch::delivered_bytes).sum::<u64>()
     }
 
-    /// Sends as much as window and server allow.
+    /// Sends as much as the window and the server allow.
     fn send(&mut self) {
         if self.not_before.take_if(|until| *until <= Instant::now()).is_none() && self.not_before.is_some() {
             return;
@@ -341,7 +338,7 @@ impl<S: FragmentSink> BatchEngine<S> {
 }
 
 impl<S> Drop for BatchEngine<S> {
-    /// Connections on which nothing is under way go back to the others.
+    /// Returns idle connections to the pool.
     fn drop(&mut self) {
         for line in self.lines.drain(..) {
             line.close(|connection| {
@@ -352,7 +349,7 @@ impl<S> Drop for BatchEngine<S> {
 }
 
 impl<S: FragmentSink> BatchEngine<S> {
-    /// The connection for the next request, made if need be; `None` if it has to wait for an answer.
+    /// The connection for the next request, opened if needed; `None` if the request must wait for a response.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
     fn line_for_next(&mut self) -> Result<Option<usize>> {
         let open = self.lines.iter().enumerate().filter(|(_, line)| line.is_open());
@@ -367,7 +364,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Few connections that are kept full, before many.
+    /// Prefers a few full connections to many.
     fn lines_wanted(&self) -> usize {
         let cap = self.place.session.options.connections_per_origin;
         let ServerProfile { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
@@ -382,7 +379,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Takes a further connection into use; `None` if there are as many as there may be.
+    /// Opens one more connection, or takes one from the pool; `None` at the limit of connections.
     fn open(&mut self) -> Result<Option<usize>> {
         let (session, origin) = (&self.place.session, self.place.target.origin());
         let permit = match self.lines.is_empty() {
@@ -400,7 +397,7 @@ impl<S: FragmentSink> BatchEngine<S> {
 }
 
 impl<S: FragmentSink> BatchEngine<S> {
-    /// Ends batches whose deadline has passed, and the connections on which they are under way.
+    /// Ends batches whose deadline has passed, and the connections that carry them.
     fn end_late_batches(&mut self) {
         let now = Instant::now();
         let is_late =
@@ -444,7 +441,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// The bytes are elsewhere: what is missing is asked for there.
+    /// The file has moved: requests what is missing at the new location.
     fn moved(&mut self, concerned: &[BatchId], moved: &RedirectResponse) {
         self.release();
         self.moves += 1;
@@ -459,7 +456,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.go_on_at(followed, concerned);
     }
 
-    /// A refusal for good. Where another address had led here, that is asked again, once until bytes come.
+    /// A permanent refusal. If a redirection had led here, the original URL is tried again, once until bytes arrive.
     fn denied(&mut self, index: usize, concerned: BatchId, error: Error) {
         if self.has_asked_again || !self.source.may_be_elsewhere(&self.place, &error) {
             self.fail(&[concerned], error);
@@ -480,7 +477,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// A connection ended that should not have.
+    /// A connection ended unexpectedly.
     fn broken(&mut self, index: usize, error: Error) {
         let is_stale = self.lines[index].was_idle() && error.kind() != ErrorKind::Timeout;
         if error.kind() == ErrorKind::PreconditionFailed {
@@ -496,14 +493,14 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Holds an end of the connection against pipelining where it came behind the first answer.
+    /// Counts the end of a connection against pipelining if it came after the first response.
     fn note_cut(&self, index: usize) {
         if self.lines[index].ends_early() {
             self.place.learn(ServerProfile::pipeline_cut);
         }
     }
 
-    /// A stream ended before its answer did; the connection goes on.
+    /// A stream ended before its response did; the connection remains usable.
     #[cfg(feature = "http2")]
     fn ended(&mut self, index: usize, request: &RangeRequest, end: StreamEnd) {
         self.take_back(request);
@@ -529,7 +526,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Counts a failure that may pass: all is asked for again after a while, but not for ever.
+    /// Counts a failure that may pass: everything is requested again after a wait, a limited number of times.
     fn failed(&mut self, error: Error, concerned: &[BatchId], retry_after: Option<Duration>) {
         let delivered = self.delivered_bytes();
         let before = std::mem::replace(&mut self.delivered_at_failure, delivered);
@@ -542,7 +539,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Gives batches up.
+    /// Fails batches.
     fn fail(&mut self, concerned: &[BatchId], error: Error) {
         let (kind, detail, tries) = (error.kind(), error.detail().to_owned(), error.tries());
         let mut first = Some(error);

@@ -1,4 +1,4 @@
-//! What servers were found to do, kept for the life of the process: nothing is found out twice.
+//! Knowledge about servers, kept for the lifetime of the process, so that nothing is probed twice.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,40 +7,40 @@ use std::time::Duration;
 use super::{HttpSession, RangeTarget};
 use crate::{HttpVersion, Origin};
 
-/// The most bytes of a list of ranges: nginx and Apache refuse a header of more than 8 KiB.
+/// The maximum length of a list of ranges: nginx and Apache refuse a header of more than 8 KiB.
 const LIST_BYTES: usize = 7_500;
-/// The most ranges in a request to a server that states no lower limit.
+/// The maximum number of ranges in a request to a server that states no lower limit.
 const RANGES: usize = 1_000;
-/// Limits that servers are known to have, tried in turn when one answers with the whole file:
-/// Apache's `MaxRanges`, and lighttpd's.
+/// The limits of known servers, tried in turn when a server responds with the whole file: Apache's `MaxRanges`, and
+/// lighttpd's.
 const USUAL_LIMITS: [usize; 2] = [200, 10];
-/// Connections that were closed behind their first answer, or requests that were forgotten, before pipelining is given up.
+/// Pipelining is given up after this many connections closed after their first response, or requests left unanswered.
 const STRIKES: u8 = 2;
 
 /// What is known of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerProfile {
-    /// The most ranges that one request may ask for; with 1 the server knows no lists of them.
+    /// The maximum number of ranges in a request; 1 if the server does not support lists.
     pub ranges_per_request: usize,
-    /// The most bytes of such a list.
+    /// The maximum length of a list of ranges in bytes.
     pub list_bytes: usize,
-    /// Whether it answers requests that were sent before its last answer was received.
+    /// Whether it accepts requests that are sent before its last response was received.
     pub pipelines: bool,
-    /// Whether it answers a range with the whole file.
+    /// Whether it ignores ranges and sends the whole file.
     pub ignores_ranges: bool,
-    /// The shortest time from a request to its answer.
+    /// The shortest time from a request to its response.
     pub round_trip: Option<Duration>,
-    /// The rate at which a large answer arrived.
+    /// The rate at which a large response arrived.
     pub bytes_per_s: Option<f64>,
     strikes: u8,
-    /// Requests sent ahead that it left unanswered until the time was up.
+    /// The number of timeouts of requests that were sent ahead.
     forgotten: u8,
     /// Whether it refuses requests that ask for a digest.
     pub(super) refuses_digests: bool,
-    /// Whether it was seen to answer a request that was sent before its last answer had ended.
+    /// Whether it has responded to a request that was sent before the last response had ended.
     pub(super) has_overlapped: bool,
-    /// Whether it was seen to answer one that came with the one before. XRootD never does, although it takes
-    /// another request while it answers.
+    /// Whether it has responded to a request that was sent together with the one before. XRootD never does, although it
+    /// accepts another request while it responds.
     pub(super) has_pipelined: bool,
 }
 
@@ -61,27 +61,27 @@ impl ServerProfile {
         }
     }
 
-    /// Takes what a `Server` header tells of limits: it saves the answer that would show them.
+    /// Takes limits from the `Server` header: that saves the response that would show them.
     pub(super) fn introduced(&mut self, server: &str) {
         let name = server.split(['/', ' ']).next().unwrap_or_default().to_ascii_lowercase();
         let limit = match name.as_str() {
             "apache" => USUAL_LIMITS[0],
             "lighttpd" => USUAL_LIMITS[1],
             "amazons3" => 1,
-            // It answers many that were sent ahead, and now and then forgets one.
+            // XRootD accepts many requests ahead, but occasionally leaves one unanswered.
             "xrootd" => return self.pipelines = false,
             _ => return,
         };
         self.ranges_per_request = self.ranges_per_request.min(limit);
     }
 
-    /// `asked` ranges were answered with the whole file.
+    /// The response to `asked` ranges was the whole file.
     pub(super) fn list_refused(&mut self, asked: usize) {
         let lower = USUAL_LIMITS.into_iter().find(|limit| *limit < asked).unwrap_or(1);
         self.ranges_per_request = self.ranges_per_request.min(lower);
     }
 
-    /// One range was answered with the whole file.
+    /// The response to one range was the whole file.
     pub(super) fn range_ignored(&mut self) {
         (self.ranges_per_request, self.pipelines, self.ignores_ranges) = (1, false, true);
     }
@@ -91,7 +91,7 @@ impl ServerProfile {
         self.ranges_per_request = 1;
     }
 
-    /// Of `asked` ranges only `answered` were.
+    /// The response to `asked` ranges contained only `answered`.
     pub(super) fn list_cut(&mut self, asked: usize, answered: usize) {
         if answered < asked {
             self.ranges_per_request = self.ranges_per_request.min(answered.max(1));
@@ -106,10 +106,10 @@ impl ServerProfile {
         }
     }
 
-    /// An answer to a request that was alone under way: its head came after `wait`, and its `bytes`
-    /// in `time` behind that.
+    /// A response to the only request in flight: its head arrived after `wait`, and its `bytes` within `time` after
+    /// that.
     pub(super) fn answered(&mut self, wait: Duration, bytes: u64, time: Duration) {
-        /// Less than this says more of the buffers than of the way.
+        /// A smaller response would measure buffers instead of the network.
         const BYTES_MIN: u64 = 1 << 20;
         self.round_trip = Some(self.round_trip.map_or(wait, |before| before.min(wait)));
         if bytes >= BYTES_MIN {
@@ -117,42 +117,42 @@ impl ServerProfile {
         }
     }
 
-    /// The server closed a connection behind its first answer, with requests under way.
+    /// The server closed a connection after its first response, with requests in flight.
     pub(super) fn pipeline_cut(&mut self) {
         self.strikes += 1;
         self.pipelines &= self.strikes < STRIKES;
     }
 
-    /// An answer to a request that was sent before the answer before it had ended, or even came with that
-    /// one's request.
+    /// A response to a request that was sent before the previous response had ended, or even together with the previous
+    /// request.
     pub(super) fn pipeline_kept(&mut self, came_along: bool) {
         (self.strikes, self.has_overlapped) = (0, true);
         self.has_pipelined |= came_along;
     }
 
-    /// The server answered a request, and left one that had come with it unanswered.
+    /// The server responded to a request, but not to one that was sent together with it.
     pub(super) fn pipeline_left(&mut self) {
         self.pipelines &= self.has_pipelined;
     }
 
-    /// The server answers requests that come with others, and left one unanswered until the time was up.
+    /// The server responds to requests sent together with others, but one of them timed out.
     pub(super) fn pipeline_forgotten(&mut self) {
         self.forgotten += 1;
         self.pipelines &= self.forgotten < STRIKES;
     }
 
-    /// Requests that this many ranges make, about.
+    /// The approximate number of requests for this many ranges.
     pub(super) fn requests_for(&self, ranges: usize) -> usize {
         /// Two numbers of 9 digits, a hyphen and a comma.
         const RANGE_BYTES: usize = 20;
         ranges.div_ceil(self.ranges_per_request.min(self.list_bytes / RANGE_BYTES).max(1))
     }
 
-    /// Bytes between two wanted ones that cost less than another range.
+    /// The size of a gap between wanted bytes that costs less than another range.
     pub(super) fn gap_bytes(&self) -> u64 {
-        /// What stands before a part, and its range in the request.
+        /// The head of a part, and its range in the request.
         const PART: u64 = 192;
-        /// The heads of a request and of its answer.
+        /// The heads of a request and of its response.
         const EXCHANGE: u64 = 768;
         match (self.ranges_per_request, self.pipelines) {
             _ if self.ignores_ranges => u64::MAX,
@@ -160,7 +160,7 @@ impl ServerProfile {
             (_, true) => EXCHANGE,
             (_, false) => {
                 let wait = self.round_trip.unwrap_or(Duration::from_millis(1)).as_secs_f64();
-                // 1 Gbit/s until something was measured.
+                // Assumes 1 Gbit/s until a rate was measured.
                 let bytes = wait * self.bytes_per_s.unwrap_or(125e6);
                 (bytes as u64).clamp(4 << 10, 1 << 20)
             }
@@ -168,7 +168,7 @@ impl ServerProfile {
     }
 }
 
-/// An origin, the proxy by which it is reached, and the version of HTTP: each has quirks of its own.
+/// An origin, the proxy for it, and the HTTP version: each combination has its own quirks.
 type Way = (Origin, Option<String>, HttpVersion);
 
 static LEARNED: Mutex<Option<HashMap<Way, ServerProfile>>> = Mutex::new(None);
@@ -178,7 +178,7 @@ fn way(session: &HttpSession, target: &dyn RangeTarget) -> Way {
     (origin.clone(), session.http.proxies().name_of(origin), session.options.http)
 }
 
-/// What is known of the server of `target`; a first guess if nothing is.
+/// What is known of the server of `target`; a guess if nothing is.
 pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let mut all = all();
     match all.get_or_insert_default().get(&way(session, target)) {
@@ -187,8 +187,8 @@ pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerPr
     }
 }
 
-/// The same for a list of ranges that must not be refused: of a server that nobody asked yet, what every server takes that
-/// takes lists at all.
+/// The same for a list of ranges that must not be refused: for an unknown server, limits that every server with lists
+/// supports.
 pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let known = all().get_or_insert_default().get(&way(session, target)).cloned();
     known.unwrap_or_else(|| {
@@ -198,7 +198,7 @@ pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) 
     })
 }
 
-/// Notes something about the server of `target`, and returns all that is known then.
+/// Records something about the server of `target`, and returns everything known of it.
 pub(super) fn note(
     session: &HttpSession,
     target: &dyn RangeTarget,

@@ -1,4 +1,4 @@
-//! One connection with several requests under way: in a pipeline by HTTP/1.1, or as streams by HTTP/2.
+//! One connection with several requests in flight: a pipeline with HTTP/1.1, or streams with HTTP/2.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,68 +20,68 @@ use super::source::FileVersion;
 use super::streams::MultiplexedConnection;
 use crate::connection::BufferedConnection;
 
-/// For so long, and only where bytes came as recently, many bytes are waited for at once.
+/// The maximum time to wait for many bytes at once, and only if bytes arrived as recently as this.
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
-/// Requests under way in a pipeline, at most.
+/// The maximum number of requests in flight in a pipeline.
 const DEPTH_MAX: usize = 64;
-/// Single ranges in a pipeline that are worth a further connection.
+/// The number of single ranges in a pipeline that justify another connection.
 const RANGES_EACH: usize = 16;
 
-/// A connection that is in use.
+/// A connection in use.
 pub(super) enum ActiveConnection {
-    /// Answers come in the order of their requests.
+    /// Responses arrive in the order of their requests.
     Pipeline(PipelinedConnection),
-    /// They come in any order, and side by side.
+    /// Responses arrive in any order, and interleaved.
     #[cfg(feature = "http2")]
     Streams(MultiplexedConnection),
 }
 
-/// What became of a request.
+/// The outcome of a request.
 pub(super) enum RequestEvent {
-    /// Its answer ended.
+    /// The response has ended.
     Answered(AnsweredRequest),
-    /// It was refused.
+    /// The server refused the request.
     Refused(RangeRequest, RefusalResponse),
-    /// All of the file is about to come where this many ranges were asked for, and would cost more than
-    /// to ask again; the connection is of no more use.
+    /// The whole file is about to arrive instead of this many ranges, which would cost more than another request; the
+    /// connection cannot be used any more.
     Whole { asked: usize },
-    /// The rest of what comes is of no use to anybody, nor is the connection.
+    /// The rest of the response is not needed, and the connection cannot be used any more.
     Useless,
-    /// There is no whole answer to this one, whose stream is gone; the connection goes on.
+    /// The response is incomplete, and its stream is closed; the connection remains usable.
     #[cfg(feature = "http2")]
     Ended(RangeRequest, StreamEnd),
-    /// The connection is of no more use.
+    /// The connection cannot be used any more.
     Broken(Error),
-    /// The proxy at its other end refuses us.
+    /// The proxy at the other end refuses us.
     Forbidden(Error),
-    /// All that came was taken, and more is to come.
+    /// Everything received was processed, and more is to come.
     Pending,
 }
 
-/// A request and what came of it.
+/// A request and the statistics of its response.
 pub(super) struct AnsweredRequest {
     pub(super) request: RangeRequest,
-    /// Ranges that came.
+    /// The number of ranges received.
     pub(super) ranges: usize,
-    /// Bytes that were missing.
+    /// Bytes received that were missing before.
     pub(super) new_bytes: u64,
-    /// Whether all of the file came.
+    /// Whether the whole file was received.
     pub(super) was_whole: bool,
 }
 
-/// Why a stream ended before its answer did.
+/// Why a stream ended before its response did.
 #[cfg(feature = "http2")]
 pub(super) enum StreamEnd {
     /// As [`RequestEvent::Whole`].
     Whole,
-    /// Nobody wants the rest, or the server did not look at it: that is nobody's failure.
+    /// The rest is not needed, or the server did not process the request, which is not a failure.
     Unneeded,
     /// Something went wrong.
     Failed(Error),
 }
 
 impl RequestEvent {
-    /// The request, if it is about one.
+    /// The request, if the event concerns one.
     #[cfg(feature = "http2")]
     pub(super) fn into_request(self) -> Option<RangeRequest> {
         match self {
@@ -91,7 +91,7 @@ impl RequestEvent {
         }
     }
 
-    /// The end of an answer.
+    /// The outcome of a complete response.
     pub(super) fn of(request: RangeRequest, content: ResponseContent) -> Self {
         let (ranges, new_bytes, was_whole) = (content.ranges(), content.new_bytes, content.is_whole());
         match content.into_refusal() {
@@ -101,7 +101,7 @@ impl RequestEvent {
     }
 }
 
-/// Does the same with either.
+/// Applies the same expression to either variant.
 macro_rules! either {
     ($line:expr, $way:ident => $does:expr) => {
         match $line {
@@ -121,7 +121,7 @@ impl ActiveConnection {
         ActiveConnection::Pipeline(PipelinedConnection::new(connection, permit))
     }
 
-    /// One of HTTP/1.1 with a request that is being answered.
+    /// An HTTP/1.1 connection with a request whose response is arriving.
     pub(super) fn begun(
         connection: BufferedConnection,
         permit: ConnectionPermit,
@@ -130,12 +130,12 @@ impl ActiveConnection {
         ActiveConnection::Pipeline(PipelinedConnection::begun(connection, permit, request))
     }
 
-    /// Requests under way.
+    /// The number of requests in flight.
     pub(super) fn depth(&self) -> usize {
         either!(self, line => line.depth())
     }
 
-    /// Requests that may be under way at once.
+    /// The maximum number of requests in flight.
     pub(super) fn depth_max(&self, server: &ServerProfile) -> usize {
         match self {
             _ if !server.pipelines => 1,
@@ -145,8 +145,8 @@ impl ActiveConnection {
         }
     }
 
-    /// Single ranges that are worth a further connection: streams do not wait for one another, so those are worth
-    /// one that the server does not take at once.
+    /// The number of single ranges that justify another connection. Streams do not wait for one another, so with them
+    /// only ranges beyond the server's stream limit do.
     pub(super) fn ranges_each(&self) -> usize {
         match self {
             ActiveConnection::Pipeline(_) => RANGES_EACH,
@@ -155,8 +155,8 @@ impl ActiveConnection {
         }
     }
 
-    /// Whether an end of the connection now may be one that came before the requests under way: it was
-    /// idle then, and nothing was received since. That is nobody's failure.
+    /// Whether the connection, if it ends now, may have ended before the present requests were sent: it was idle then,
+    /// and has received nothing since. That is not a failure.
     pub(super) fn was_idle(&self) -> bool {
         either!(self, line => line.was_idle())
     }
@@ -166,28 +166,27 @@ impl ActiveConnection {
         either!(self, line => line.push(request, write));
     }
 
-    /// Sends what is queued as far as the socket takes it.
+    /// Sends queued requests as far as the socket has room.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         either!(self, line => line.flush())
     }
 
-    /// What to wait for.
+    /// The events to poll for.
     pub(super) fn interest(&self) -> PollFlags {
         either!(self, line => line.interest())
     }
 
-    /// Sees to it that a wait ends when it is worth while; whether it waits for many bytes, and so does not
-    /// notice when few come.
+    /// Sets how many bytes wake a waiting thread; returns whether it waits for many bytes, and so may miss a few.
     pub(super) fn gather(&mut self) -> bool {
         match self {
             ActiveConnection::Pipeline(pipeline) => pipeline.gather(),
-            // Frames are looked at as they come: windows are kept open by that.
+            // Frames are processed as they arrive, because that keeps the windows open.
             #[cfg(feature = "http2")]
             ActiveConnection::Streams(_) => false,
         }
     }
 
-    /// When the other side has had time enough.
+    /// When to give up waiting for the other side.
     pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         match self {
             ActiveConnection::Pipeline(pipeline) => pipeline.deadline(options, server),
@@ -196,42 +195,42 @@ impl ActiveConnection {
         }
     }
 
-    /// Whether the request in front came with one that was answered, and may be left unanswered for that.
+    /// Whether the first request was sent together with one that was answered, and may be unanswered for that reason.
     pub(super) fn may_be_left(&self) -> bool {
         matches!(self, ActiveConnection::Pipeline(pipeline) if pipeline.may_be_left())
     }
 
-    /// Whether an end of the connection now tells that its server does not take requests ahead.
+    /// Whether the connection, if it ends now, shows that its server does not support pipelining.
     pub(super) fn ends_early(&self) -> bool {
         matches!(self, ActiveConnection::Pipeline(pipeline) if pipeline.ends_early())
     }
 
-    /// Whether a request for one of `batches` is under way on it.
+    /// Whether it has a request for one of `batches` in flight.
     pub(super) fn carries(&self, batches: &[BatchId]) -> bool {
         either!(self, line => line.carries(batches))
     }
 
-    /// Whether it takes further requests.
+    /// Whether it accepts further requests.
     pub(super) fn is_open(&self) -> bool {
         either!(self, line => line.is_open())
     }
 
-    /// Whether nothing more will come of it: it takes no requests, and none is being answered.
+    /// Whether it is finished: it accepts no requests, and no response is arriving.
     pub(super) fn is_spent(&self) -> bool {
         match self {
-            // What is under way behind the last answer is not answered any more.
+            // The server does not respond to requests after its last response.
             ActiveConnection::Pipeline(pipeline) => !pipeline.is_open(),
             #[cfg(feature = "http2")]
             ActiveConnection::Streams(streams) => !streams.is_open() && streams.depth() == 0,
         }
     }
 
-    /// Whether the whole file is coming where one range of it was asked for.
+    /// Whether the whole file is arriving instead of one requested range.
     pub(super) fn ignores_range(&self, version: &FileVersion) -> bool {
         either!(self, line => line.ignores_range(version))
     }
 
-    /// Goes on until an answer has ended, or nothing more has arrived.
+    /// Processes received data until a response has ended, or no more has arrived.
     pub(super) fn advance<S: FragmentSink>(
         &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
@@ -240,8 +239,7 @@ impl ActiveConnection {
         either!(self, line => line.advance(batches, version))
     }
 
-    /// Ends its use: `keep` gets the connection if another request may follow on it. What was under
-    /// way comes back.
+    /// Stops using the connection: `keep` gets it if another request may follow on it. Returns the requests in flight.
     pub(super) fn close(self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         either!(self, line => line.close(keep))
     }

@@ -1,11 +1,11 @@
 //! Many ranges of a file in few requests.
 //!
-//! A call's fragments become a plan: what has to be received, once, and where it goes. The
-//! [`engine`] makes [`request`]s of it, as large as the server was [`learned`] to take, and sends as
-//! many of them ahead as the window allows on each [`line`], which is a connection: a [`pipeline`] of HTTP/1.1, where an
-//! [`answer`] is received straight into the caller's memory, several parts in a call, or [`streams`] of HTTP/2.
-//! What comes is checked against the request as [`content`], and goes into a [`sink`] by way of its [`batch`], which knows what
-//! is missing. A [`reader`] submits what it expects to be read next. The file itself, a [`RemoteFile`], is here.
+//! A call's fragments become a plan: the bytes to receive, each once, and where they go. The [`engine`] makes
+//! [`request`]s of it, as large as the server is [`learned`] to accept, and sends as many of them ahead as the window
+//! allows on each [`line`], which is a connection: a [`pipeline`] of HTTP/1.1, where an [`answer`] is received straight
+//! into the caller's memory, several parts in a call, or [`streams`] of HTTP/2. Each response is checked against its
+//! request as [`content`], and its bytes go into a [`sink`] through its [`batch`], which tracks what is missing. A
+//! [`reader`] submits what it expects to be read next. The file itself, a [`RemoteFile`], is here.
 
 mod answer;
 mod batch;
@@ -49,20 +49,20 @@ use self::sink::{BatchMemory, FragmentArena, Spares};
 use self::source::{ReadCounts, ReadSource};
 use self::window::BatchWindow;
 
-/// A file at a server, in the version that it had when it was opened. Shared between threads.
+/// A file on a server, in the version that it had when it was opened. Threads may share it.
 ///
-/// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not: many batches may
-/// be under way, all of their requests sent ahead, until [`RemoteFile::wait`] fetches one.
+/// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not: many batches may be in flight, all
+/// of their requests sent ahead, until [`RemoteFile::wait`] fetches one.
 pub struct RemoteFile {
     source: Arc<ReadSource>,
     window: BatchWindow,
     spares: Spares,
 }
 
-/// This many pieces of memory are kept for batches under way.
+/// The maximum number of memory buffers kept for batches in flight.
 const SPARES_MAX: usize = 64;
 
-/// Ranges that are under way. What is never waited for stays in memory until the file is closed.
+/// Ranges in flight. If they are never waited for, they stay in memory until the file is closed.
 #[derive(Debug)]
 #[must_use = "the bytes are to be had from `wait`"]
 pub struct RangeTicket(u64);
@@ -70,34 +70,34 @@ pub struct RangeTicket(u64);
 /// Ranges that have arrived.
 #[derive(Debug)]
 pub struct ReceivedRanges {
-    /// Their bytes, one range behind the other, in the order asked for. May be given to the next
-    /// [`RemoteFile::submit`] as memory.
+    /// Their bytes, one range after the other, in the requested order. The memory may be passed to the next
+    /// [`RemoteFile::submit`].
     pub bytes: Vec<u8>,
 }
 
-/// What reads of a file have cost so far.
+/// The cost of a file's reads so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadTraffic {
-    /// Requests sent, that for size and version included.
+    /// Requests sent, including the one for size and version.
     pub requests: u64,
-    /// Connections made.
+    /// Connections opened.
     pub connections: u64,
 }
 
 impl RemoteFile {
-    /// Asks for size and version of the file at an `http(s)://` URL, or wherever that redirects to:
-    /// what is read then is read there, or where GETs are redirected from there. Errors: `NoSuchKey`, `AccessDenied`, `InvalidArgument`,
+    /// Requests size and version of the file at an `http(s)://` URL, or wherever that redirects to: reads then use that
+    /// location, or the one that its GETs are redirected to. Errors: `NoSuchKey`, `AccessDenied`, `InvalidArgument`,
     /// `Unavailable`, `Timeout`, `BadResponse`.
     /// Cost: one request (HEAD), and one for each redirection.
     pub fn open(session: &Arc<HttpSession>, url: &str) -> Result<Self> {
         open::open_url(session, url).map(Self::of_source)
     }
 
-    /// The same with `ranges` (offset, length) submitted at once, and the file opened by the answer to the first of
-    /// them: what is read first of a file comes a round trip earlier. `memory` is used as by
-    /// [`RemoteFile::submit`]. Errors: as [`RemoteFile::open`] and [`RemoteFile::submit`].
-    /// Cost: as [`RemoteFile::submit`], without the HEAD (by HTTP/2 with it); of a server that is asked for the first
-    /// time, the first request has at most 10 ranges.
+    /// The same, with `ranges` (offset, length) submitted at once. The response to the first of them opens the file, so
+    /// that the first bytes arrive a round trip earlier. `memory` is used as by [`RemoteFile::submit`]. Errors: as
+    /// [`RemoteFile::open`] and [`RemoteFile::submit`].
+    /// Cost: as [`RemoteFile::submit`], without the HEAD (HTTP/2 needs it); at a server that is not known yet, the
+    /// first request has at most 10 ranges.
     pub fn open_reading(
         session: &Arc<HttpSession>,
         url: &str,
@@ -123,8 +123,8 @@ impl RemoteFile {
         open::open_target(session, target).map(Self::of_source)
     }
 
-    /// The same by a request for the first of `ranges`, whose end may lie behind the file's. They are to be
-    /// read next, by [`RemoteFile::read_begun`]. Cost: that request (by HTTP/2 a HEAD).
+    /// The same by a request for the first of `ranges`, which may exceed the file. The caller must read them next, by
+    /// [`RemoteFile::read_begun`]. Cost: that request (with HTTP/2, a HEAD).
     pub fn open_target_reading(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -134,7 +134,7 @@ impl RemoteFile {
         Ok((Self::of_source(source), begun))
     }
 
-    /// A file whose version is known. Nothing is sent.
+    /// A file whose version is known. Sends nothing.
     pub fn of_version(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -153,13 +153,13 @@ impl RemoteFile {
         &self.source.version
     }
 
-    /// Whether the server names other places of it (RFC 6249).
+    /// Whether the server's `Link` headers name replicas of the file (RFC 6249).
     pub fn has_links(&self) -> bool {
         !fordway_wire::metalink::read_links(self.source.version.links.iter().map(String::as_str), [])
             .is_empty()
     }
 
-    /// Bytes of the file.
+    /// The size of the file.
     pub fn size_bytes(&self) -> u64 {
         self.source.version.size_bytes
     }
@@ -178,7 +178,7 @@ impl RemoteFile {
     }
 
     /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
-    /// Errors: as [`RemoteFile::read_ranges`], but none for what lies behind the end.
+    /// Errors: as [`RemoteFile::read_ranges`], except that a read past the end is none.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.size_bytes().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
@@ -190,16 +190,16 @@ impl RemoteFile {
     }
 
     /// Fills all of `fragments`, which may overlap and come in any order.
-    /// Errors: `InvalidRange` where one ends behind the file, before anything is read;
-    /// `PreconditionFailed` if the file is no longer the version that was opened; `Unavailable`,
-    /// `Timeout`, `BadResponse`, `AccessDenied` and others. The fragments' content is then undefined.
-    /// Cost: what is received is received once and straight into place, by as few requests as the
-    /// server takes, all sent at once.
+    /// Errors: `InvalidRange` if a fragment exceeds the file, before anything is read; `PreconditionFailed` if the file
+    /// is no longer the version that was opened; `Unavailable`, `Timeout`, `BadResponse`, `AccessDenied` and others.
+    /// The content of the fragments is then undefined.
+    /// Cost: each byte is received once and straight into place, by as few requests as the server allows, all sent at
+    /// once.
     pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
         self.read_begun(fragments, None)
     }
 
-    /// The same, with what was begun when the file was opened for them.
+    /// The same, with the request that was begun when the file was opened for these fragments.
     pub fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<BegunRequest>) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
@@ -220,9 +220,10 @@ impl RemoteFile {
         }
     }
 
-    /// Sends for `ranges` (offset, length) and does not wait for them. `memory`, which may be empty, is used for
-    /// whatever arrives next; other memory is taken when the first byte comes. Errors: `InvalidRange`, also where there is no memory; others are told by [`RemoteFile::wait`].
-    /// Cost: without waiting, as much is sent as the window has room for.
+    /// Requests `ranges` (offset, length) without waiting for them. `memory`, which may be empty, is used for whichever
+    /// batch receives bytes next; other memory is allocated when the first byte arrives. Errors: `InvalidRange`, also
+    /// if there is not enough memory; [`RemoteFile::wait`] returns all others.
+    /// Cost: does not block; sends as much as the window has room for.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<RangeTicket> {
         self.check_to_be_held(ranges)?;
         Ok(RangeTicket(self.window.submit(FragmentBatch::new(ranges, self.arena(ranges, memory)))))
@@ -236,8 +237,8 @@ impl RemoteFile {
         BatchMemory::Arena(FragmentArena::new(ranges, &self.spares))
     }
 
-    /// The same straight into `memory`, which has room for each of `ranges`; [`RemoteFile::wait`] then
-    /// returns no bytes. Errors: as [`RemoteFile::submit`].
+    /// The same straight into `memory`, which must have room for each of `ranges`; [`RemoteFile::wait`] then returns no
+    /// bytes. Errors: as [`RemoteFile::submit`].
     pub fn submit_into(
         &self,
         ranges: &[(u64, usize)],
@@ -247,40 +248,41 @@ impl RemoteFile {
         Ok(RangeTicket(self.window.submit(FragmentBatch::new(ranges, BatchMemory::Memory(memory)))))
     }
 
-    /// Gives up what was submitted. When this returns, nothing is put into its memory any more.
-    /// Cost: where bytes are on their way already, their connection: it is closed, not waited for.
+    /// Cancels submitted ranges. After this returns, their memory is not written any more.
+    /// Cost: if their bytes are already in flight, the connection, which is closed instead of drained.
     pub fn cancel(&self, ticket: RangeTicket) {
         self.window.cancel(ticket.0);
     }
 
-    /// Gives up all that was submitted; threads that wait for it get `InvalidArgument`.
+    /// Cancels all submitted ranges; threads that wait for them get `InvalidArgument`.
     pub fn cancel_all(&self) {
         self.window.cancel_all();
     }
 
-    /// Whether [`RemoteFile::wait`] would return at once. It is a look, and moves nothing.
+    /// Whether [`RemoteFile::wait`] would return at once. Makes no progress itself.
     pub fn has_ended(&self, ticket: &RangeTicket) -> bool {
         self.window.has_ended(ticket.0)
     }
 
-    /// As [`RemoteFile::wait`], but not beyond `limit`, and nothing is fetched; whether it has ended.
+    /// As [`RemoteFile::wait`], but returns at `limit` at the latest, without the bytes; returns whether the batch has
+    /// ended.
     pub fn wait_until(&self, ticket: &RangeTicket, limit: Instant) -> bool {
         self.window.wait_until(ticket.0, limit)
     }
 
-    /// Waits for what was submitted. Meanwhile all that was submitted makes progress.
+    /// Waits for submitted ranges. Meanwhile all submitted ranges make progress.
     /// Errors: as [`RemoteFile::read_ranges`].
     pub fn wait(&self, ticket: RangeTicket) -> Result<ReceivedRanges> {
         let landing = self.window.wait(ticket.0).map_err(|error| self.named(error))?;
         Ok(ReceivedRanges { bytes: landing.into_bytes() })
     }
 
-    /// Whether nothing that was submitted is under way.
+    /// Whether no submitted ranges are in flight.
     fn is_idle(&self) -> bool {
         self.window.is_idle()
     }
 
-    /// The same, and that memory of ours can hold them.
+    /// The same, and checks that they fit into our memory.
     fn check_to_be_held(&self, ranges: &[(u64, usize)]) -> Result<()> {
         self.check(ranges)?;
         check_room(ranges.iter().map(|(_, length)| *length)).map_err(|error| self.named(error))
@@ -301,7 +303,7 @@ impl RemoteFile {
         }
     }
 
-    /// The error with the operation and the address that it is of.
+    /// Adds the operation and the URL to an error.
     pub fn named(&self, error: Error) -> Error {
         self.source.place().target.named("read", error)
     }

@@ -1,6 +1,6 @@
-//! Opening a file: where it is, how large it is, and which version; asked for again where a failure
-//! may pass. A file may be opened by what is read of it first: that answer tells size and version too, and its bytes come a
-//! round trip earlier than behind a HEAD.
+//! Opens a file: finds its location, size and version, with retries for failures that may pass. A file may also be
+//! opened by its first read: that response states size and version too, and its bytes arrive a round trip earlier than
+//! after a HEAD.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::connection::BufferedConnection;
 use crate::retry::retry_after;
 use crate::{HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
 
-/// More of what is not the file is not worth reading.
+/// The maximum size of a document other than the file that is read.
 pub(super) const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
-/// What was found at an address.
+/// What is at an address.
 pub(super) enum OpenOutcome {
     File(FileVersion),
     Elsewhere(RedirectResponse),
 }
 
-/// Why nothing was found out, and when the server wants to be asked again.
+/// Why opening failed, and when the server allows a retry.
 pub(super) struct OpenFailure {
     pub(super) error: Error,
     pub(super) retry_after: Option<Duration>,
@@ -41,16 +41,16 @@ impl From<Error> for OpenFailure {
     }
 }
 
-/// Opens what is at a URL, or where that leads to.
+/// Opens the file at a URL, or where that redirects to.
 pub(super) fn open_url(session: &Arc<HttpSession>, url: &str) -> Result<ReadSource> {
     open_url_by(session, url, &mut describe_alone)
 }
 
-/// How a file is asked about at one address.
+/// How size and version are requested at one address.
 type Describe<'d> = dyn FnMut(&HttpSession, &dyn RangeTarget, &ReadCounts) -> Result<OpenOutcome> + 'd;
 
-/// Opens what is at a URL, or where that leads to. A way that was remembered and leads nowhere is
-/// forgotten, and asked for again.
+/// Opens the file at a URL, or where that redirects to. If remembered redirections fail, they are dropped and requested
+/// again.
 pub(super) fn open_url_by(
     session: &Arc<HttpSession>,
     url: &str,
@@ -66,7 +66,7 @@ pub(super) fn open_url_by(
     }
 }
 
-/// Asks from address to address.
+/// Follows redirections from address to address.
 fn search(route: &mut RedirectRoute, describe: &mut Describe) -> Result<ReadSource> {
     let traffic = ReadCounts::default();
     loop {
@@ -82,12 +82,12 @@ fn search(route: &mut RedirectRoute, describe: &mut Describe) -> Result<ReadSour
     }
 }
 
-/// Opens what is at this very target.
+/// Opens the file at exactly this target.
 pub(super) fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarget>) -> Result<ReadSource> {
     open_target_by(session, target, &mut describe_alone)
 }
 
-/// The same by another question.
+/// The same with another kind of request.
 pub(super) fn open_target_by(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
@@ -103,7 +103,7 @@ pub(super) fn open_target_by(
     Ok(ReadSource::of_target(session, target, version, traffic))
 }
 
-/// Asks for size and version, and for what the server is.
+/// Requests size and version, and identifies the server.
 fn describe_alone(
     session: &HttpSession,
     target: &dyn RangeTarget,
@@ -112,7 +112,7 @@ fn describe_alone(
     alone(session, target, &mut |_| try_describe(session, target, traffic))
 }
 
-/// The same by asking for the first byte: of servers that answer HEAD themselves and send others for bytes.
+/// The same by requesting the first byte, for servers that respond to HEAD themselves but redirect GET.
 pub(super) fn by_first_byte_alone(
     session: &HttpSession,
     target: &dyn RangeTarget,
@@ -121,7 +121,7 @@ pub(super) fn by_first_byte_alone(
     alone(session, target, &mut |_| by_first_byte(session, target, traffic))
 }
 
-/// Asks with the right to a connection, like any other request, which may be kept; again where a failure may pass.
+/// Requests with a connection permit, which `ask` may keep; retries failures that may pass.
 pub(super) fn alone(
     session: &HttpSession,
     target: &dyn RangeTarget,
@@ -140,7 +140,7 @@ pub(super) fn alone(
     }
 }
 
-/// Whether another try may succeed.
+/// Whether a retry may succeed.
 pub fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
 }
@@ -156,8 +156,8 @@ pub(super) fn try_describe(
             let size = described.header("content-length").and_then(digits);
             Ok(OpenOutcome::File(version_of(&described, (session, target), size)?))
         }
-        // Apache does not say that an empty file has no bytes. Who may read need not be let ask: a URL
-        // that was signed for GET is good for nothing else.
+        // Apache states no length for an empty file. Read permission need not include HEAD: a URL that was signed for
+        // GET allows nothing else.
         200..=299 | 403 | 405 | 501 => {
             drop(described);
             by_first_byte(session, target, traffic)
@@ -166,7 +166,7 @@ pub(super) fn try_describe(
     }
 }
 
-/// Takes size and version from an answer that has the first byte.
+/// Takes size and version from a response with the first byte.
 fn by_first_byte(
     session: &HttpSession,
     target: &dyn RangeTarget,
@@ -181,14 +181,14 @@ fn by_first_byte(
         _ => return not_the_file(answer, target),
     };
     let version = version_of(&answer, (session, target), size)?;
-    // With it the connection is free for the next request; a whole file is not worth that.
+    // Reading the body frees the connection for the next request; a whole file is not worth that.
     if answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
         answer.read_document()?;
     }
     Ok(OpenOutcome::File(version))
 }
 
-/// An answer that names another address, or refuses.
+/// A redirection, or a refusal.
 pub(super) fn not_the_file(
     mut answer: HttpResponse,
     target: &dyn RangeTarget,
@@ -241,22 +241,23 @@ pub(super) fn version_of(
     Ok(version)
 }
 
-/// A request that is answered: the head of its answer has arrived, and is still to be taken.
+/// A request whose response head has arrived, and is not yet consumed.
 pub struct BegunRequest {
     pub(super) request: RangeRequest,
     pub(super) connection: BufferedConnection,
     pub(super) permit: ConnectionPermit,
 }
 
-/// What is wanted first of a file that is not open yet.
+/// The first reads of a file that is not open yet.
 struct FirstRanges<'w> {
-    /// Spans of it, in order.
+    /// The wanted spans, in order.
     wanted: &'w [Range<u64>],
     begun: Option<BegunRequest>,
 }
 
-/// Opens what is at a URL, or where that leads to, by a request for the first of the spans `wanted`. What was begun
-/// is `None` where the file had to be opened by a HEAD all the same: by HTTP/2, or because the answer tells no size.
+/// Opens the file at a URL, or where that redirects to, by a request for the first of the spans `wanted`. The begun
+/// request is `None` if the file had to be opened by a HEAD after all: with HTTP/2, or because the response states no
+/// size.
 pub(super) fn open_url_reading(
     session: &Arc<HttpSession>,
     url: &str,
@@ -272,7 +273,7 @@ pub(super) fn open_url_reading(
     Ok((source, first.begun))
 }
 
-/// The same for what is at this very target.
+/// The same for exactly this target.
 pub(super) fn open_target_reading(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
@@ -302,7 +303,7 @@ impl FirstRanges<'_> {
         alone(session, target, &mut |permit| self.describe((session, target, traffic), permit))
     }
 
-    /// Asks for bytes, and takes size and version from the head of the answer, or of its first part.
+    /// Requests bytes, and takes size and version from the head of the response, or of its first part.
     fn describe(
         &mut self,
         (session, target, traffic): (&HttpSession, &dyn RangeTarget, &ReadCounts),
@@ -320,7 +321,7 @@ impl FirstRanges<'_> {
         let size = match answer.status() {
             200 => answer.body_bytes(),
             206 => size_of_whole(&mut answer)?,
-            // What it has against the list, or against ranges, is no news of the file.
+            // The server rejects the list or the ranges, which says nothing about the file.
             201..=299 | 400 | 413 | 414 | 416 | 431 | 494 | 501 => None,
             _ => return not_the_file(answer, target),
         };
@@ -338,7 +339,7 @@ impl FirstRanges<'_> {
     }
 }
 
-/// Bytes of the whole file, where a partial answer tells. Errors: from receiving.
+/// The size of the whole file, if a partial response states it. Errors: from receiving.
 fn size_of_whole(answer: &mut HttpResponse) -> Result<Option<u64>> {
     if let Some(stated) = answer.header("content-range") {
         return Ok(parse_content_range(stated).and_then(|(_, size)| size));
@@ -347,7 +348,7 @@ fn size_of_whole(answer: &mut HttpResponse) -> Result<Option<u64>> {
     answer.peek(|body| size_in_first_part(&boundary, body)).map(Option::flatten)
 }
 
-/// What the first part of a body says of the whole's size, if anything; `None` where more of the body is needed.
+/// The whole file's size as the first part of a body states it, if it does; `None` if more of the body is needed.
 fn size_in_first_part(boundary: &str, mut body: &[u8]) -> Option<Option<u64>> {
     let mut parts = MultipartParser::new(boundary);
     while !body.is_empty() {

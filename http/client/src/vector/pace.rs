@@ -1,17 +1,18 @@
-//! What to read ahead: what the reads so far say of the next ones, and as much as is on its way in two round trips.
+//! Decides what to read ahead: predicts the next reads from the past ones, and sizes the window to two round trips of
+//! data.
 
 use std::time::{Duration, Instant};
 
 use super::ServerProfile;
 
-/// Where a window begins, and begins again after a jump.
+/// The size of a new window, also after a jump.
 const FIRST_BYTES: u64 = 256 << 10;
 /// A window of this size is worth its memory on any link.
 const USUAL_BYTES: u64 = 4 << 20;
-/// Rates over less time than this say more of buffers than of the link.
+/// Rates over less time than this measure buffers instead of the link.
 const EPOCH: Duration = Duration::from_millis(5);
 
-/// The window of a reader, which grows as long as reads go on.
+/// The window of a reader, which grows while reads continue.
 #[derive(Debug)]
 pub(super) struct ReadPace {
     window_bytes: u64,
@@ -29,7 +30,7 @@ impl ReadPace {
         ReadPace { window_bytes, max_bytes, bytes: 0, since: Instant::now(), since_doubled: 0 }
     }
 
-    /// Begins again.
+    /// Resets the window.
     pub(super) fn restart(&mut self) {
         *self = ReadPace::new(self.max_bytes);
     }
@@ -38,12 +39,12 @@ impl ReadPace {
         self.window_bytes
     }
 
-    /// Bytes of one request: a window is some of them, so that it moves smoothly.
+    /// The size of one request: a window contains several, so that it moves smoothly.
     pub(super) fn request_bytes(&self) -> u64 {
         (self.window_bytes / 8).clamp(64 << 10, 2 << 20)
     }
 
-    /// This many bytes were read, the last of them at `now`.
+    /// Records that `bytes` were read, the last of them at `now`.
     pub(super) fn read(&mut self, bytes: u64, now: Instant, learned: impl FnOnce() -> ServerProfile) {
         self.bytes += bytes;
         self.since_doubled += bytes;
@@ -69,33 +70,33 @@ impl ReadPace {
     }
 }
 
-/// What comes next, as far as it can be told.
+/// The predicted pattern of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccessPattern {
-    /// What lies behind the last read, all of it or with gaps that are small beside what is read ahead.
+    /// The bytes after the last read, without gaps or with gaps that are small beside the read-ahead.
     Sequential,
-    /// As many bytes again, every time so far behind the last.
+    /// Reads of equal length at a constant distance.
     Strided { stride: u64, len: usize },
-    /// Anything.
+    /// Unpredictable.
     Random,
 }
 
-/// Reads in the order in which they came.
+/// The reads so far, in the order in which they were made.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadHistory {
     last: Option<(u64, usize)>,
-    /// The distance between the last two reads, and how often in a row it was the same.
+    /// The distance between the last two reads, and how many times in a row it was the same.
     stride: u64,
     repeats: u32,
 }
 
 /// Three reads at equal distances make a pattern.
 const REPEATS: u32 = 2;
-/// Gaps up to this size are read with the rest: a request of its own for each record costs more.
+/// Gaps up to this size are read too: a separate request for each record costs more.
 const GAP_BYTES: u64 = 16 << 10;
 
 impl ReadHistory {
-    /// Notes a read; a jump forward that does not go behind `reach` still goes on with the last read.
+    /// Records a read; a jump forward of no more than `reach` still continues the last read.
     pub(super) fn observe(&mut self, offset: u64, len: usize, reach: u64) -> AccessPattern {
         let Some((last, last_len)) = self.last.replace((offset, len)) else {
             return if offset == 0 { AccessPattern::Sequential } else { AccessPattern::Random };

@@ -1,4 +1,4 @@
-//! One connection of HTTP/1.1 with several requests under way, answered in order.
+//! One HTTP/1.1 connection with several requests in flight, answered in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -21,32 +21,32 @@ use crate::Timeouts;
 use crate::connection::{BufferedConnection, io_error};
 use crate::response::ResponseHead;
 
-/// Received at least at once where a head is awaited.
+/// The minimum room of a receive call for a head.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// In the midst of an answer we are woken up for this many bytes, not for each segment: a server that sends
-/// every part by itself would wake us for each.
+/// Within a response, this many bytes wake us, not each segment: otherwise a server that sends every part separately
+/// would wake us for each.
 const GATHERED_BYTES: u64 = 1024 * 1024;
-/// For the rest of an answer that is shorter than this, we are woken up as soon as any of it is there.
+/// If less than this is left of a response, any byte wakes us.
 const REST_BYTES: u64 = 64 * 1024;
 
-/// A connection that is in use.
+/// A connection in use.
 pub(super) struct PipelinedConnection {
     connection: BufferedConnection,
-    /// Under way; the first is being answered.
+    /// In flight; the first one's response is arriving.
     requests: VecDeque<RangeRequest>,
     answer: Option<RangeResponse>,
     head: ResponseHead,
-    /// Answers received to their end since it was taken into use.
+    /// The number of complete responses since the connection was taken into use.
     answered: usize,
-    /// Received when the answer before had ended.
+    /// The bytes received when the last response had ended.
     received_bytes_before: u64,
     has_unsent: bool,
-    /// Whether the server said that it will close.
+    /// Whether the server announced that it will close the connection.
     is_closing: bool,
-    /// When bytes came last.
+    /// When bytes last arrived.
     moved: Instant,
-    /// The longest that the head of an answer took whose request was alone under way.
+    /// The longest wait for the head of a response whose request was alone in flight.
     waited: Duration,
     _permit: ConnectionPermit,
 }
@@ -69,7 +69,7 @@ impl PipelinedConnection {
         }
     }
 
-    /// With a request that is being answered.
+    /// A connection with a request whose response is arriving.
     pub(super) fn begun(
         connection: BufferedConnection,
         permit: ConnectionPermit,
@@ -80,13 +80,13 @@ impl PipelinedConnection {
         pipeline
     }
 
-    /// Requests under way.
+    /// The number of requests in flight.
     pub(super) fn depth(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether an end of the connection now may be one that came before the request in front: it was
-    /// idle then, and nothing was received since. That is nobody's failure.
+    /// Whether the connection, if it ends now, may have ended before the first request was sent: it was idle then, and
+    /// has received nothing since. That is not a failure.
     pub(super) fn was_idle(&self) -> bool {
         let is_first = self.requests.front().is_none_or(|request| !request.is_pipelined);
         let had_answers = self.connection.is_reused || self.answered > 0;
@@ -105,7 +105,7 @@ impl PipelinedConnection {
         self.has_unsent = true;
     }
 
-    /// Sends what is queued as far as the socket takes it.
+    /// Sends queued requests as far as the socket has room.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         if self.has_unsent {
             let sent = self.connection.send_queued();
@@ -114,13 +114,12 @@ impl PipelinedConnection {
         Ok(())
     }
 
-    /// What to wait for.
+    /// The events to poll for.
     pub(super) fn interest(&self) -> PollFlags {
         if self.has_unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Sees to it that a wait ends when it is worth while; whether it waits for many bytes, and so does not
-    /// notice when few come.
+    /// Sets how many bytes wake a waiting thread; returns whether it waits for many bytes, and so may miss a few.
     pub(super) fn gather(&mut self) -> bool {
         let left = self.answer.as_ref().map_or(0, RangeResponse::bytes_left);
         let gathers = left >= REST_BYTES && self.moved.elapsed() < GATHERING_TIME;
@@ -128,7 +127,7 @@ impl PipelinedConnection {
         gathers
     }
 
-    /// When the other side has had time enough. A server that may know no pipelining has less time where
+    /// When to give up waiting for the other side. A server that may not support pipelining gets less time if
     /// [`PipelinedConnection::may_be_left`].
     pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         let Timeouts { progress, first_byte, .. } = options.timeouts;
@@ -142,24 +141,24 @@ impl PipelinedConnection {
         (!self.requests.is_empty()).then(|| self.moved + limit)
     }
 
-    /// Whether the request in front came with one that was answered, and nothing came since.
+    /// Whether the first request was sent ahead of a response that has ended, and nothing has arrived since.
     pub(super) fn may_be_left(&self) -> bool {
         let is_behind = self.requests.front().is_some_and(|request| request.is_pipelined);
         let is_silent = self.connection.received_bytes == self.received_bytes_before;
         is_behind && self.answer.is_none() && is_silent && self.connection.has_nothing_left()
     }
 
-    /// Whether a request for one of `batches` is under way on it.
+    /// Whether it has a request for one of `batches` in flight.
     pub(super) fn carries(&self, batches: &[BatchId]) -> bool {
         self.requests.iter().any(|request| batches.contains(&request.batch))
     }
 
-    /// Whether it takes further requests.
+    /// Whether it accepts further requests.
     pub(super) fn is_open(&self) -> bool {
         !self.is_closing
     }
 
-    /// Whether an end of the connection now comes behind its first answer, with requests under way.
+    /// Whether the connection, if it ends now, ended after its first response, with requests in flight.
     pub(super) fn ends_early(&self) -> bool {
         self.answered <= 1 && self.depth() > usize::from(self.answered == 0)
     }
@@ -169,14 +168,14 @@ impl PipelinedConnection {
         self.connection.socket().as_fd()
     }
 
-    /// Whether the whole file is coming where one range of it was asked for.
+    /// Whether the whole file is arriving instead of one requested range.
     pub(super) fn ignores_range(&self, version: &FileVersion) -> bool {
         let is_part = |request: &RangeRequest| request.spans.len() == 1 && request.bytes < version.size_bytes;
         self.answer.as_ref().is_some_and(|answer| answer.content.is_whole())
             && self.requests.front().is_some_and(is_part)
     }
 
-    /// Goes on until the answer in front has ended, or nothing more has arrived.
+    /// Processes received data until the first response has ended, or no more has arrived.
     pub(super) fn advance<S: FragmentSink>(
         &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
@@ -206,7 +205,7 @@ impl PipelinedConnection {
                     return Ok(RequestEvent::Pending);
                 }
                 let waited = request.sent.elapsed();
-                // A request that waited behind others says nothing of how long the server takes.
+                // The wait of a request behind others does not show how long the server takes.
                 if !request.is_pipelined {
                     self.waited = self.waited.max(waited);
                 }
@@ -217,15 +216,15 @@ impl PipelinedConnection {
                 self.answer.insert(RangeResponse::new(&self.head, &self.connection, request, version)?)
             }
         };
-        // The server answers so long a list with the whole file. To receive a large file for a few spans of it costs
-        // more than to ask again with shorter lists.
+        // The server ignores so long a list and sends the whole file. Receiving a large file for a few of its spans
+        // costs more than requesting them again in shorter lists.
         if answer.content.is_whole() && request.spans.len() > 1 && !is_cheap(version, batch) {
             return Ok(RequestEvent::Whole { asked: request.spans.len() });
         }
         match answer.advance(&mut self.connection, (request, batch, version)) {
             Ok(true) => Ok(self.finish()),
-            // What is left of a short answer is received, which keeps the connection; a new one is cheaper than a long
-            // rest.
+            // A short rest of a response is received to keep the connection; instead of a long one, a new connection is
+            // cheaper.
             Ok(false) if batch.has_ended() && answer.is_long() => Ok(RequestEvent::Useless),
             Ok(false) => Ok(RequestEvent::Pending),
             Err(error) => Err(cut(error, "receiving an answer")).inspect_err(|error| batch.refute(error)),
@@ -242,8 +241,7 @@ impl PipelinedConnection {
         RequestEvent::of(request, answer.content)
     }
 
-    /// Ends its use: `keep` gets the connection if another request may follow on it. What was under
-    /// way comes back.
+    /// Stops using the connection: `keep` gets it if another request may follow on it. Returns the requests in flight.
     pub(super) fn close(mut self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         let is_clean = self.requests.is_empty() && !self.is_closing && !self.has_unsent;
         if is_clean && self.connection.has_nothing_left() {
@@ -251,12 +249,12 @@ impl PipelinedConnection {
             self.connection.set_low_water(1);
             keep(self.connection);
         }
-        // The permit goes last: until it does, nobody makes a connection in the place of this one.
+        // The permit is dropped last: until then, no thread opens a connection in place of this one.
         self.requests
     }
 }
 
-/// `false` if there is no whole head yet. Errors: `Unavailable` where the connection ended.
+/// `false` if the head is incomplete. Errors: `Unavailable` if the connection ended.
 fn receive_head(connection: &mut BufferedConnection, head: &mut ResponseHead) -> Result<bool, Error> {
     loop {
         if connection.take_head(head)? {

@@ -10,10 +10,10 @@ use fordway_store::{Error, ErrorKind, Result};
 use super::pace::{AccessPattern, ReadHistory, ReadPace};
 use super::{RangeTicket, RemoteFile};
 
-/// How a [`RemoteReader`] behaves.
+/// The settings of a [`RemoteReader`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReadAhead {
-    /// Memory for what is read ahead, at most.
+    /// The maximum memory for read-ahead.
     pub max_bytes: u64,
 }
 
@@ -23,62 +23,61 @@ impl Default for ReadAhead {
     }
 }
 
-/// What a program says of its reads to come, as in `posix_fadvise`.
+/// What a program states about its future reads, as in `posix_fadvise`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessAdvice<'a> {
-    /// Nothing: reads are watched.
+    /// Nothing: the reader watches the reads.
     Normal,
-    /// What follows a read is wanted too, from the first read on.
+    /// Reads will be sequential, from the first one on.
     Sequential,
-    /// Nothing is to be read ahead.
+    /// Nothing should be read ahead.
     Random,
-    /// These ranges (offset, length) will be read; they are sent for at once, as far as memory goes.
+    /// These ranges (offset, length) will be read; they are requested at once, as far as memory allows.
     WillNeed(&'a [(u64, usize)]),
     /// What was read ahead will not be read.
     DontNeed,
 }
 
-/// Reads a file in any order, and ahead where the order can be told: one behind the other, at equal
-/// distances, or in small jumps forward.
+/// Reads a file in any order, and ahead of predictable reads: sequential ones, at equal distances, or with small jumps
+/// forward.
 ///
-/// What is read ahead goes over the connections that [`RemoteFile::submit`] uses, as far as two round
-/// trips reach at the rate that is seen. A jump elsewhere gives up what is on its way, unless that is
-/// little.
+/// Read-ahead uses the connections of [`RemoteFile::submit`], and covers two round trips at the measured rate. A jump
+/// elsewhere cancels what is in flight, unless that is little.
 pub struct RemoteReader {
     file: Arc<RemoteFile>,
     history: ReadHistory,
     pace: ReadPace,
     last_pattern: AccessPattern,
-    /// In the place of the pattern, unless reads are watched.
+    /// Replaces the pattern, unless reads are watched.
     advice: AccessPattern,
     is_watching: bool,
     pieces: VecDeque<ReadAheadPiece>,
-    /// Where the next piece begins.
+    /// The offset of the next piece.
     ahead: u64,
     max_bytes: u64,
     spare: Vec<u8>,
-    /// Of `Read` and `Seek`.
+    /// The position of `Read` and `Seek`.
     position: u64,
 }
 
-/// Ranges that were sent for together.
+/// Ranges that were requested together.
 struct ReadAheadPiece {
-    /// In rising order.
+    /// In ascending order.
     ranges: Vec<(u64, usize)>,
-    /// Bytes of its memory.
+    /// The size of its memory.
     capacity_bytes: u64,
-    /// Asked for by name: it stays until all of it was read, or it is not needed.
+    /// Requested explicitly: it stays until it was read completely, or is not needed.
     is_asked_for: bool,
     unread_bytes: u64,
-    /// While it is under way.
+    /// Present while the ranges are in flight.
     ticket: Option<RangeTicket>,
-    /// Its ranges, one behind the other, once they are here.
+    /// Its ranges, one after the other, once they have arrived.
     bytes: Vec<u8>,
 }
 
-/// Less than this on its way is let come when it is not wanted any more: a new connection costs more.
+/// Unwanted bytes in flight below this number are received: a new connection costs more.
 const LET_COME_BYTES: u64 = 1 << 20;
-/// Records of a strided read in one request.
+/// The number of records of a strided read in one request.
 const RECORDS_PER_PIECE: usize = 64;
 
 impl ReadAheadPiece {
@@ -86,7 +85,7 @@ impl ReadAheadPiece {
         self.ranges.last().map_or(0, |(offset, len)| offset + *len as u64)
     }
 
-    /// Where in its memory the byte at `at` is, and how many follow it there.
+    /// The position in its memory of the byte at offset `at`, and how many bytes follow it there.
     fn find(&self, at: u64) -> Option<(usize, usize)> {
         let mut start = 0;
         for (offset, len) in &self.ranges {
@@ -100,12 +99,12 @@ impl ReadAheadPiece {
 }
 
 impl RemoteReader {
-    /// Reads `file`. Cost: nothing is sent yet.
+    /// Reads `file`. Cost: sends nothing yet.
     pub fn new(file: Arc<RemoteFile>, options: ReadAhead) -> Self {
         RemoteReader {
             file,
             history: ReadHistory::default(),
-            // Memory is taken with a quarter to spare.
+            // Memory is allocated with a quarter to spare.
             pace: ReadPace::new(options.max_bytes / 5 * 4),
             last_pattern: AccessPattern::Random,
             advice: AccessPattern::Random,
@@ -118,18 +117,18 @@ impl RemoteReader {
         }
     }
 
-    /// The file that is read.
+    /// The file.
     pub fn file(&self) -> &Arc<RemoteFile> {
         &self.file
     }
 
-    /// Memory that is in use for what was read ahead, or is about to be.
+    /// The memory used by read-ahead, present or in flight.
     pub fn held_bytes(&self) -> u64 {
         let pieces: u64 = self.pieces.iter().map(|piece| piece.capacity_bytes).sum();
         pieces + self.spare.capacity() as u64
     }
 
-    /// Takes what a program says of its reads. Errors: `InvalidRange`.
+    /// Applies a program's advice. Errors: `InvalidRange`.
     pub fn advise(&mut self, advice: AccessAdvice<'_>) -> Result<()> {
         match advice {
             AccessAdvice::Normal => (self.is_watching, self.advice) = (true, AccessPattern::Random),
@@ -145,8 +144,8 @@ impl RemoteReader {
     }
 
     /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
-    /// Errors: as [`RemoteFile::read_at`]. Cost: a copy of what was read ahead, and else one request;
-    /// what is asked for next is sent before the bytes are waited for.
+    /// Errors: as [`RemoteFile::read_at`]. Cost: a copy if the bytes were read ahead, otherwise one request; the next
+    /// read-ahead is sent before waiting for the bytes.
     pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.file.size_bytes().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
@@ -165,7 +164,7 @@ impl RemoteReader {
         Ok(count)
     }
 
-    /// What to expect after this read; a jump begins anew.
+    /// The pattern to expect after this read; a jump resets it.
     fn pattern(&mut self, offset: u64, count: usize) -> AccessPattern {
         let reach = if self.last_pattern == AccessPattern::Sequential { self.ahead } else { 0 };
         let seen = self.history.observe(offset, count, reach);
@@ -186,7 +185,7 @@ impl RemoteReader {
         });
     }
 
-    /// Sends for what comes next.
+    /// Requests what comes next.
     fn plan(&mut self, pattern: AccessPattern, at: u64) {
         self.sweep(at);
         match pattern {
@@ -204,7 +203,7 @@ impl RemoteReader {
         }
         while self.ahead < until {
             let len = request_bytes.min(size - self.ahead);
-            // A window moves by whole requests.
+            // The window moves by whole requests.
             if (self.ahead > at && self.ahead + len > until)
                 || !self.send_for(vec![(self.ahead, len as usize)], false)
             {
@@ -214,7 +213,7 @@ impl RemoteReader {
         }
     }
 
-    /// Whether what is at `at` was sent for, or nothing was.
+    /// Whether the byte at `at` was requested, or nothing was.
     fn is_contiguous_until_ahead(&self, at: u64) -> bool {
         self.ahead == at || self.pieces.iter().any(|piece| piece.find(at).is_some())
     }
@@ -266,7 +265,7 @@ impl RemoteReader {
         Ok(())
     }
 
-    /// Sends for ranges if there is memory for them; whether that was so.
+    /// Requests ranges if there is memory for them; returns whether there was.
     fn send_for(&mut self, ranges: Vec<(u64, usize)>, is_asked_for: bool) -> bool {
         let wanted_bytes: u64 = ranges.iter().map(|(_, len)| *len as u64).sum();
         if (self.spare.capacity() as u64) < wanted_bytes {
@@ -294,7 +293,7 @@ impl RemoteReader {
         }
     }
 
-    /// Reads what a piece has at `at`, or what none has; returns how much.
+    /// Reads at `at` from the piece that has it, or from the file; returns the bytes read.
     fn read_piece(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
         let found = |(index, piece): (usize, &ReadAheadPiece)| piece.find(at).map(|place| (index, place));
         let Some((index, (start, len))) = self.pieces.iter().enumerate().find_map(found) else {
@@ -314,9 +313,9 @@ impl RemoteReader {
         Ok(count)
     }
 
-    /// Reads what was not sent for; returns how much.
+    /// Reads bytes that no piece has; returns their number.
     fn fetch(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
-        /// Less is not worth a request of its own.
+        /// Less is not worth a separate request.
         const CHUNK_BYTES: usize = 64 << 10;
         if self.file.is_idle() {
             return self.file.read_at(at, buffer);
@@ -326,7 +325,7 @@ impl RemoteReader {
         if room < buffer.len().min(CHUNK_BYTES) {
             self.give_up(|_| true);
         }
-        // Behind what is under way, on the same connection: there may be no other to be had.
+        // Sent after the requests in flight, on the same connection: there may be no other available.
         let count = buffer.len().min(room.max(CHUNK_BYTES));
         let ticket = self.file.submit(&[(at, count)], Vec::new())?;
         buffer[..count].copy_from_slice(&self.file.wait(ticket)?.bytes);
@@ -338,7 +337,7 @@ impl RemoteReader {
         under_way.flat_map(|piece| &piece.ranges).map(|(_, len)| *len as u64).sum()
     }
 
-    /// Drops what lies behind the reader, where it has come.
+    /// Drops pieces before the reader's position, once they have arrived.
     fn sweep(&mut self, at: u64) {
         while let Some(index) = self.pieces.iter().position(|piece| {
             let is_passed = !piece.is_asked_for && piece.end() <= at;
@@ -348,7 +347,7 @@ impl RemoteReader {
         }
     }
 
-    /// Drops the pieces that `is_unwanted` says, whether they have come or not.
+    /// Drops the pieces for which `is_unwanted` holds, whether they have arrived or not.
     fn give_up(&mut self, is_unwanted: impl Fn(&ReadAheadPiece) -> bool) {
         while let Some(index) = self.pieces.iter().position(&is_unwanted) {
             self.drop_piece(index);
@@ -356,7 +355,7 @@ impl RemoteReader {
         self.ahead = 0;
     }
 
-    /// Keeps its memory for the next one.
+    /// Drops a piece, and keeps its memory for the next one.
     fn drop_piece(&mut self, index: usize) {
         let Some(piece) = self.pieces.remove(index) else { return };
         if let Some(ticket) = piece.ticket {
@@ -391,7 +390,7 @@ impl Seek for RemoteReader {
 }
 
 impl Drop for RemoteReader {
-    /// Nothing is left under way.
+    /// Cancels everything in flight.
     fn drop(&mut self) {
         self.give_up(|_| true);
     }

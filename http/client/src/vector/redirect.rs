@@ -1,6 +1,5 @@
-//! The way to a file that is somewhere else: answers that name another address are followed, within
-//! limits, and those that hold for good are remembered by the session: what one user was told, signed
-//! addresses among it, is no other's. Small documents are fetched this way, with what their heads say.
+//! Follows redirections, within limits. The session remembers permanent ones: those of one user, which may contain
+//! signed URLs, are not used for another. Small documents are fetched this way, with the values of their headers.
 
 use std::sync::Arc;
 
@@ -11,21 +10,21 @@ use super::source::ReadCounts;
 use super::{HttpSession, RangeTarget, WebFile};
 use crate::HttpResponse;
 
-/// Addresses behind the first one, at most.
+/// The maximum number of redirections.
 pub(super) const HOPS_MAX: usize = 10;
-/// Addresses that are remembered, at most.
+/// The maximum number of remembered URLs.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// An answer that names another address.
+/// A redirection.
 #[derive(Debug)]
 pub(crate) struct RedirectResponse {
     pub(crate) status: u16,
-    /// As the server writes it.
+    /// The URL as the server writes it.
     pub(crate) location: String,
 }
 
 impl RedirectResponse {
-    /// The answer of such a status and `Location`, if it means that.
+    /// The redirection of this status and `Location`, if it is one.
     pub(crate) fn of(status: u16, location: Option<&str>) -> Option<Self> {
         let location = location.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
         Some(RedirectResponse { status, location: location.trim().to_owned() })
@@ -36,22 +35,22 @@ impl RedirectResponse {
     }
 }
 
-/// Where the search for a file has come to.
+/// The route to a file: the present address and those before it.
 pub(crate) struct RedirectRoute {
-    /// Whose search it is.
+    /// The session that began the route.
     start: Arc<HttpSession>,
-    /// Whose connections and credentials are used there.
+    /// The session whose connections and credentials are used at the present address.
     pub(crate) session: Arc<HttpSession>,
     pub(crate) file: WebFile,
     /// The addresses before this one.
     passed: Vec<WebFile>,
-    /// Whether one of them was left by what is remembered, and not by an answer.
+    /// Whether one of its steps was remembered, rather than received.
     is_recalled: bool,
 }
 
 impl RedirectRoute {
-    /// Starts at the address that the caller named, or where that is known to have moved for good.
-    /// Errors: as [`RedirectRoute::follow`]; errors of credentials that cannot be used.
+    /// Starts at the URL that the caller named, or where that is known to have moved permanently.
+    /// Errors: as [`RedirectRoute::follow`]; errors of unusable credentials.
     pub(crate) fn start(session: &Arc<HttpSession>, file: WebFile) -> Result<Self> {
         let file = file.authorized(&session.options)?;
         let mut route = RedirectRoute::onwards(session, file);
@@ -65,10 +64,10 @@ impl RedirectRoute {
         RedirectRoute { start, session, file, passed: Vec::new(), is_recalled: false }
     }
 
-    /// Goes where an answer says that the file is. What credentials the session has stay behind when
-    /// that is another scheme, host or port, and are not taken up again on the way back.
-    /// Errors: `BadResponse`, with the whole way, for what is no address, leads in a circle, is too
-    /// long or leaves TLS.
+    /// Follows a redirection. If the scheme, host or port changes, the session's credentials are not sent there, nor on
+    /// a way back.
+    /// Errors: `BadResponse`, with the whole route, for an invalid URL, a cycle, too many steps, or a step from TLS to
+    /// plain HTTP.
     pub(crate) fn follow(&mut self, moved: &RedirectResponse) -> Result<()> {
         let (from, told) = (self.file.url(), self.session.clone());
         self.step(&moved.location)?;
@@ -110,13 +109,13 @@ impl RedirectRoute {
             return Err(self.refused(&why));
         }
         if ours != theirs {
-            // They are for the host that the user named, not for one that it sends us to.
+            // The credentials are for the host that the user named, not for one that it redirects to.
             self.session = self.session.without_credentials();
         }
         let next = next.authorized(&self.session.options)?;
         let is_circle = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
         self.passed.push(std::mem::replace(&mut self.file, next));
-        // What is remembered has led here, and would lead the next read here too.
+        // Remembered steps have led here, and would lead the next read here too.
         if is_circle || self.passed.len() > HOPS_MAX {
             self.forget();
         }
@@ -130,22 +129,22 @@ impl RedirectRoute {
         Ok(())
     }
 
-    /// The address that it began with, and whose search it is.
+    /// The first address, and the session that began the route.
     pub(super) fn door(&self) -> (Arc<HttpSession>, WebFile) {
         (self.start.clone(), self.passed.first().unwrap_or(&self.file).clone())
     }
 
-    /// Whether what is remembered had a part in it.
+    /// Whether any step was remembered.
     pub(super) fn is_recalled(&self) -> bool {
         self.is_recalled
     }
 
-    /// Whether it has come to this address.
+    /// Whether this address is where the route ends.
     pub(super) fn leads_to(&self, file: Option<&WebFile>) -> bool {
         file.is_some_and(|file| file.url() == self.file.url())
     }
 
-    /// Has the servers on the way asked again next time.
+    /// Forgets the steps of this route, so that the servers are asked again next time.
     pub(super) fn forget(&self) {
         for session in [&self.start, &self.start.without_credentials()] {
             let mut known = session.moved();
@@ -157,7 +156,7 @@ impl RedirectRoute {
         Error::new(ErrorKind::BadResponse, format!("the redirection was not followed: {why}"))
     }
 
-    /// Names the file in an error, and the way to it.
+    /// Adds the file and its route to an error.
     pub(crate) fn named(&self, operation: &'static str, error: Error) -> Error {
         let Some(first) = self.passed.first() else { return self.file.named(operation, error) };
         let way: Vec<_> = self.passed.iter().chain([&self.file]).map(WebFile::shown).collect();
@@ -171,21 +170,21 @@ impl RedirectRoute {
     }
 }
 
-/// What is read of an answer.
+/// The relevant parts of a response.
 #[derive(Debug, Default)]
 pub(crate) struct LinkDocument {
-    /// Where it came from in the end, which relative addresses in it start from.
+    /// The final URL, the base of relative URLs in it.
     pub(crate) base: String,
-    /// Values of all `Link` headers.
+    /// The values of all `Link` headers.
     pub(crate) links: Vec<String>,
-    /// Values of all `Digest` headers.
+    /// The values of all `Digest` headers.
     pub(crate) digests: Vec<String>,
-    /// The body, if it was wanted.
+    /// The body, if it was requested.
     pub(crate) body: Option<Vec<u8>>,
 }
 
-/// Asks for what is at `url`, or where that leads to, once; reads the body if `wants_body` says so of
-/// the head. Errors: as [`super::RemoteFile::open`]; `EntityTooLarge` for more than `limit_bytes`.
+/// Requests `url`, or where that redirects to, once; reads the body if `wants_body` accepts the head. Errors: as
+/// [`super::RemoteFile::open`]; `EntityTooLarge` for more than `limit_bytes`.
 pub(crate) fn fetch(
     session: &Arc<HttpSession>,
     url: &str,
@@ -200,8 +199,7 @@ pub(crate) fn fetch(
         let mut answer = ask(&route.session, &route.file, &ReadCounts::default(), method, &headers)
             .map_err(|error| route.named("open", error))?;
         if let Some(moved) = RedirectResponse::of(answer.status(), answer.header("location")) {
-            // The next step takes a permit of its own. Threads that each hold one and wait for another would wait for
-            // ever.
+            // The next step takes its own permit. Threads that each hold one and wait for another would deadlock.
             drop(answer);
             drop(_permit);
             route.follow(&moved).map_err(|error| route.named("open", error))?;
@@ -223,7 +221,7 @@ pub(crate) fn fetch(
     }
 }
 
-/// What `reference` means in what came from `base`. Errors: `InvalidArgument`.
+/// Resolves `reference` against `base`. Errors: `InvalidArgument`.
 pub(crate) fn resolve(base: &str, reference: &str) -> Result<String> {
     Ok(WebFile::parse(base)?.relative(reference)?.url())
 }

@@ -1,4 +1,4 @@
-//! What is still to be asked for, and the requests that are made of it.
+//! The spans still to be requested, and the requests made of them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,33 +8,33 @@ use fordway_wire::range::push_range;
 
 use super::learned::ServerProfile;
 
-/// Names a batch within its file.
+/// Identifies a batch within its file.
 pub(super) type BatchId = u64;
 
-/// Spans of bytes that no request asks for yet, in the order they are wanted.
+/// Spans that are not requested yet, in the order in which they are wanted.
 #[derive(Default)]
 pub(super) struct SpanQueue {
     spans: VecDeque<(BatchId, Range<u64>)>,
-    /// Of what was removed, kept for its capacity.
+    /// The list of ranges last written, kept for its capacity.
     list: Vec<u8>,
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Debug)]
 pub(super) struct RangeRequest {
     pub(super) batch: BatchId,
-    /// What is asked for, in order.
+    /// The requested spans, in order.
     pub(super) spans: Vec<Range<u64>>,
-    /// Bytes of it.
+    /// Their total size.
     pub(super) bytes: u64,
-    /// Length of the list of ranges.
+    /// The length of the list of ranges.
     pub(super) list_bytes: usize,
     pub(super) sent: Instant,
-    /// Whether another was under way on the same connection.
+    /// Whether another request was in flight on the same connection.
     pub(super) is_pipelined: bool,
-    /// Whether it went out with the one before.
+    /// Whether it was sent together with the one before.
     pub(super) came_along: bool,
-    /// The time to the head of its answer.
+    /// The time until the head of its response.
     pub(super) waited: Option<Duration>,
 }
 
@@ -43,28 +43,28 @@ impl SpanQueue {
         self.spans.is_empty()
     }
 
-    /// Spans to be asked for.
+    /// The number of spans not requested yet.
     pub(super) fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Appends spans, which are in order.
+    /// Appends spans in their order.
     pub(super) fn push(&mut self, batch: BatchId, spans: impl IntoIterator<Item = Range<u64>>) {
         self.spans.extend(spans.into_iter().map(|span| (batch, span)));
     }
 
-    /// Puts spans that were asked for without an answer before all others.
+    /// Puts spans back at the front whose request was not answered.
     pub(super) fn put_back(&mut self, batch: BatchId, spans: Vec<Range<u64>>) {
         spans.into_iter().rev().for_each(|span| self.spans.push_front((batch, span)));
     }
 
-    /// Forgets what a batch wanted.
+    /// Drops the spans of a batch.
     pub(super) fn forget(&mut self, batch: BatchId) {
         self.spans.retain(|(of, _)| *of != batch);
     }
 
-    /// Takes as many spans of one batch as fit into a request to such a server, and into `room_bytes`,
-    /// but at least one; joins neighbours where that is cheaper. Returns the value of `Range` too.
+    /// Takes as many spans of one batch as fit into a request to this server and into `room_bytes`, but at least one;
+    /// joins neighbours if that is cheaper. Also returns the value of `Range`.
     pub(super) fn next(&mut self, server: &ServerProfile, room_bytes: u64) -> Option<(RangeRequest, &[u8])> {
         let (batch, first) = self.spans.pop_front()?;
         let mut request = RangeRequest {
@@ -83,13 +83,13 @@ impl SpanQueue {
         while let Some((_, next)) = self.spans.front().filter(|(of, _)| *of == batch) {
             let Some(last) = request.spans.last_mut() else { break };
             let gap = next.start.checked_sub(last.end).filter(|gap| *gap <= gap_bytes);
-            // A server without ranges sends the whole file for every request, so all that is wanted is asked for in
-            // one.
+            // A server without range support sends the whole file for every request, so one request asks for
+            // everything.
             if request.bytes + (next.end - next.start) > room_bytes && !server.ignores_ranges {
                 break;
             }
             if gap.is_none() {
-                // Written only now, because neighbours joined to it may have moved its end.
+                // Written only now, because joined neighbours may have moved its end.
                 push_range(&mut self.list, last);
                 let is_full = request.spans.len() >= server.ranges_per_request
                     || self.list.len() + RANGE_BYTES_MAX > server.list_bytes;
@@ -112,18 +112,18 @@ impl SpanQueue {
     }
 }
 
-/// The longest range of a list: a comma, two numbers of up to 20 digits and a hyphen.
+/// The maximum length of a range in a list: a comma, two numbers of up to 20 digits and a hyphen.
 const RANGE_BYTES_MAX: usize = 42;
 
 impl RangeRequest {
-    /// Forgets what lies behind the end of a file of `size_bytes`, of which no server sends anything.
+    /// Drops what exceeds a file of `size_bytes`, which no server sends.
     pub(super) fn cut_at(&mut self, size_bytes: u64) {
         self.spans.retain(|span| span.start < size_bytes);
         self.spans.iter_mut().for_each(|span| span.end = span.end.min(size_bytes));
         self.bytes = self.spans.iter().map(|span| span.end - span.start).sum();
     }
 
-    /// Whether it asked for a byte of `range`.
+    /// Whether it requested a byte of `range`.
     pub(super) fn wants_of(&self, range: &Range<u64>) -> bool {
         let next = self.spans.partition_point(|span| span.end <= range.start);
         self.spans.get(next).is_some_and(|span| span.start < range.end)

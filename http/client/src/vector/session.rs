@@ -1,4 +1,4 @@
-//! What reads of many files share: connections, their cap, and what to do about failures.
+//! What reads of many files share: connections, their limit, and the handling of failures.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,33 +10,32 @@ use crate::connection::BufferedConnection;
 use crate::retry::RetryBudget;
 use crate::{HttpClient, HttpVersion, Origin, ProxySettings, SessionCredentials, Timeouts, TlsRoots};
 
-/// How a [`HttpSession`] behaves.
+/// The settings of an [`HttpSession`].
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Which HTTP is spoken.
+    /// The HTTP version.
     pub http: HttpVersion,
-    /// How long to wait.
+    /// The timeouts.
     pub timeouts: Timeouts,
-    /// Whose certificates are trusted.
+    /// Which certificate authorities are trusted.
     pub tls_roots: TlsRoots,
     /// Credentials for the servers of files that are opened by URL.
     pub credentials: SessionCredentials,
-    /// By whom servers are reached.
+    /// The proxies.
     pub proxies: ProxySettings,
-    /// How long, at least, a server that was never seen to answer two requests that came together has for
-    /// the second of them; then that one is asked for again, and no two are sent together to it any more.
-    /// 4 times as long as its first answer took, if that is more, and 4 times either if it has answered one that
-    /// was sent a little later.
+    /// The minimum time that a server gets for the second of two requests sent together, if it was never seen to answer
+    /// such a pair; then the request is sent again, and no two are sent together to it any more. If 4 times the wait
+    /// for its first response is longer, that applies; either is multiplied by 4 if the server has answered a request
+    /// that was sent a little later.
     pub patience: Duration,
-    /// Connections to one origin at the same time, at least 1.
+    /// The maximum number of connections to one origin at the same time, at least 1.
     pub connections_per_origin: usize,
-    /// Bytes of one file that are asked for and have not arrived, at most; a request larger than that
-    /// is sent alone.
+    /// The maximum number of outstanding bytes of one file; a larger request is sent alone.
     pub window_bytes: u64,
-    /// How long an operation may take in all: opening, a call that waits, a batch from when it was submitted, a
-    /// copy. Tries that would begin later are not made.
+    /// The deadline of a whole operation: opening, a call that waits, a batch from its submission, a copy. Tries that
+    /// would begin later are not made.
     pub deadline: Option<Duration>,
-    /// How often what is missing is asked for again with nothing arriving in between.
+    /// The maximum number of retries without any bytes arriving in between.
     pub max_retries: u32,
 }
 
@@ -57,16 +56,16 @@ impl Default for SessionOptions {
     }
 }
 
-/// Connections to servers, with one set of TLS settings and one set of credentials: what was made for
-/// one session is used by no other. Shared between threads: a connection belongs to one call while it is under way, and
-/// goes to the next one that wants it.
+/// Connections to servers, with one set of TLS settings and one set of credentials: connections of one session are
+/// never used by another. Threads may share a session: one call at a time uses a connection, and returns it for the
+/// next.
 pub struct HttpSession {
     pub(crate) options: SessionOptions,
     pub(crate) http: Arc<HttpClient>,
     in_use: Arc<InUse>,
-    /// What has moved for good, by its address, as these credentials were told.
+    /// Permanent redirections by URL, as received with these credentials.
     moved: Mutex<HashMap<String, String>>,
-    /// Made when a redirection leads to another host.
+    /// Created when a redirection leads to another host.
     stranger: OnceLock<Arc<HttpSession>>,
 }
 
@@ -76,14 +75,14 @@ struct InUse {
     freed: Condvar,
 }
 
-/// The right to one of an origin's connections; given back when dropped.
+/// The right to one of an origin's connections; dropping it returns it.
 pub(crate) struct ConnectionPermit {
     origin: Origin,
     in_use: Arc<InUse>,
 }
 
 impl HttpSession {
-    /// Without connections yet.
+    /// A session without connections yet.
     pub fn new(mut options: SessionOptions) -> Self {
         options.timeouts = options.deadline.map_or(options.timeouts, |limit| options.timeouts.within(limit));
         let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
@@ -92,8 +91,8 @@ impl HttpSession {
         HttpSession::over(Arc::new(http), options)
     }
 
-    /// With the connections of another; options about TLS and proxies are ignored, and the version of HTTP
-    /// must match the connections.
+    /// A session over another client's connections; ignores the options for TLS and proxies, and the HTTP version must
+    /// match the connections.
     pub fn over(http: Arc<HttpClient>, options: SessionOptions) -> Self {
         HttpSession {
             http,
@@ -104,8 +103,8 @@ impl HttpSession {
         }
     }
 
-    /// The same without credentials, and with other connections: none of them was ever made for
-    /// somebody. What a server sends us to is read with it.
+    /// The same session without credentials, and with other connections, none of which was ever opened with
+    /// credentials. Used at other origins that a server redirects to.
     pub(super) fn without_credentials(self: &Arc<Self>) -> Arc<HttpSession> {
         if self.options.credentials.is_none() {
             return self.clone();
@@ -114,27 +113,27 @@ impl HttpSession {
         self.stranger.get_or_init(|| Arc::new(HttpSession::new(options()))).clone()
     }
 
-    /// What is known to have moved for good.
+    /// The permanent redirections known so far.
     pub(super) fn moved(&self) -> MutexGuard<'_, HashMap<String, String>> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When an operation that begins now has to have ended.
+    /// The deadline of an operation that begins now.
     pub(super) fn until(&self) -> Option<Instant> {
         self.options.deadline.map(|deadline| Instant::now() + deadline)
     }
 
-    /// Tries of an operation that begins now.
+    /// The retry budget of an operation that begins now.
     pub(crate) fn retries(&self) -> RetryBudget {
         RetryBudget::new(self.options.max_retries, self.until())
     }
 
-    /// A right to a connection, when there is one to be had at once.
+    /// A permit, if one is available at once.
     pub(super) fn try_permit(&self, origin: &Origin) -> Option<ConnectionPermit> {
         self.take_permit(&mut self.in_use.locked(), origin)
     }
 
-    /// A right to a connection, waited for. Errors: `Timeout`.
+    /// Waits for a permit. Errors: `Timeout`.
     pub(crate) fn permit(&self, origin: &Origin) -> Result<ConnectionPermit> {
         let limit = self.options.timeouts.first_byte;
         let deadline = Instant::now() + limit;
@@ -164,7 +163,7 @@ impl HttpSession {
         Some(ConnectionPermit { origin: origin.clone(), in_use: self.in_use.clone() })
     }
 
-    /// A connection, and whether it was made for this. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+    /// A connection, and whether it is new. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
     pub(super) fn connection(&self, origin: &Origin) -> Result<(BufferedConnection, bool)> {
         match self.http.pooled_connection(origin) {
             Some(connection) => Ok((connection, false)),
@@ -184,7 +183,7 @@ impl Drop for ConnectionPermit {
         if let Some(count) = self.in_use.locked().get_mut(&self.origin) {
             *count -= 1;
         }
-        // Waiters may want connections to other origins.
+        // Waiting threads may want connections to other origins.
         self.in_use.freed.notify_all();
     }
 }

@@ -1,4 +1,4 @@
-//! Where bytes go: memory of the caller's, or memory that travels with the request.
+//! Where bytes go: the caller's memory, or memory that belongs to the batch.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,25 +9,25 @@ pub(super) trait FragmentSink: Send {
     /// `len` bytes at `place`.
     fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8];
 
-    /// This many bytes at each of `places`, which have no byte in common: of the first, and of as many as can be
-    /// lent together with it.
+    /// This many bytes at each of `places`, which do not overlap: at the first, and at as many more as can be borrowed
+    /// together with it.
     fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]>;
 
-    /// `len` bytes have been put at `place`.
+    /// Called after `len` bytes were written at `place`.
     fn arrived(&mut self, _place: FragmentPosition, _len: usize) {}
 
-    /// Copies what was received for one fragment into another.
+    /// Copies the bytes received for one fragment into another.
     fn copy(&mut self, duplicate: &DuplicateBytes);
 }
 
-/// Memory of a caller's that bytes are received into while other things are done, piece by piece.
-/// It is dropped when nothing will be put there any more.
+/// Memory of the caller that is filled in the background, piece by piece. It is dropped when nothing will be written
+/// there any more.
 pub trait FragmentMemory: Send {
     /// `len` bytes of fragment number `fragment`, from its byte `within` on.
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
 
-    /// Memory at several places (fragment, byte within it, bytes) that have nothing in common: of the first, and of
-    /// as many as can be lent together with it. The more, the fewer system calls fill it.
+    /// Memory at several places (fragment, offset within it, length) that do not overlap: the first, and as many more
+    /// as can be borrowed together with it. The more places, the fewer system calls fill them.
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
         places
             .first()
@@ -36,21 +36,21 @@ pub trait FragmentMemory: Send {
             .collect()
     }
 
-    /// `len` bytes of fragment number `fragment` have been received, from its byte `within` on.
+    /// Called after `len` bytes of fragment number `fragment` were received, from its byte `within` on.
     fn arrived(&mut self, _fragment: usize, _within: usize, _len: usize) {}
 
-    /// Copies `len` bytes of a fragment into another; a place is a fragment's number and a byte in it.
+    /// Copies `len` bytes of a fragment into another; a place is a fragment's number and an offset in it.
     fn copy(&mut self, from: (usize, usize), to: (usize, usize), len: usize);
 }
 
-/// Where batches go that nobody waits for yet.
+/// The memory of batches that run in the background.
 pub(super) enum BatchMemory {
     Arena(FragmentArena),
     Memory(Box<dyn FragmentMemory>),
 }
 
 impl BatchMemory {
-    /// The bytes, unless they are in memory of the caller's.
+    /// The bytes, unless they are in the caller's memory.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         match self {
             BatchMemory::Arena(mut arena) => {
@@ -97,12 +97,12 @@ impl FragmentSink for BatchMemory {
     }
 }
 
-/// Bytes wanted, and where they go.
+/// A wanted range, and the memory for it.
 #[derive(Debug)]
 pub struct Fragment<'a> {
-    /// The first byte's position in the file.
+    /// The offset of the first byte in the file.
     pub offset: u64,
-    /// Filled; its length is how many bytes are wanted.
+    /// The memory to fill; its length is the number of bytes wanted.
     pub buffer: &'a mut [u8],
 }
 
@@ -117,7 +117,7 @@ impl FragmentSink for &mut [Fragment<'_>] {
         let mut current: Option<(usize, usize, &mut [u8])> = None;
         for (place, len) in places {
             if current.as_ref().is_none_or(|(fragment, ..)| *fragment != place.fragment) {
-                // Those before the last one are not lent twice.
+                // Fragments before the last one cannot be borrowed again.
                 let next = fragments.find(|(fragment, _)| *fragment == place.fragment);
                 current = next.map(|(fragment, next)| (fragment, 0, &mut *next.buffer));
             }
@@ -139,25 +139,25 @@ impl FragmentSink for &mut [Fragment<'_>] {
     }
 }
 
-/// From so much on, memory is asked for in huge pages.
+/// From this size on, memory is requested in huge pages.
 const HUGE_BYTES: usize = 4 << 20;
 
-/// Memory that callers gave back, for whichever batch is the next to receive something.
+/// Memory that callers returned, for whichever batch receives bytes next.
 pub(super) type Spares = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// One piece of memory with all fragments in it, one behind the other in the order asked for. It is taken when
-/// the first byte comes: of many batches under way, most still wait for theirs.
+/// One buffer for all fragments, one after the other in the requested order. It is allocated when the first byte
+/// arrives: of many batches in flight, most have not received any.
 pub(super) struct FragmentArena {
     pub(super) bytes: Vec<u8>,
-    /// Bytes of all fragments.
+    /// The total size of the fragments.
     total: usize,
-    /// Where each fragment begins.
+    /// The start of each fragment.
     starts: Vec<usize>,
     spares: Spares,
 }
 
 impl FragmentArena {
-    /// For `ranges` (offset, length), in memory of `spares`, whose content is lost, if there is any.
+    /// Memory for `ranges` (offset, length), taken from `spares` if possible, whose content is lost.
     pub(super) fn new(ranges: &[(u64, usize)], spares: &Spares) -> Self {
         let mut total = 0;
         let after = |(_, len): &(u64, usize)| {
@@ -172,7 +172,7 @@ impl FragmentArena {
         self.starts[place.fragment] + place.within
     }
 
-    /// All of it.
+    /// The whole buffer.
     fn memory(&mut self) -> &mut [u8] {
         if self.bytes.len() < self.total {
             let spare = self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -184,8 +184,8 @@ impl FragmentArena {
     }
 }
 
-/// Fresh memory comes zeroed from the system, and costs most when it is first touched. The room to spare is not
-/// touched; it has the next batch, a little larger, fit too.
+/// Fresh memory comes zeroed from the system, and its first access costs most. The spare room is not accessed; with it,
+/// the next batch fits too if it is a little larger.
 fn fresh(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0; bytes + bytes / 4];
     if bytes >= HUGE_BYTES {
@@ -213,7 +213,7 @@ impl FragmentSink for FragmentArena {
     }
 }
 
-/// Pieces of `memory` (start, length), up to the first that begins before the end of the one before it.
+/// Slices of `memory` (start, length), up to the first that begins before the end of the previous one.
 pub(crate) fn in_order(
     mut memory: &mut [u8],
     pieces: impl Iterator<Item = (usize, usize)>,

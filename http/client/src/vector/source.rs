@@ -1,6 +1,6 @@
-//! Where a file is read: at the address where it was found, or where its bytes are if the server sends us
-//! elsewhere for them. A [`RangeTarget`] says how a request for it is written and what its refusals mean, a [`FileVersion`] which
-//! version is read: one read never mixes two.
+//! Where a file is read: at the address where it was found, or where its server redirects reads to. A [`RangeTarget`]
+//! defines how requests are written and what refusals mean, a [`FileVersion`] which version is read: one read never
+//! mixes two.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,30 +14,30 @@ use super::redirect::{RedirectResponse, RedirectRoute};
 use super::{HttpSession, WebFile};
 use crate::Origin;
 
-/// What is read, by any reader.
+/// The file that all readers share.
 pub(super) struct ReadSource {
-    /// As it was when the file was opened.
+    /// The version when the file was opened.
     pub(super) version: FileVersion,
     pub(super) traffic: ReadCounts,
-    /// The address that the caller named, and whose credentials go there; `None` for what is at one target alone.
+    /// The session and URL that the caller named; `None` for a file at a single target.
     door: Option<(Arc<HttpSession>, WebFile)>,
-    /// Where it is read now.
+    /// Where the file is read now.
     place: Mutex<Arc<SourceLocation>>,
-    /// Whether bytes of it were handed out: those from another place have to be of the same version.
+    /// Whether the caller got any bytes: those from another location must be of the same version.
     pub(super) is_begun: AtomicBool,
 }
 
-/// A place that has the file.
+/// A location of the file.
 pub(super) struct SourceLocation {
     pub(super) session: Arc<HttpSession>,
     pub(super) target: Box<dyn RangeTarget>,
-    /// By the marks that the server there puts on it.
+    /// The version, by the validators of the server there.
     pub(super) version: FileVersion,
-    /// Where servers may send us on from, if they may.
+    /// The base of redirections, if they are allowed.
     file: Option<WebFile>,
 }
 
-/// What reads have cost so far.
+/// The cost of reads so far.
 #[derive(Default)]
 pub(super) struct ReadCounts {
     pub(super) requests: AtomicU64,
@@ -45,12 +45,12 @@ pub(super) struct ReadCounts {
 }
 
 impl ReadSource {
-    /// What is at an address.
+    /// The file at the end of a route.
     pub(super) fn of_url(route: &RedirectRoute, version: FileVersion, traffic: ReadCounts) -> Self {
         ReadSource::new(SourceLocation::of_url(route, version), Some(route.door()), traffic)
     }
 
-    /// What is at this target and nowhere else.
+    /// The file at this target only.
     pub(super) fn of_target(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -75,15 +75,15 @@ impl ReadSource {
         }
     }
 
-    /// Where it is read now.
+    /// Where the file is read now.
     pub(super) fn place(&self) -> Arc<SourceLocation> {
         self.locked().clone()
     }
 
-    /// Goes where `from` sends a GET, which it answers itself to HEAD: for the life of the file, and for all
-    /// of its readers. Asks for the first byte there, to know by which marks the version goes. `has_bytes` says
-    /// that the caller was given some by `from`.
-    /// Errors: as of opening, with the way; `PreconditionFailed` for another version.
+    /// Follows the redirection of a GET by a server that responds to HEAD itself: for the lifetime of the file, and for
+    /// all of its readers. Requests the first byte there, to learn that server's validators. `has_bytes` says that the
+    /// caller got bytes from `from`.
+    /// Errors: as of opening, with the route; `PreconditionFailed` for another version.
     pub(super) fn follow(
         &self,
         from: &Arc<SourceLocation>,
@@ -92,7 +92,7 @@ impl ReadSource {
     ) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
-            // Another thread was sent there before.
+            // Another thread followed it before.
             if has_bytes {
                 current.check_is_of(&from.version)?;
             }
@@ -113,8 +113,8 @@ impl ReadSource {
         Ok(current.clone())
     }
 
-    /// Whether an answer of `from` can be mended by asking where the file is now: another address led there, and
-    /// what was allowed or there at first is so no more, as when a signature has expired.
+    /// Whether locating the file again may help after an error of `from`: a redirection had led there, and access has
+    /// been lost since, as when a signature expires.
     pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
         let is_led =
             |(_, door): &(_, WebFile)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
@@ -122,15 +122,15 @@ impl ReadSource {
             && self.door.as_ref().is_some_and(is_led)
     }
 
-    /// Asks the address that the caller named where the file is now, because `from` refuses: for all who
-    /// read it. What was remembered of the way is asked for again too.
-    /// Errors: as [`ReadSource::follow`]; `PreconditionFailed` for another version than `from`'s, whether
-    /// bytes were handed out or not.
+    /// Requests the file's location from the URL that the caller named, because `from` refuses: for all of the file's
+    /// readers. Remembered redirections that led there are requested again too.
+    /// Errors: as [`ReadSource::follow`]; `PreconditionFailed` for another version than `from`'s, whether or not the
+    /// caller got bytes.
     /// Cost: one request (the first byte), and one for each redirection.
     pub(super) fn ask_again(&self, from: &Arc<SourceLocation>) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
-            // Another thread has asked.
+            // Another thread did so before.
             current.check_is_of(&from.version)?;
             return Ok(current.clone());
         }
@@ -150,7 +150,7 @@ impl ReadSource {
         Ok(current.clone())
     }
 
-    /// Asks for the first byte from address to address.
+    /// Requests the first byte, and follows redirections.
     fn search(&self, route: &mut RedirectRoute) -> Result<FileVersion> {
         let version = loop {
             match by_first_byte_alone(&route.session, &route.file, &self.traffic)? {
@@ -186,7 +186,7 @@ impl SourceLocation {
         learned::note(&self.session, &*self.target, change)
     }
 
-    /// Whether bytes from here may follow `before`'s. Errors: `PreconditionFailed`.
+    /// Checks that bytes from here may follow those of `before`. Errors: `PreconditionFailed`.
     fn check_is_of(&self, before: &FileVersion) -> Result<()> {
         let (etag, modified) = (self.version.etag.as_deref(), self.version.last_modified.as_deref());
         before.check(etag, modified, true).map_err(|error| {
@@ -195,60 +195,59 @@ impl SourceLocation {
         })
     }
 
-    /// What a refusal means, without the name of what was asked.
+    /// The error of a refusal, without the name of the file.
     pub(super) fn refusal(&self, status: u16, location: Option<&str>, document: &[u8]) -> Error {
         self.target.refusal(status, location, document)
     }
 }
 
-/// How requests say that they mean one version of a file.
+/// How requests are limited to one version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionPin {
-    /// By `If-Range`, which answers another version whole.
+    /// By `If-Range`: for another version, the server sends the whole file.
     IfRange,
-    /// By `If-Match`, which refuses another version; S3 knows no `If-Range`.
+    /// By `If-Match`: the server refuses another version. For S3, which does not support `If-Range`.
     IfMatch,
 }
 
-/// Something that has an address and ranges. Credentials live here: whatever else a request needs
-/// is written with its head.
+/// A resource with an address and ranges. It holds the credentials: `write_head` adds whatever a request needs.
 pub trait RangeTarget: Send + Sync {
-    /// Where connections go.
+    /// The origin of its connections.
     fn origin(&self) -> &Origin;
 
-    /// Says in an error which operation failed on what, without secrets.
+    /// Adds the operation and the resource to an error, without secrets.
     fn named(&self, operation: &'static str, error: Error) -> Error;
 
     /// How a version is pinned.
     fn pin(&self) -> VersionPin;
 
-    /// Whether several ranges are worth a try on a server that was never asked.
+    /// Whether several ranges are worth trying on an unknown server.
     fn may_know_many_ranges(&self) -> bool;
 
     /// Appends a request line, all headers (`headers` among them, names in lower case) and the empty line.
     fn write_head(&self, method: &'static str, headers: &[(&str, &str)], head: &mut Vec<u8>);
 
-    /// The failure that an answer of status 300 and more states.
+    /// The error that a response of status 300 and above states.
     fn refusal(&self, status: u16, location: Option<&str>, document: &[u8]) -> Error;
 }
 
-/// What tells one version of a file from another.
+/// The validators of a file's version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileVersion {
-    /// Bytes of the whole.
+    /// The size of the file.
     pub size_bytes: u64,
-    /// As the server writes it, with its quotes.
+    /// The ETag as the server writes it, with its quotes.
     pub etag: Option<String>,
-    /// As the server writes it.
+    /// The header as the server writes it.
     pub last_modified: Option<String>,
-    /// Values of `Link` headers: where else it may be (RFC 6249).
+    /// The values of `Link` headers, which may name replicas (RFC 6249).
     pub(crate) links: Vec<String>,
-    /// Whether the time of the last change is so long past that no second change can share it.
+    /// Whether the last change is so long ago that no second change can have the same time.
     is_settled: bool,
 }
 
 impl FileVersion {
-    /// Of the headers of an answer.
+    /// A version from the headers of a response.
     pub(super) fn new(size_bytes: u64, header: impl Fn(&str) -> Option<String>) -> Self {
         let (etag, last_modified) = (header("etag"), header("last-modified"));
         let seconds = |text: &Option<String>| text.as_deref().and_then(date::parse_http);
@@ -259,13 +258,13 @@ impl FileVersion {
         FileVersion { size_bytes, etag, last_modified, links: Vec::new(), is_settled }
     }
 
-    /// Of a size and a strong ETag, without its quotes.
+    /// A version of this size and strong ETag, given without its quotes.
     pub fn tagged(size_bytes: u64, etag: &str) -> Self {
         let etag = (!etag.is_empty()).then(|| format!("\"{etag}\""));
         FileVersion { size_bytes, etag, last_modified: None, links: Vec::new(), is_settled: false }
     }
 
-    /// The header by which a request means this version alone, where there is a strong enough mark of it.
+    /// The header that limits a request to this version, if a validator is strong enough.
     pub(super) fn condition(&self, pin: VersionPin) -> Option<(&'static str, &str)> {
         let strong = self.etag.as_deref().filter(|etag| !etag.starts_with("W/"));
         match pin {
@@ -277,8 +276,8 @@ impl FileVersion {
         }
     }
 
-    /// Whether an answer with these marks is of this version. One without any is, unless it must prove
-    /// it: an answer of the whole file is also how a server says that it has another version.
+    /// Checks that a response with these validators is of this version. A response without any passes, unless
+    /// `must_prove`: a response with the whole file may also mean that the server has another version.
     pub(super) fn check(
         &self,
         etag: Option<&str>,
@@ -297,7 +296,7 @@ impl FileVersion {
         }
     }
 
-    /// Whether an answer about so large a file can be of this version.
+    /// Checks that a response about a file of this size can be of this version.
     pub(super) fn check_size(&self, size_bytes: Option<u64>) -> Result<(), Error> {
         match size_bytes {
             Some(size) if size != self.size_bytes => {
@@ -308,7 +307,7 @@ impl FileVersion {
     }
 }
 
-/// The file is not what it was when it was opened.
+/// The error when the file has changed since it was opened.
 pub(super) fn changed(how: &str) -> Error {
     let detail = format!("the file changed while it was read ({how}); open it again and read all of it");
     Error::new(ErrorKind::PreconditionFailed, detail)

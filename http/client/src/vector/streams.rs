@@ -1,7 +1,6 @@
-//! One connection of HTTP/2 with several requests under way, each a stream of its own.
+//! One HTTP/2 connection with several requests in flight, each in its own stream.
 //!
-//! What a stream's end says of the connection is little: only that stream's bytes are asked for again. Where the
-//! connection itself ends, all are.
+//! If a stream ends early, only its bytes are requested again; if the connection ends, all are.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future as _;
@@ -30,25 +29,26 @@ use crate::Timeouts;
 use crate::connection::{BufferedConnection, io_error};
 use crate::http2::Http2Connection;
 
-/// Streams at once, however many the server takes.
+/// The maximum number of concurrent streams, even if the server allows more.
 const DEPTH_MAX: usize = 256;
-/// Streams that the server may refuse in a row before that is a failure.
+/// The maximum number of consecutive refused streams before a failure is reported.
 const REFUSALS_MAX: usize = 2 * DEPTH_MAX;
-/// A connection that is in use.
+/// A connection in use.
 pub(super) struct MultiplexedConnection {
     connection: BufferedConnection,
     /// In the order of their requests.
     streams: VecDeque<RequestStream>,
-    /// What has become of streams and was not told yet.
+    /// Outcomes of streams that are not reported yet.
     events: VecDeque<RequestEvent>,
-    /// Answers received to their end since it was taken into use, and before the first of those under way was sent.
+    /// Complete responses since the connection was taken into use, and their number when the first of the present
+    /// requests was sent.
     answered: usize,
     answered_before: usize,
-    /// Refused since the last answer.
+    /// Streams refused since the last response.
     refusals: usize,
-    /// Streams at once, as far as refusals have shown.
+    /// The maximum number of concurrent streams, lowered after refusals.
     depth_max: usize,
-    /// Since when the first stream is the first.
+    /// When the first stream became the first.
     front_since: Instant,
     is_closing: bool,
     _permit: ConnectionPermit,
@@ -74,7 +74,7 @@ impl MultiplexedConnection {
         self.streams.len() + self.events.len()
     }
 
-    /// As many as the server takes, and one where it takes none now.
+    /// The number of streams that the server allows, or one if it allows none now.
     pub(super) fn depth_max(&self) -> usize {
         let stated = self.connection.http2().map_or(1, Http2Connection::streams_max);
         self.depth_max.min(stated).max(1)
@@ -96,10 +96,10 @@ impl MultiplexedConnection {
         self.streams.push_back(RequestStream::new(request, head));
     }
 
-    /// Begins streams as far as the server takes them, and sends.
+    /// Opens streams as far as the server allows, and sends.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         let Some(http2) = self.connection.as_http2() else { return Ok(()) };
-        // Where the connection has ended, that is told when what has arrived was taken.
+        // If the connection has ended, that is reported once everything received has been processed.
         let can_send = http2.end().is_none() && http2.takes_more();
         for stream in self.streams.iter_mut().filter(|_| can_send) {
             let StreamState::Unsent(head) = &stream.state else { continue };
@@ -117,8 +117,8 @@ impl MultiplexedConnection {
         if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// The first stream has its time from when it became the first: a server that answers one behind the other
-    /// is not late for it.
+    /// The first stream's timeout begins when it becomes the first, so that a server that responds to one after the
+    /// other is not late.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
         let front = self.streams.front()?;
         let limit = match front.state {
@@ -168,7 +168,7 @@ impl MultiplexedConnection {
         self.events.pop_front().unwrap_or(RequestEvent::Pending)
     }
 
-    /// Takes what has come on all streams.
+    /// Processes what has arrived on all streams.
     fn take<S: FragmentSink>(
         &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
@@ -189,7 +189,7 @@ impl MultiplexedConnection {
                 Ok(StreamStep::Ended(end)) => Some(end),
                 Err(broken) => match self.broken(broken) {
                     Some(end) => Some(end),
-                    // It ends with the connection, which is told when all that has come was taken.
+                    // It ends with the connection, which is reported once everything received has been processed.
                     None => {
                         index += 1;
                         continue;
@@ -205,7 +205,7 @@ impl MultiplexedConnection {
         }
     }
 
-    /// What has become of a stream: why it ended early, if it did.
+    /// The outcome of a stream: why it ended early, if it did.
     fn event_of(&mut self, stream: RequestStream, end: Option<StreamEnd>) -> RequestEvent {
         match (end, stream.state) {
             (Some(end), _) => RequestEvent::Ended(stream.request, end),
@@ -217,10 +217,10 @@ impl MultiplexedConnection {
         }
     }
 
-    /// What the end of a stream by `error` means; `None` if it is the end of the connection.
+    /// What an error of a stream means; `None` if the connection has ended.
     fn broken(&mut self, error: h2::Error) -> Option<StreamEnd> {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        // A server that goes away says which streams it will not look at, and may close at once.
+        // A server that shuts down states which streams it will not process, and may close at once.
         if error.is_remote() && (error.is_go_away() || is_refused) {
             if is_refused {
                 self.depth_max = self.depth_max.min(self.streams.len() - 1).max(1);
@@ -234,7 +234,7 @@ impl MultiplexedConnection {
         Some(StreamEnd::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
     }
 
-    /// A request that the server did not look at. It is no failure where it looks at others.
+    /// A request that the server did not process. That is not a failure if it processes others.
     fn unseen(&mut self, why: &str) -> StreamEnd {
         self.refusals += 1;
         let is_used = self.answered > 0 || self.connection.is_reused || self.streams.len() > 1;
@@ -252,7 +252,7 @@ impl MultiplexedConnection {
         if is_clean {
             keep(self.connection);
         }
-        // The permit goes last: until it does, nobody makes a connection in the place of this one.
+        // The permit is dropped last: until then, no thread opens a connection in place of this one.
         requests
     }
 }
@@ -261,19 +261,19 @@ fn cut(error: io::Error, doing: &str) -> Error {
     io_error(error, doing, "nothing arrived in time")
 }
 
-/// Less than this is let come when nobody wants it any more.
+/// Unwanted bytes below this number are received.
 const LET_COME_BYTES: u64 = 256 << 10;
 
-/// A request under way.
+/// A request in flight.
 pub(super) struct RequestStream {
     pub(super) request: RangeRequest,
     pub(super) state: StreamState,
-    /// When something came on it last.
+    /// When bytes last arrived on it.
     pub(super) moved: Instant,
     news: Arc<StreamNews>,
 }
 
-/// Whether something may have happened on a stream since it was looked at: there may be hundreds.
+/// Whether a stream may have news since the last check, because a connection may have hundreds of streams.
 struct StreamNews(AtomicBool);
 
 impl Wake for StreamNews {
@@ -283,14 +283,14 @@ impl Wake for StreamNews {
 }
 
 pub(super) enum StreamState {
-    /// Its head, as HTTP/1.1 has it.
+    /// The head, in HTTP/1.1's form.
     Unsent(Vec<u8>),
     Waiting(ResponseFuture),
-    /// With the bytes of the body that are to come, if that is known.
+    /// With the number of body bytes left, if known.
     Receiving(RecvStream, ResponseContent, Option<u64>),
 }
 
-/// What became of a stream.
+/// The progress of a stream.
 pub(super) enum StreamStep {
     GoesOn,
     Done,
@@ -298,13 +298,13 @@ pub(super) enum StreamStep {
 }
 
 impl RequestStream {
-    /// A request whose head is this, as HTTP/1.1 has it.
+    /// A request with this head, in HTTP/1.1's form.
     pub(super) fn new(request: RangeRequest, head: Vec<u8>) -> Self {
         let news = Arc::new(StreamNews(AtomicBool::new(true)));
         RequestStream { request, state: StreamState::Unsent(head), moved: Instant::now(), news }
     }
 
-    /// Goes on until its answer has ended, or nothing more has come. Errors: what ended the stream.
+    /// Processes received data until the response has ended, or no more has arrived. Errors: what ended the stream.
     pub(super) fn step<S: FragmentSink>(
         &mut self,
         batch: Option<&mut FragmentBatch<S>>,
@@ -333,7 +333,7 @@ impl RequestStream {
         self.receive(batch, version, &mut context)
     }
 
-    /// Takes the head of the answer. Errors: as of [`ResponseContent::new`].
+    /// Processes the head of the response. Errors: as of [`ResponseContent::new`].
     fn begin(&mut self, answer: http::Response<RecvStream>, version: &FileVersion) -> Result<(), Error> {
         self.moved = Instant::now();
         self.request.waited = Some(self.request.sent.elapsed());
@@ -348,7 +348,7 @@ impl RequestStream {
         Ok(())
     }
 
-    /// Takes what has come of the body.
+    /// Processes the received part of the body.
     fn receive<S: FragmentSink>(
         &mut self,
         batch: &mut FragmentBatch<S>,
@@ -362,7 +362,7 @@ impl RequestStream {
             if content.is_whole() && self.request.spans.len() > 1 && !is_cheap(version, batch) {
                 return Ok(StreamStep::Ended(StreamEnd::Whole));
             }
-            // A short rest is received rather than given up: it is most likely under way already.
+            // A short rest is received instead of cancelled: it is most likely in flight already.
             let is_long = left.unwrap_or(content.data_left()) > LET_COME_BYTES;
             if (batch.has_ended() && is_long) || content.is_enough() {
                 return Ok(if content.is_enough() {
@@ -390,7 +390,7 @@ impl RequestStream {
     }
 }
 
-/// Puts all of a piece where it belongs.
+/// Copies all of a piece to where it belongs.
 fn put<S: FragmentSink>(
     content: &mut ResponseContent,
     mut piece: &[u8],

@@ -1,4 +1,4 @@
-//! A file at a web server, as something that has ranges.
+//! A file on a web server, as a target of range requests.
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::{s3_error, uri};
@@ -17,22 +17,22 @@ pub struct WebFile {
     /// Path and query, percent-encoded.
     path: String,
     shown: String,
-    /// The value of that header.
+    /// The value of the `Authorization` header.
     authorization: Option<String>,
-    /// Whether there may be one that was kept from a server without TLS.
+    /// Whether credentials may exist that are withheld from a server without TLS.
     is_withheld: bool,
 }
 
 impl WebFile {
-    /// Reads an address; what may not stand in a request line is percent-encoded, and a fragment is
-    /// left out. A password in it is refused. Errors: `InvalidArgument`.
+    /// Parses a URL; percent-encodes characters that are not allowed in a request line, and drops a fragment. Refuses a
+    /// password in the URL. Errors: `InvalidArgument`.
     pub fn parse(url: &str) -> Result<Self> {
         let url = url.split('#').next().unwrap_or_default();
         let scheme_end = url.find("://").map_or(0, |at| at + 3);
         let path_start = url[scheme_end..].find(['/', '?']).map_or(url.len(), |at| scheme_end + at);
         let (base, rest) = url.split_at(path_start);
         if base.contains('@') {
-            // It would be seen in lists of processes, histories and logs.
+            // A password would be visible in process lists, histories and logs.
             let detail = "an address with a user or password is not taken; write them into ~/.netrc, as: \
                           machine HOST login USER password PASSWORD";
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
@@ -45,7 +45,7 @@ impl WebFile {
         Ok(WebFile { authority, origin, path, shown, authorization: None, is_withheld: false })
     }
 
-    /// The same, with what the credentials have to say to its host. Errors: from credentials that cannot be used.
+    /// The same, with the credentials for its host. Errors: from unusable credentials.
     pub(crate) fn authorized(mut self, options: &SessionOptions) -> Result<Self> {
         let SessionOptions { credentials, proxies, .. } = options;
         let said = credentials.authorization(&self.origin, proxies);
@@ -54,17 +54,17 @@ impl WebFile {
         Ok(self)
     }
 
-    /// Its address, with whatever secrets a query may hold.
+    /// Its URL, with any secrets in the query.
     pub(crate) fn url(&self) -> String {
         format!("{}{}", self.origin, self.path)
     }
 
-    /// Its address without the query, for messages.
+    /// Its URL without the query, for messages.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// What `reference` means on this file's page (RFC 3986 section 5.2). Errors: `InvalidArgument`.
+    /// Resolves `reference` against this URL (RFC 3986 section 5.2). Errors: `InvalidArgument`.
     pub(super) fn relative(&self, reference: &str) -> Result<Self> {
         let path = self.path.split('?').next().unwrap_or_default();
         let scheme_end = reference.find(':').filter(|end| !reference[..*end].contains(['/', '?', '#']));
@@ -88,7 +88,7 @@ impl WebFile {
     }
 }
 
-/// An absolute path with its `.` and `..` carried out.
+/// An absolute path with `.` and `..` resolved.
 fn without_dots(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();
@@ -125,7 +125,7 @@ impl RangeTarget for WebFile {
     fn write_head(&self, method: &'static str, headers: &[(&str, &str)], head: &mut Vec<u8>) {
         let mut push = |piece: &str| head.extend_from_slice(piece.as_bytes());
         [method, " ", &self.path, " HTTP/1.1\r\nHost: ", &self.authority].into_iter().for_each(&mut push);
-        // What is compressed on its way has other ranges.
+        // Ranges of a compressed representation would be different.
         ["\r\nUser-Agent: ", USER_AGENT, "\r\nAccept-Encoding: identity\r\n"].into_iter().for_each(&mut push);
         if let Some(authorization) = &self.authorization {
             ["Authorization: ", authorization, "\r\n"].into_iter().for_each(&mut push);
@@ -142,7 +142,7 @@ impl RangeTarget for WebFile {
     fn refusal(&self, status: u16, location: Option<&str>, _: &[u8]) -> Error {
         let (kind, why) = match (status, location) {
             (300..=399, Some(location)) => {
-                // What follows may be a signature.
+                // The query may contain a signature.
                 let shown = location.split(['?', '#']).next().unwrap_or_default();
                 (ErrorKind::InvalidArgument, format!("it has moved; read {shown} instead"))
             }
@@ -160,7 +160,7 @@ impl RangeTarget for WebFile {
     }
 }
 
-/// Writes `if-range` as `If-Range`: case means nothing in HTTP, but XrdHttp does not know that.
+/// Writes `if-range` as `If-Range`: HTTP headers are case-insensitive, but XrdHttp does not treat them so.
 fn push_capitalised(head: &mut Vec<u8>, name: &str) {
     let mut is_first = true;
     head.extend(name.bytes().map(|letter| {

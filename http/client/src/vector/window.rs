@@ -1,5 +1,5 @@
-//! Batches that nobody waits for yet, on connections that they share. No thread of its own: a
-//! thread that waits for one of them drives them all.
+//! Batches that run in the background, on shared connections. There is no extra thread: a thread that waits for one
+//! batch drives all of them.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,30 +16,30 @@ use super::request::BatchId;
 use super::sink::BatchMemory;
 use super::source::ReadSource;
 
-/// Batches under way, shared between threads.
+/// Batches in flight, shared between threads.
 pub(super) struct BatchWindow {
     source: Arc<ReadSource>,
     state: Mutex<WindowState>,
-    /// A batch has ended, or nobody drives any more.
+    /// Signals that a batch has ended, or that no thread drives any more.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct WindowState {
     next_id: BatchId,
-    /// With the thread that drives it, while there is one.
+    /// Held by the driving thread, while there is one.
     engine: Option<BatchEngine<BatchMemory>>,
     is_driven: bool,
     /// Submitted while a thread was driving.
     submitted: Vec<(BatchId, FragmentBatch<BatchMemory>)>,
-    /// Given up while a thread was driving: it says so to the engine.
+    /// Cancelled while a thread was driving, which tells the engine.
     cancelled: Vec<CancelScope>,
     ended: HashMap<BatchId, Result<BatchMemory>>,
-    /// Wakes the thread that drives; made when first needed.
+    /// Wakes the driving thread; created when first needed.
     bell: Option<Arc<OwnedFd>>,
 }
 
-/// What is given up.
+/// What is cancelled.
 #[derive(Clone, Copy)]
 enum CancelScope {
     One(BatchId),
@@ -51,7 +51,7 @@ impl BatchWindow {
         BatchWindow { source, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Takes a batch on, and sends what may be sent at once.
+    /// Adds a batch, and sends what can be sent at once.
     pub(super) fn submit(&self, batch: FragmentBatch<BatchMemory>) -> BatchId {
         let mut state = self.locked();
         let id = state.next_id();
@@ -64,7 +64,7 @@ impl BatchWindow {
         id
     }
 
-    /// Takes the first batch on, whose first request is being answered, and sends the others.
+    /// Adds the first batch, whose first response is already arriving, and sends its other requests.
     pub(super) fn begin(&self, batch: FragmentBatch<BatchMemory>, begun: BegunRequest) -> BatchId {
         let mut state = self.locked();
         let id = state.next_id();
@@ -72,12 +72,12 @@ impl BatchWindow {
         id
     }
 
-    /// Whether there is nothing to wait for. Nothing moves because of this.
+    /// Whether the batch has ended. Makes no progress itself.
     pub(super) fn has_ended(&self, id: BatchId) -> bool {
         self.locked().ended.contains_key(&id)
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.locked();
         !state.is_driven
@@ -85,12 +85,12 @@ impl BatchWindow {
             && state.engine.as_ref().is_none_or(BatchEngine::is_idle)
     }
 
-    /// Gives a batch up, whether it has ended or not. Nothing is put into its memory after this.
+    /// Cancels a batch, whether it has ended or not. Its memory is not written after this.
     pub(super) fn cancel(&self, id: BatchId) {
         self.give_up(CancelScope::One(id));
     }
 
-    /// Gives all batches up; who waits for one of them is told that there is none.
+    /// Cancels all batches; threads that wait for one of them get an error.
     pub(super) fn cancel_all(&self) {
         self.give_up(CancelScope::All);
     }
@@ -115,7 +115,7 @@ impl BatchWindow {
             which.tell(engine);
             return;
         }
-        // The thread that drives has the engine, and with it the memory.
+        // The driving thread has the engine, and with it the memory.
         state.cancelled.push(which);
         state.ring();
         while state.is_driven && !state.cancelled.is_empty() {
@@ -123,7 +123,7 @@ impl BatchWindow {
         }
     }
 
-    /// Waits for the end of a batch. Errors: what ended it.
+    /// Waits for the end of a batch. Errors: the batch's failure.
     pub(super) fn wait(&self, id: BatchId) -> Result<BatchMemory> {
         self.wait_for(id, None);
         self.locked().ended.remove(&id).unwrap_or_else(|| {
@@ -134,7 +134,7 @@ impl BatchWindow {
         })
     }
 
-    /// Waits for the end of a batch, but not beyond `limit`; whether there is nothing to wait for.
+    /// Waits for the end of a batch until `limit`; returns whether it has ended.
     pub(super) fn wait_until(&self, id: BatchId, limit: Instant) -> bool {
         self.wait_for(id, Some(limit))
     }
@@ -160,7 +160,7 @@ impl BatchWindow {
             drop(state);
             self.drive(&mut engine, id, limit);
             state = self.locked();
-            // What came since the last exchange goes out before somebody waits for it.
+            // Batches added since the last exchange are sent before another thread waits for them.
             if state.hand_over(&mut engine) {
                 engine.turn();
             }
@@ -169,7 +169,7 @@ impl BatchWindow {
         }
     }
 
-    /// Does the work of all batches until `id`'s is done, or it is `limit`.
+    /// Drives all batches until batch `id` has ended, or until `limit`.
     fn drive(&self, engine: &mut BatchEngine<BatchMemory>, id: BatchId, limit: Option<Instant>) {
         loop {
             let goes_on = engine.turn();
@@ -186,13 +186,13 @@ impl BatchWindow {
             let ringing = bell.as_ref().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN));
             let rings = engine.wait(ringing, limit);
             if let Some(bell) = bell.as_ref().filter(|_| rings) {
-                // It says only that there is something to fetch.
+                // The value only signals that there is something to fetch.
                 let _not_rung = rustix::io::read(bell, &mut [0; 8]);
             }
         }
     }
 
-    /// Hands over what has ended and fetches what was submitted; whether that is anything.
+    /// Hands over ended batches and fetches submitted ones; returns whether any were submitted.
     fn exchange(&self, engine: &mut BatchEngine<BatchMemory>) -> (bool, Option<Arc<OwnedFd>>) {
         let ended = engine.take_ended();
         let mut state = self.locked();
@@ -231,7 +231,7 @@ impl WindowState {
         self.next_id - 1
     }
 
-    /// Tells the engine of a batch, while no thread drives it, and has it do what it can at once.
+    /// Passes something to the engine while no thread drives it, and lets it do what is possible at once.
     fn move_engine(&mut self, source: &Arc<ReadSource>, tell: impl FnOnce(&mut BatchEngine<BatchMemory>)) {
         let engine = self.engine.get_or_insert_with(|| BatchEngine::new(source.clone()));
         tell(engine);
@@ -240,7 +240,7 @@ impl WindowState {
         self.ended.extend(ended);
     }
 
-    /// Tells the engine what was submitted and given up meanwhile; whether anything was submitted.
+    /// Passes submitted and cancelled batches to the engine; returns whether any were submitted.
     fn hand_over(&mut self, engine: &mut BatchEngine<BatchMemory>) -> bool {
         if !self.cancelled.is_empty() {
             self.ended.extend(engine.take_ended());
@@ -259,7 +259,7 @@ impl WindowState {
 
     fn ring(&self) {
         if let Some(bell) = &self.bell {
-            // It cannot fail but for being rung too often, which is as good as once.
+            // It can only fail if the counter is full, and one signal is enough.
             let _rung = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
     }

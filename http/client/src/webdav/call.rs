@@ -1,5 +1,5 @@
-//! One request: where it leads, and again where a failure may pass; and what refusals mean (RFC 4918 section 11, RFC 9110
-//! section 15).
+//! One WebDAV request: follows redirections, retries failures that may pass, and explains refusals (RFC 4918 section
+//! 11, RFC 9110 section 15).
 
 use std::time::{Duration, SystemTime};
 
@@ -14,61 +14,61 @@ use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
 use crate::{ExchangeFailure, HttpExchange, HttpResponse, ReplayPolicy};
 
-/// Bodies of at least this many bytes are sent when the server says that it wants them.
+/// For bodies of at least this many bytes, the server is asked first (`Expect: 100-continue`).
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
 
-/// Makes the content of a body, from its first byte, as often as it is asked to.
+/// Produces the content of a body, from its first byte, each time it is called.
 pub(super) type Produce<'a> = dyn FnMut(&mut Sink<'_>) -> Result<()> + 'a;
 
-/// What is sent.
+/// A request.
 pub(super) struct DavCall<'a> {
     pub(super) method: &'static str,
-    /// What messages call it.
+    /// The operation's name in messages.
     pub(super) operation: &'static str,
-    /// Names in small letters.
+    /// Names in lower case.
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: DavBody<'a>,
-    /// Whether twice is the same as once.
+    /// Whether the request may be sent twice.
     pub(super) replay: ReplayPolicy,
-    /// Whether the server took it amiss to be asked before a body is sent.
+    /// Whether the server rejected `Expect: 100-continue`.
     pub(super) must_not_ask: bool,
 }
 
 pub(super) enum DavBody<'a> {
     Bytes(&'static str),
-    /// Of this many bytes, where that is known.
+    /// A body that is produced while it is sent, and its size, if known.
     Made(Option<u64>, &'a mut Produce<'a>),
 }
 
-/// What was answered.
+/// The final response.
 pub(super) struct DavResponse {
     pub(super) status: u16,
     pub(super) document: Vec<u8>,
     pub(super) is_plain_text: bool,
     /// The `Server` header.
     pub(super) server: Option<String>,
-    /// Who answered.
+    /// The URL that responded.
     pub(super) file: WebFile,
-    /// Whether an earlier try may have been carried out.
+    /// Whether the server may have acted on an earlier attempt.
     pub(super) is_repeated: bool,
 }
 
 impl DavResponse {
-    /// The same answerer, with another status and no words: what a document says of one resource.
+    /// The response of the same server with another status and no text: a document's statement about one resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
         let (document, is_plain_text, server) = (Vec::new(), false, None);
         DavResponse { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
     }
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 struct DavFailure {
     error: Error,
     retry_after: Option<Duration>,
     may_have_acted: bool,
 }
 
-/// One answer, or the way to it.
+/// A final response, or a redirection.
 enum ResponseOrRedirect {
     Answer(DavResponse),
     Elsewhere(RedirectResponse),
@@ -92,15 +92,15 @@ impl<'a> DavCall<'a> {
         self
     }
 
-    /// The same, not sent again if the server may have acted on it.
+    /// The same, but not sent again if the server may have acted on it.
     pub(super) fn once(self) -> Self {
         DavCall { replay: ReplayPolicy::IfUnsent, ..self }
     }
 }
 
 impl WebDav {
-    /// Sends a request to `url`, and where that leads. Answers whatever came that is final, failures too.
-    /// Errors: from the connection, named; `BadResponse` for redirections that are not followed.
+    /// Sends a request to `url`, and follows redirections. Returns any final response, failures too.
+    /// Errors: from the connection, with the URL; `BadResponse` for redirections that are not followed.
     pub(super) fn ask(&self, url: &str, call: &mut DavCall<'_>) -> Result<DavResponse> {
         let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
         let session = if is_question { &self.session } else { self.patient() };
@@ -116,7 +116,7 @@ impl WebDav {
     }
 }
 
-/// Asks at one address; again where a failure may pass.
+/// Sends the request to one URL; retries failures that may pass.
 fn ask_here(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrRedirect> {
     let _permit = route.session.permit(route.file.origin())?;
     let (mut retries, mut may_have_acted) = (route.session.retries(), false);
@@ -146,7 +146,7 @@ fn try_once(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrR
     let mut response = send(route, call)?;
     let sent = |error| DavFailure { error, retry_after: None, may_have_acted: true };
     let moved = RedirectResponse::of(response.status(), response.header("location"));
-    // 303 names an answer, not the thing that was asked to change.
+    // 303 refers to a description of the result, not to the resource to be changed.
     if let Some(moved) = moved.filter(|moved| moved.status != 303) {
         return Ok(ResponseOrRedirect::Elsewhere(moved));
     }
@@ -172,8 +172,8 @@ fn send(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<HttpResponse, D
         DavBody::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
         DavBody::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
     }
-    // A server that refuses a body, or wants it elsewhere, would be sent all of it for nothing. To ask costs a round
-    // trip, which a small body is not worth.
+    // Without asking first, a server that refuses a body or redirects it would be sent all of it for nothing. Asking
+    // costs a round trip, which is too much for a small body.
     let is_large =
         matches!(&call.body, DavBody::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
     let asks_first = is_large && !call.must_not_ask;
@@ -203,13 +203,13 @@ fn send(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<HttpResponse, D
     })
 }
 
-/// Members that are named in an error, at most.
+/// The maximum number of members named in an error.
 const NAMED_MAX: usize = 5;
-/// What is shown of a server's own words.
+/// The maximum length of the server's text in an error.
 const WORDS_CHARS_MAX: usize = 200;
 
 impl DavResponse {
-    /// The failure that this answer to `method` states.
+    /// The error that this response to `method` states.
     pub(super) fn refusal(&self, method: &str) -> Error {
         if matches!(self.status, 300..=399 | 401 | 403 | 407) {
             let mut error = self.file.refusal(self.status, None, b"");
@@ -223,7 +223,7 @@ impl DavResponse {
         Error::new(kind, format!("{why} (HTTP status {}){words}", self.status))
     }
 
-    /// The first line of a plain text, with which some servers say more than by a status.
+    /// The first line of a plain text: some servers explain a failure there.
     fn words(&self) -> Option<String> {
         if !self.is_plain_text {
             return None;
@@ -234,7 +234,7 @@ impl DavResponse {
     }
 }
 
-/// The kind of a status, and what it says about a request of `method`.
+/// The error kind of a status, and what it means for a request of `method`.
 fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
     let said = |kind, why: &str| (kind, why.to_owned());
     match (status, method) {
@@ -271,17 +271,17 @@ fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
     }
 }
 
-/// Whether the same request may be answered otherwise soon. What changes something is not sent again
-/// after a status that servers also use for good (500 at XRootD, 502 for a destination elsewhere).
+/// Whether the same request may soon succeed. Requests that change something are not sent again after a status that
+/// servers also use for permanent failures (500 in XRootD, 502 for a destination on another server).
 pub(super) fn is_passing(status: u16, method: &str) -> bool {
     let changes = !matches!(method, "PROPFIND" | "GET" | "HEAD" | "OPTIONS");
     matches!(status, 408 | 429 | 503 | 504) || (matches!(status, 500 | 502) && !changes)
 }
 
-/// The failure of a request of which some members failed; `None` if none did.
+/// The error of a request that failed for some members; `None` if all succeeded.
 pub(super) fn of_members(method: &str, described: &[DescribedResource]) -> Option<Error> {
     let failed = |one: &&DescribedResource| one.status.is_some_and(|status| status >= 400);
-    // What only failed because something else did says nothing (RFC 4918 section 11.4).
+    // A failure that only depends on another explains nothing (RFC 4918 section 11.4).
     let causes: Vec<_> = described.iter().filter(failed).filter(|one| one.status != Some(424)).collect();
     let all: Vec<_> = described.iter().filter(failed).collect();
     let told = if causes.is_empty() { all } else { causes };

@@ -1,4 +1,4 @@
-//! What is there: one resource, the members of a collection, and all below it.
+//! Describes one resource, the members of a collection, or everything below it.
 
 use std::collections::VecDeque;
 
@@ -9,24 +9,23 @@ use super::call::{DavBody, DavCall, DavResponse};
 use super::{DavResource, WebDav, collection_url, member_url, without_query};
 use crate::vector::{RangeTarget as _, RemoteFile};
 
-/// Collections within one another, at most: a server whose links lead in a circle has no end.
+/// The maximum depth of collections: a server whose links form a cycle has no end.
 const DEPTH_MAX: usize = 256;
 
 /// A resource and, if it is a collection, its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionListing {
-    /// What was asked about.
+    /// The resource of the request.
     pub itself: DavResource,
     /// In byte order of their names.
     pub members: Vec<DavResource>,
-    /// Members of which the server tells only that it cannot describe them: address as it writes
-    /// it, and status.
+    /// Members that the server cannot describe: their URL as the server writes it, and the status.
     pub failed: Vec<(String, u16)>,
 }
 
 impl WebDav {
-    /// Describes one resource. Errors: `NoSuchKey`, `AccessDenied`, `BadResponse`, ... Cost: one request
-    /// (PROPFIND); where the server knows no WebDAV, one more (HEAD), which knows files alone.
+    /// Describes one resource. Errors: `NoSuchKey`, `AccessDenied`, `BadResponse`, ... Cost: one request (PROPFIND); at
+    /// a server without WebDAV one more (HEAD), which only works for files.
     pub fn stat(&self, url: &str) -> Result<DavResource> {
         let answer = self.propfind(url, "0")?;
         match answer.status {
@@ -35,21 +34,21 @@ impl WebDav {
         }
     }
 
-    /// The same where only WebDAV tells enough. Errors: as [`WebDav::list`].
+    /// The same, but without HEAD, which tells too little. Errors: as [`WebDav::list`].
     pub(super) fn list_one(&self, url: &str) -> Result<DavResource> {
         described(url, &self.propfind(url, "0")?)
     }
 
-    /// Lists a collection; a file has no members. Errors: as [`WebDav::stat`]; `MethodNotAllowed` if the
-    /// server knows no WebDAV. Cost: one request (PROPFIND of depth 1).
+    /// Lists a collection; a file has no members. Errors: as [`WebDav::stat`]; `MethodNotAllowed` if the server does
+    /// not support WebDAV. Cost: one request (PROPFIND of depth 1).
     pub fn list(&self, url: &str) -> Result<CollectionListing> {
         let answer = self.propfind(url, "1")?;
         listing(url, &answer).map_err(|error| answer.file.named("list", error))
     }
 
-    /// Everything below a collection, each collection before its members; what cannot be listed is one
-    /// error among the others. Cost: one request for each collection: servers mostly refuse to list all
-    /// of them at once. Memory for the collections that are not listed yet and the members of one.
+    /// Iterates over everything below a collection, each collection before its members; a collection that cannot be
+    /// listed yields an error, and the walk continues. Cost: one request for each collection, because most servers
+    /// refuse to list all of them at once. Memory for the collections that are not listed yet and the members of one.
     pub fn walk(&self, url: &str) -> CollectionWalk<'_> {
         let root = DavResource { is_collection: true, ..DavResource::unknown(url) };
         CollectionWalk { dav: self, open: vec![root], ready: VecDeque::new() }
@@ -78,7 +77,7 @@ impl WebDav {
 }
 
 impl DavResource {
-    /// A file of which nothing is known.
+    /// A file without any known properties.
     fn unknown(url: &str) -> Self {
         DavResource {
             url: url.to_owned(),
@@ -96,7 +95,7 @@ impl DavResource {
             url: if properties.is_collection { collection_url(&url) } else { url },
             relative,
             is_collection: properties.is_collection,
-            // Some give collections the size of a directory's file.
+            // Some servers report the size of a directory's file for collections.
             size_bytes: properties.size_bytes.filter(|_| !properties.is_collection),
             modified: properties.modified,
             etag: properties.etag,
@@ -104,13 +103,13 @@ impl DavResource {
     }
 }
 
-/// What an answer to PROPFIND says of `url` alone.
+/// The description of `url` alone in a response to PROPFIND.
 fn described(url: &str, answer: &DavResponse) -> Result<DavResource> {
     let listing = listing(url, answer).map_err(|error| answer.file.named("stat", error))?;
     Ok(listing.itself)
 }
 
-/// What an answer to PROPFIND says of `url` and its members.
+/// The description of `url` and its members in a response to PROPFIND.
 fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
     if answer.status != 207 {
         return Err(match answer.status {
@@ -135,7 +134,7 @@ fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
             (ListedLocation::Itself, None) => {
                 itself = Some(DavResource::of(url.to_owned(), String::new(), described))
             }
-            // Removed while the server listed it.
+            // A member that was removed while the server listed it.
             (ListedLocation::Member(_), Some(404)) | (ListedLocation::Deeper, _) => {}
             (ListedLocation::Member(_), Some(status)) => failed.push((described.href, status)),
             (ListedLocation::Member(name), None) => {
@@ -146,7 +145,7 @@ fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
     members.sort_by(|a: &DavResource, b| a.relative.cmp(&b.relative));
     members.dedup_by(|a, b| a.relative == b.relative);
     let itself = itself.or_else(|| {
-        // Not every server describes it along with its members.
+        // Not every server describes the collection itself along with its members.
         (!members.is_empty())
             .then(|| DavResource { is_collection: true, ..DavResource::unknown(&collection_url(url)) })
     });
@@ -162,13 +161,13 @@ fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
 /// See [`WebDav::walk`].
 pub struct CollectionWalk<'d> {
     dav: &'d WebDav,
-    /// Collections to be listed; the next one last.
+    /// Collections to list; the next one is last.
     open: Vec<DavResource>,
     ready: VecDeque<Result<DavResource>>,
 }
 
 impl CollectionWalk<'_> {
-    /// Lists a collection, names its members from the root, and opens those that are collections.
+    /// Lists a collection, with the names of its members relative to the root, and queues those that are collections.
     fn enter(&mut self, collection: &DavResource) -> Result<()> {
         if collection.relative.split('/').count() > DEPTH_MAX {
             let detail = format!(

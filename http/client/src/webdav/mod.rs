@@ -1,8 +1,8 @@
-//! WebDAV (RFC 4918): what is at a web server, and changing it; and copies from one server to another
-//! that the client only orders (WLCG's HTTP-TPC).
+//! WebDAV (RFC 4918): lists and changes the files of a web server; and orders copies from one server directly to
+//! another (WLCG's HTTP-TPC).
 //!
-//! Requests go through a [`HttpSession`]: its connections, credentials, redirections, TLS and retries are
-//! the same as for reads. Answers are documents of at most 64 MiB.
+//! Requests use a [`HttpSession`]: its connections, credentials, redirections, TLS and retries are the same as for
+//! reads. Response documents are limited to 64 MiB.
 
 mod call;
 mod list;
@@ -22,48 +22,48 @@ use super::vector::{HttpSession, SessionOptions};
 use super::{HttpVersion, Timeouts};
 use crate::vector::{RangeTarget as _, WebFile};
 
-/// How long an answer may take to a request that changes something: a server may have much to copy or
-/// to remove before it says a word.
+/// The timeout for the response to a request that changes something: a server may copy or remove much before it
+/// responds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Servers that speak WebDAV, as one session sees them. All addresses are `http(s)://` URLs; what may not
-/// stand in one is percent-encoded, and a query goes with every request.
+/// WebDAV servers, accessed through one session. All addresses are `http(s)://` URLs; characters that are not allowed
+/// in a URL are percent-encoded, and every request keeps the URL's query.
 pub struct WebDav {
     session: Arc<HttpSession>,
-    /// The same with more patience, made when something is changed.
+    /// The same session with a longer timeout, created for the first change.
     patient: OnceLock<Arc<HttpSession>>,
 }
 
-/// What is known of something at a server.
+/// The properties of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DavResource {
-    /// Its address.
+    /// Its URL.
     pub url: String,
-    /// Its path below what was listed, decoded, with `/` between the parts; empty for that itself.
+    /// Its path below the listed collection, decoded, with `/` between the parts; empty for the collection itself.
     pub relative: String,
-    /// Whether it holds others.
+    /// Whether it is a collection.
     pub is_collection: bool,
-    /// Bytes, where the server says so of a file.
+    /// The size of a file, if the server reports it.
     pub size_bytes: Option<u64>,
-    /// When it was last changed, where the server says so.
+    /// The last modification, if the server reports it.
     pub modified: Option<SystemTime>,
-    /// As the server writes it, with its quotes.
+    /// The ETag as the server writes it, with its quotes.
     pub etag: Option<String>,
 }
 
 impl WebDav {
-    /// Over the connections of `session`.
+    /// Uses the connections of `session`.
     pub fn new(session: Arc<HttpSession>) -> Self {
         WebDav { session, patient: OnceLock::new() }
     }
 
-    /// The session of requests that change something.
+    /// The session for requests that change something.
     fn patient(&self) -> &Arc<HttpSession> {
         self.patient.get_or_init(|| {
             let options = &self.session.options;
             let first_byte = options.timeouts.first_byte.max(PATIENCE);
             let timeouts = Timeouts { first_byte, ..options.timeouts };
-            // What is sent as it is made is sent in chunks.
+            // HTTP/1.1, because a body that is produced while it is sent needs chunks.
             Arc::new(HttpSession::new(SessionOptions {
                 timeouts,
                 http: HttpVersion::Http1,
@@ -78,23 +78,23 @@ impl WebDav {
     }
 }
 
-/// The address without its query, which may hold a signature or a token: what may be shown.
+/// The URL without its query, which may contain a signature or a token: safe to display.
 pub fn without_query(url: &str) -> &str {
     url.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// The address of `name` (percent-encoded) in the collection at `url`: behind the path, before the query.
+/// The URL of `name` (percent-encoded) in the collection at `url`: appended to the path, before the query.
 pub fn member_url(url: &str, name: &str) -> String {
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     format!("{}/{name}{query}", path.trim_end_matches('/'))
 }
 
-/// The address as a collection's, with the final slash that servers want.
+/// The URL of a collection, with the final slash that servers expect.
 pub fn collection_url(url: &str) -> String {
     member_url(url, "")
 }
 
-/// The address of the collection that holds what is at `url`; `None` for the root of a server.
+/// The URL of the parent collection of `url`; `None` for the root of a server.
 pub fn parent_url(url: &str) -> Option<String> {
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     let root = path.find("://")? + 3;
@@ -104,30 +104,30 @@ pub fn parent_url(url: &str) -> Option<String> {
 }
 
 impl WebDav {
-    /// Makes a collection. Errors: `PreconditionFailed` if something is there, `NoSuchKey` if the collection
-    /// that it would be in is not, `AccessDenied`, `NoSpace`, ... Cost: one request (MKCOL), which is
-    /// not sent again if the server may have acted on it.
+    /// Creates a collection. Errors: `PreconditionFailed` if the URL exists, `NoSuchKey` if the parent collection does
+    /// not, `AccessDenied`, `NoSpace`, ... Cost: one request (MKCOL), which is not sent again if the server may have
+    /// acted on it.
     pub fn make_collection(&self, url: &str) -> Result<()> {
         let url = collection_url(url);
         self.change(&url, &mut DavCall::new("MKCOL", "make").once())
     }
 
-    /// Makes a collection and those that it is in, of which all may be there already. A server that takes no
-    /// MKCOL and no PROPFIND says no more than one where it is there.
-    /// Cost: one request, one more if it is there, and two for each that is missing above it.
+    /// Creates a collection and its parents; all of them may exist already. A server that supports neither MKCOL nor
+    /// PROPFIND responds as if the collection existed.
+    /// Cost: one request, one more if the collection exists, and two for each missing parent.
     pub fn make_collections(&self, url: &str) -> Result<()> {
         match self.make_collection(url) {
             Err(error) if error.kind() == ErrorKind::NoSuchKey => {
                 let Some(parent) = parent_url(url) else { return Err(error) };
                 self.make_collections(&parent)?;
-                // Somebody else may make it just now.
+                // Another client may create it at the same time.
                 self.unless_there(url, self.make_collection(url))
             }
             made => self.unless_there(url, made),
         }
     }
 
-    /// What was not made because it is there is good, if it is no file.
+    /// Accepts a failure because the collection exists, but not if it is a file.
     fn unless_there(&self, url: &str, made: Result<()>) -> Result<()> {
         match made {
             Err(error) if error.kind() == ErrorKind::PreconditionFailed => match self.list_one(url) {
@@ -138,25 +138,25 @@ impl WebDav {
         }
     }
 
-    /// Removes a file, or the collection that `url` names with a slash at its end. What servers do to
-    /// one that is not empty differs: most remove all of it, some refuse.
-    /// Errors: `NoSuchKey`, `ConditionalConflict` for what is locked, `AccessDenied`, ...; a failure of
-    /// members names them. Cost: one request (DELETE).
+    /// Removes a file, or a collection if `url` ends with a slash. Servers treat collections with members differently:
+    /// most remove all of it, some refuse.
+    /// Errors: `NoSuchKey`, `ConditionalConflict` for a locked resource, `AccessDenied`, ...; a failure of members
+    /// names them. Cost: one request (DELETE).
     pub fn remove(&self, url: &str) -> Result<()> {
         let answer = self.ask(url, &mut DavCall::new("DELETE", "remove"))?;
         match check(&answer, "DELETE") {
-            // An earlier try removed it, and its answer was lost.
+            // An earlier attempt removed it, and its response was lost.
             Err(error) if error.kind() == ErrorKind::NoSuchKey && answer.is_repeated => Ok(()),
             done => done.map_err(|error| answer.file.named("remove", error)),
         }
     }
 
-    /// Copies a file or a whole collection within a server, which does the work.
-    /// Errors: `PreconditionFailed` if something is at the destination and is not to be replaced,
-    /// `InvalidArgument` if it is at another server, as [`WebDav::remove`].
+    /// Copies a file or a whole collection within one server.
+    /// Errors: `PreconditionFailed` if the destination exists and must not be replaced, `InvalidArgument` if it is on
+    /// another server, as [`WebDav::remove`].
     /// Cost: one request (COPY), which is not sent again if the server may have acted on it.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
-        // A copy that seems lost may still be at work, and two would write to one place.
+        // A copy whose connection is lost may still be running, and two would write to the same destination.
         self.change(from, &mut to_destination("COPY", "copy", (from, to), replaces)?.once())
     }
 
@@ -175,12 +175,12 @@ impl WebDav {
     }
 }
 
-/// Whether an answer says that all was done.
+/// Checks that a response states success for everything.
 fn check(answer: &DavResponse, method: &str) -> Result<()> {
     match answer.status {
         207 => of_members(method, &multistatus(&answer.document)?).map_or(Ok(()), Err),
         200..=299 => Ok(()),
-        // Apache names what is locked below a collection in a document that goes with this status.
+        // Apache sends this status with a document that names the locked members of a collection.
         424 => {
             let named = multistatus(&answer.document).ok().and_then(|members| of_members(method, &members));
             Err(named.unwrap_or_else(|| answer.refusal(method)))
@@ -189,7 +189,7 @@ fn check(answer: &DavResponse, method: &str) -> Result<()> {
     }
 }
 
-/// XRootD answers COPY by a report of the copy, whose status says only that it began.
+/// XRootD responds to COPY with a report of the copy; the status only says that the copy began.
 /// Errors: `Unavailable` with the server's reason.
 fn believe(answer: &DavResponse) -> Result<()> {
     if !answer.is_plain_text || answer.status == 207 {
@@ -205,7 +205,7 @@ fn believe(answer: &DavResponse) -> Result<()> {
     }
 }
 
-/// Errors: `InvalidArgument` for another server: some take the path for one of their own.
+/// Errors: `InvalidArgument` for a destination on another server: some servers would use its path as their own.
 fn to_destination(
     method: &'static str,
     operation: &'static str,
@@ -221,37 +221,37 @@ fn to_destination(
     Ok(DavCall::new(method, operation).header("destination", to.url()).header("overwrite", overwrite))
 }
 
-/// What is written.
+/// The properties of an upload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DavUpload<'u> {
-    /// Its bytes, where they are known. If not it goes in chunks, which not every server takes.
+    /// The size of the content, if known. Otherwise it is sent in chunks, which not every server supports.
     pub size_bytes: Option<u64>,
-    /// Its media type.
+    /// The media type.
     pub content_type: Option<&'u str>,
-    /// Whether something that is there is an error. Servers differ in whether they look (`If-None-Match: *`):
-    /// nginx and XRootD do not, so look yourself before.
+    /// Whether an existing file is an error. Not all servers check that (`If-None-Match: *`): nginx and XRootD do not,
+    /// so check before the upload.
     pub only_new: bool,
 }
 
 impl WebDav {
-    /// Writes a file. `produce` hands its bytes to the function that it is given, in order; it is called
-    /// again, to begin anew, if an attempt failed or the server sends us elsewhere.
+    /// Writes a file. `produce` passes its bytes to the function that it is given, in order; it is called again, from
+    /// the beginning, if an attempt failed or the server redirects.
     ///
-    /// A connection to the server is held meanwhile: who reads from the same server needs another one, and
-    /// as many have to be allowed.
+    /// The upload holds a connection to the server: a `produce` that reads from the same server needs another one, and
+    /// the session must allow both.
     ///
-    /// When this returns without an error the server said that it has all of it; how durable that is, and
-    /// whether a write that broke off leaves a part, is up to the server.
-    /// Errors: from `produce`; `NoSuchKey` if the collection that it would be in is missing,
-    /// `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request (PUT), and a round trip more
-    /// from 64 KiB on, where the server is asked before the body is sent.
+    /// Success means that the server reported that it has the whole file; its durability, and whether an interrupted
+    /// write leaves a part, depends on the server.
+    /// Errors: from `produce`; `NoSuchKey` if the parent collection is missing, `PreconditionFailed`, `AccessDenied`,
+    /// `NoSpace`, ... Cost: one request (PUT), and a round trip more from 64 KiB on, because the server is asked before
+    /// the body is sent.
     pub fn put<'p>(&self, url: &str, upload: &DavUpload<'_>, produce: &'p mut Produce<'p>) -> Result<()> {
         let mut call = DavCall::new("PUT", "put");
         if let Some(kind) = upload.content_type {
             call = call.header("content-type", kind);
         }
         if upload.only_new {
-            // Sent twice, it would find what it made itself.
+            // A second attempt would fail on the file that the first one created.
             call = call.header("if-none-match", "*").once();
         }
         let answer =

@@ -1,5 +1,5 @@
-//! Copies from one server to another that do not pass through us (WLCG's HTTP-TPC): one of the two is
-//! asked by COPY, and says how far it is while it works.
+//! Copies from one server directly to another (WLCG's HTTP-TPC): one of the two gets a COPY request, and reports its
+//! progress.
 
 use std::io::Read as _;
 use std::time::{Duration, Instant};
@@ -14,19 +14,18 @@ use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
 use crate::{HttpClient, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy, Timeouts};
 
-/// How often is looked whether to go on.
+/// How often `progress` is called, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
-/// What is read of a refusal.
+/// The maximum size of a refusal's document that is read.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
-/// Which of the two does the work.
+/// Which server does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
-    /// The destination reads from the source (`Source` header). A server that knows no such thing
-    /// refuses it.
+    /// The destination reads from the source (`Source` header). A server without support refuses it.
     Pull,
-    /// The source writes to the destination (`Destination` header). A server that knows no such thing may take
-    /// it for a copy to a path of its own: Apache httpd and nginx do, and are not asked.
+    /// The source writes to the destination (`Destination` header). A server without support may take the destination
+    /// for a path of its own: Apache httpd and nginx do, so they are never asked.
     Push,
 }
 
@@ -35,30 +34,30 @@ pub enum CopyDirection {
 pub struct ThirdParty<'t> {
     /// The file.
     pub from: &'t str,
-    /// Where it goes.
+    /// The destination.
     pub to: &'t str,
-    /// Which side does it.
+    /// Which server does the work.
     pub direction: CopyDirection,
-    /// Whether something that is at the destination is replaced.
+    /// Whether an existing destination is replaced.
     pub replaces: bool,
-    /// How long the server may say nothing at all.
+    /// How long the server may send nothing at all.
     pub silence: Duration,
 }
 
-/// Is told the bytes that were copied, and how many there are, where that is known.
+/// Receives the number of bytes copied, and the total, if known.
 pub type Progress<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
 
 impl WebDav {
-    /// Has a file copied; answers its bytes. `progress` is called with the bytes that were copied, whenever the server says so and
-    /// several times a second; an error of it ends the copy, by closing the connection.
+    /// Copies a file; returns its size, if known. Calls `progress` with the bytes copied so far, on each report of the
+    /// server and several times a second; its error stops the copy, by closing the connection.
     ///
-    /// The server that works is told who we are as always (`Authorization`, or a certificate); for the
-    /// other one it is given our bearer token for that (`TransferHeaderAuthorization`), never a password. What it
-    /// says at the end is checked against the sizes of both files.
-    /// Errors: `NotImplemented` if the server does no such copies: nothing was done then; `Unavailable` with the
-    /// server's reason if it failed; `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the
-    /// copy did; `Timeout` after silence; `AccessDenied`, `PreconditionFailed`, ...
-    /// Cost: a connection and a request of its own (COPY), and one each to look at both files.
+    /// The server that does the work gets our credentials as usual (`Authorization`, or a certificate); for the other
+    /// server it is given our bearer token (`TransferHeaderAuthorization`), never a password. Its result is checked
+    /// against the sizes of both files.
+    /// Errors: `NotImplemented` if the server does not support such copies, with nothing done; `Unavailable` with the
+    /// server's reason if it failed; `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the copy
+    /// does; `Timeout` after silence; `AccessDenied`, `PreconditionFailed`, ...
+    /// Cost: a connection and a request of its own (COPY), and one request to examine each file.
     pub fn third_party_copy(
         &self,
         copy: &ThirdParty<'_>,
@@ -94,12 +93,12 @@ impl WebDav {
         Ok(size_bytes)
     }
 
-    /// Errors: `Corrupt` where a file is missing, or has another size than it should.
+    /// Errors: `Corrupt` if a file is missing, or has the wrong size.
     fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
         let found = match self.stat(url) {
             Ok(found) => found.size_bytes,
             Err(error) if error.kind() == ErrorKind::NoSuchKey => Some(0),
-            // A user who may write may not be allowed to read.
+            // A user with write permission may not have read permission.
             Err(error) => {
                 tracing::debug!(%error, "a copy could not be looked at");
                 return Ok(());
@@ -116,7 +115,7 @@ impl WebDav {
         }
     }
 
-    /// Errors: `NotImplemented` where the server is one that takes any destination for its own.
+    /// Errors: `NotImplemented` if the server is one that takes any destination for its own path.
     fn refuse_unsafe_push(&self, active: &str) -> Result<()> {
         let answer = self.ask(active, &mut super::call::DavCall::new("OPTIONS", "copy"))?;
         let server = answer.server.unwrap_or_default();
@@ -134,7 +133,7 @@ impl WebDav {
         let mut headers = vec![
             (name, passive.url()),
             ("overwrite", overwrite.to_owned()),
-            // Nothing is delegated: what the other server wants to see goes along.
+            // No credential is delegated: the other server's token is in the request.
             ("credential", "none".to_owned()),
             ("content-length", "0".to_owned()),
         ];
@@ -149,7 +148,7 @@ impl WebDav {
     }
 }
 
-/// Sends the order and waits for the head of the answer, which may take long.
+/// Sends the request and waits for the head of the response, which may take long.
 fn order(
     route: &RedirectRoute,
     headers: &[(&str, String)],
@@ -157,7 +156,7 @@ fn order(
     progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<HttpResponse> {
     let options = &route.session.options;
-    // A connection of its own: the answer may take minutes, and meanwhile `progress` is called each tick, which may
+    // Uses its own connection: the response may take minutes, and meanwhile `progress` is called each tick, which may
     // stop the copy.
     let timeouts = Timeouts { progress: TICK, ..options.timeouts };
     let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
@@ -189,7 +188,7 @@ fn order(
     }
 }
 
-/// Follows the report to its end.
+/// Reads the server's report to its end.
 fn watch(
     response: &mut HttpResponse,
     route: &RedirectRoute,
@@ -200,7 +199,7 @@ fn watch(
     if !(200..300).contains(&status) {
         return Err(refusal(response, route));
     }
-    // 204, and 201 without a word, are how servers answer that do not report.
+    // 204, and 201 with an empty body, are the responses of servers that send no report.
     let reports = response.body_bytes() != Some(0);
     let (mut report, mut buffer) = (CopyReport::default(), [0; 4096]);
     let mut heard = Instant::now();
@@ -238,7 +237,7 @@ fn refusal(response: &mut HttpResponse, route: &RedirectRoute) -> Error {
     let answer =
         super::call::DavResponse { status, document, is_plain_text, server: None, file, is_repeated: false };
     let error = answer.refusal("COPY");
-    // A server that knows COPY alone misses a header; one that does not know it says so.
+    // A server that implements COPY only locally misses a header; one that does not implement it says so.
     if matches!(status, 400 | 404 | 405 | 411 | 415 | 501 | 502) {
         let detail = format!("the server does no third-party copies: {}", error.detail());
         return Error::new(ErrorKind::NotImplemented, detail);
