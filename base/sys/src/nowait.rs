@@ -74,7 +74,7 @@ pub(crate) struct CacheProbe(AtomicU8);
 
 /// Nobody has asked yet, or every look-up was answered from memory at once.
 const UNKNOWN: u8 = 0;
-/// Something was not in memory; larger values count the repeated look-ups without effect.
+/// Nobody has asked yet, or was answered from memory at once.
 const IN_DOUBT: u8 = 1;
 const IN_VAIN_MAX: u8 = 8;
 const NEVER: u8 = IN_DOUBT + IN_VAIN_MAX;

@@ -30,7 +30,7 @@ use crate::uri;
 /// listing cannot redirect a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionAddress {
-    /// Without port, in small letters.
+    /// Without port, in lower case.
     host: String,
     /// Decoded.
     segments: Vec<Vec<u8>>,
