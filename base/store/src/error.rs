@@ -1,4 +1,4 @@
-//! The one list of what can go wrong, and the sentence a person reads when it does.
+//! The one list of what can go wrong, and the message a person reads when it does.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ macro_rules! kinds {
                 match self { $(ErrorKind::$kind => stringify!($kind)),* }
             }
 
-            /// What a person can do next; empty where the message says it all.
+            /// What a person can do next; empty if the message says it all.
             pub const fn advice(self) -> &'static str {
                 match self { $(ErrorKind::$kind => $advice),* }
             }
@@ -145,7 +145,7 @@ impl Error {
         }))
     }
 
-    /// Says otherwise why.
+    /// Replaces the reason.
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.0.detail = detail.into();
         self
@@ -157,7 +157,7 @@ impl Error {
         self
     }
 
-    /// Says which operation failed on which object, unless an inner layer said so already.
+    /// Records which operation failed on which object, unless an inner layer did so already.
     pub fn during(mut self, operation: &'static str, lane: &'static str, bucket: &str, key: &str) -> Self {
         if self.0.operation.is_empty() {
             self.0.operation = operation;
@@ -171,8 +171,8 @@ impl Error {
         self
     }
 
-    /// Says which operation failed on what has an address of another form (a URL), unless an inner
-    /// layer said so already.
+    /// Records which operation failed on a target with another form of address (a URL), unless an inner layer did so
+    /// already.
     pub fn during_at(mut self, operation: &'static str, lane: &'static str, target: &str) -> Self {
         if self.0.operation.is_empty() {
             (self.0.operation, self.0.lane, self.0.target) = (operation, lane, target.to_owned());
@@ -180,34 +180,34 @@ impl Error {
         self
     }
 
-    /// Says how often the operation was tried.
+    /// Records how often the operation was tried.
     pub fn after_tries(mut self, tries: u32) -> Self {
         self.0.tries = tries;
         self
     }
 
-    /// Says that a delete marker is what was found in place of an object.
+    /// Records that the operation found a delete marker instead of an object.
     pub fn at_delete_marker(mut self) -> Self {
         self.0.is_delete_marker = true;
         self
     }
 
-    /// Whether a delete marker is known to be what was found in place of an object.
+    /// Whether the operation is known to have found a delete marker instead of an object.
     pub fn is_at_delete_marker(&self) -> bool {
         self.0.is_delete_marker
     }
 
-    /// Which of the known ways to fail this is.
+    /// The kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Why it failed, without the place and the advice.
+    /// Why it failed, without the target and the advice.
     pub fn detail(&self) -> &str {
         &self.0.detail
     }
 
-    /// The address the operation was on (`s3://bucket/key`), or empty.
+    /// The address that the operation was on (`s3://bucket/key`), or empty.
     pub fn target(&self) -> &str {
         &self.0.target
     }
@@ -218,11 +218,12 @@ impl Error {
     }
 }
 
-/// The process's, and the system's, table of open files is full; the same numbers on every Unix.
+/// Errors for a full table of open files, the process's and the system's; the numbers are the same on every Unix.
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
 
-/// The one table from errors of the operating system. What a missing file means depends on who asks, so that is `Io`.
+/// The one mapping from errors of the operating system. What a missing file means depends on the caller, so that is
+/// `Io`.
 impl From<&io::Error> for ErrorKind {
     fn from(error: &io::Error) -> Self {
         match error.kind() {

@@ -1,10 +1,10 @@
-//! What a store has beyond buckets and objects. [`Store`](crate::Store) is all of it.
+//! The features of a store beyond buckets and objects. [`Store`](crate::Store) combines all of them.
 //!
 //! Documents are what S3 keeps about a bucket as a whole, such as its tags or its CORS rules.
-//! A document is S3's own XML or JSON. A store keeps the bytes and does not read them: so a new kind of document takes no
-//! change in any store, and none in the protocols between them.
+//! A document is S3's own XML or JSON. A store keeps the bytes without parsing them, so a new kind of document needs no
+//! change in any store or in the protocols between them.
 //!
-//! Tags of objects are names and values that a writer may change without writing the object again.
+//! Tags of objects are names and values that a writer can change without rewriting the object.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,14 +17,14 @@ use crate::{
     VersionsQuery, Writer,
 };
 
-/// Many objects by one call. A store that can do better than one after the other says how.
+/// Calls on many objects. The defaults handle one after the other; stores that can do better override them.
 pub trait ObjectBatches: Objects {
     /// Removes many objects; one result per key, in order.
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
         keys.iter().map(|key| self.delete(bucket, key, &DeleteOptions::default())).collect()
     }
 
-    /// Reads many objects whole; one result per key, in order.
+    /// Reads many whole objects; one result per key, in order.
     fn get_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
         keys.iter().map(|key| get_whole(self, bucket, key)).collect()
     }
@@ -34,8 +34,8 @@ pub trait ObjectBatches: Objects {
         keys.iter().map(|key| self.head(bucket, key, &GetOptions::default())).collect()
     }
 
-    /// Stores many objects, each as [`Objects::put`] does; one result per object, in order. Of several
-    /// under one key any may be the last.
+    /// Stores many objects, each as [`Objects::put`] does; one result per object, in order. If several have the same
+    /// key, any of them may win.
     fn put_many(
         &self,
         bucket: &Bucket,
@@ -61,9 +61,9 @@ pub trait ObjectVersions {
     /// Whether the bucket keeps old versions. Errors: `NoSuchBucket`.
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState>;
 
-    /// Has the bucket keep old versions from now on, or no longer.
-    /// Errors: `NoSuchBucket`; `InvalidArgument` for [`VersioningState::Unversioned`], to which there is no
-    /// way back; `NotImplemented` where the store cannot keep them.
+    /// Turns versioning on, or suspends it.
+    /// Errors: `NoSuchBucket`; `InvalidArgument` for [`VersioningState::Unversioned`], to which no bucket can return;
+    /// `NotImplemented` if the store cannot keep versions.
     fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()>;
 
     /// One page of all versions and delete markers, by key and then from the newest to the oldest.
@@ -71,16 +71,16 @@ pub trait ObjectVersions {
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing>;
 }
 
-/// Objects that are put in parts.
+/// Objects that are uploaded in parts.
 pub trait MultipartUploads: Objects {
-    /// The parts that an object was completed of, by number; none for one that was put whole.
+    /// The parts that an object was completed from, by number; none if it was put whole.
     /// Errors: as [`Objects::get`].
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
 
     /// Starts a multipart upload. Errors: `NoSuchBucket`.
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId>;
 
-    /// Starts one part (`number` 1 to 10,000); a later part of the same number replaces an earlier.
+    /// Starts one part (`number` 1 to 10,000); a later part with the same number replaces an earlier one.
     /// Errors: `NoSuchUpload`, `InvalidArgument`.
     fn part_writer(
         &self,
@@ -91,8 +91,7 @@ pub trait MultipartUploads: Objects {
         options: &PartOptions,
     ) -> Result<Box<dyn Writer>>;
 
-    /// Fills a part from (a range of) an object that exists. Errors: `NoSuchUpload`, `NoSuchKey`,
-    /// `InvalidRange`.
+    /// Fills a part from (a range of) an existing object. Errors: `NoSuchUpload`, `NoSuchKey`, `InvalidRange`.
     fn copy_part(
         &self,
         from: (&Bucket, &Key),
@@ -118,8 +117,8 @@ pub trait MultipartUploads: Objects {
     /// Uploads in progress, by key and then by start. Errors: `NoSuchBucket`.
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing>;
 
-    /// Publishes the object made of `parts`, which must rise in number and match what was sent. Sent again
-    /// with as many parts it answers the same, while the object is the one at `key`.
+    /// Publishes the object made of `parts`, whose numbers must rise and which must match what was sent. A repeated
+    /// call with as many parts returns the same, while `key` still has that object.
     /// Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `BadDigest`,
     /// `IncompleteBody`, `PreconditionFailed`.
     fn complete_upload(
@@ -131,33 +130,33 @@ pub trait MultipartUploads: Objects {
         options: &CompleteOptions,
     ) -> Result<PutResult>;
 
-    /// Forgets an upload and its parts. Errors: `NoSuchUpload`.
+    /// Removes an upload and its parts. Errors: `NoSuchUpload`.
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()>;
 }
 
-/// One object of a batch, into memory of its own.
+/// Reads one object of a batch into its own memory.
 fn get_whole<S: Objects + ?Sized>(store: &S, bucket: &Bucket, key: &Key) -> Result<Vec<u8>> {
     let mut body = Vec::new();
     store.read(bucket, key, &GetOptions::default(), &mut body)?;
     Ok(body)
 }
 
-/// Bytes of the longest document; AWS allows as much for its longest, CORS rules.
+/// The maximum size of a document, in bytes; AWS allows as much for CORS rules, its longest.
 pub const MAX_DOCUMENT_BYTES: usize = 64 * 1024;
-/// Bytes of the longest name of a kind.
+/// The maximum length of the name of a kind, in bytes.
 const MAX_KIND_BYTES: usize = 32;
 
-/// What a document says: the name of S3's sub-resource, such as `cors` or `tagging`.
+/// What a document is about: the name of S3's sub-resource, such as `cors` or `tagging`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DocumentKind(Cow<'static, str>);
 
 impl DocumentKind {
-    /// A kind that this program knows. `name` has lower-case letters and hyphens.
+    /// A kind known to this program. `name` has lower-case letters and hyphens.
     pub const fn known(name: &'static str) -> Self {
         DocumentKind(Cow::Borrowed(name))
     }
 
-    /// A kind by its name. Errors: `InvalidArgument` unless it has 1 to 32 lower-case letters and hyphens.
+    /// The kind with this name. Errors: `InvalidArgument` unless it has 1 to 32 lower-case letters and hyphens.
     pub fn new(name: &str) -> Result<Self> {
         let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
         if name.is_empty() || name.len() > MAX_KIND_BYTES || !is_name {
@@ -184,16 +183,16 @@ pub trait BucketDocuments {
     /// The document; `None` if the bucket has none. Errors: `NoSuchBucket`.
     fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>>;
 
-    /// Sets the document in the place of the one there was; readers see either. The bytes are not checked.
-    /// Errors: `NoSuchBucket`; `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`]; `AccessDenied` for users who may not
-    /// decide about the bucket.
+    /// Sets the document, or replaces it; readers see the old one or the new one. The bytes are not checked. Errors:
+    /// `NoSuchBucket`; `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`]; `AccessDenied` for users who may not change the
+    /// bucket's settings.
     fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()>;
 
-    /// Removes the document; removing what is not there succeeds. Errors: as for [`BucketDocuments::set_document`].
+    /// Removes the document; removing a missing one succeeds. Errors: as for [`BucketDocuments::set_document`].
     fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()>;
 }
 
-/// Errors: `EntityTooLarge` for more than a document may have.
+/// Errors: `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`].
 pub fn check_document(document: &[u8]) -> Result<()> {
     if document.len() <= MAX_DOCUMENT_BYTES {
         return Ok(());
@@ -206,14 +205,14 @@ pub fn check_document(document: &[u8]) -> Result<()> {
 /// Tags by name.
 pub type Tags = BTreeMap<String, String>;
 
-/// The most tags of one object (S3's limit).
+/// The maximum number of tags per object (S3's limit).
 pub const MAX_TAGS: usize = 10;
-/// The longest name, in characters.
+/// The maximum length of a name, in characters.
 const MAX_NAME_CHARS: usize = 128;
-/// The longest value, in characters.
+/// The maximum length of a value, in characters.
 const MAX_VALUE_CHARS: usize = 256;
 
-/// Holds tags against S3's limits: 10 of them, names of 1 to 128 and values of up to 256 characters.
+/// Checks tags against S3's limits: 10 of them, names of 1 to 128 and values of up to 256 characters.
 /// Errors: `InvalidTag`.
 pub fn check_tags(tags: &Tags) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::InvalidTag, why));
@@ -223,7 +222,7 @@ pub fn check_tags(tags: &Tags) -> Result<()> {
     tags.iter().try_for_each(|(name, value)| check_tag(name, value))
 }
 
-/// Holds one tag against S3's limits. Errors: `InvalidTag`.
+/// Checks one tag against S3's limits. Errors: `InvalidTag`.
 pub fn check_tag(name: &str, value: &str) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::InvalidTag, why));
     if !(1..=MAX_NAME_CHARS).contains(&name.chars().count()) {

@@ -46,24 +46,23 @@ pub use version::{
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// An S3 object store, on any lane: [`Objects`] and all that S3 has beyond them.
+/// An S3 object store, on any lane: [`Objects`] and all other features of S3.
 pub trait Store: ObjectBatches + ObjectTags + ObjectVersions + MultipartUploads + BucketDocuments {
-    /// The same store in which no symbolic link leads out of the bucket that is asked for, for a user who is
-    /// given some buckets only; `None` where there are no links. Errors: from opening it.
+    /// The same store, confined so that no symbolic link leads out of the requested bucket, for users who may use only
+    /// some buckets; `None` if the store has no links. Errors: from opening it.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
     }
 }
 
-/// Buckets, and the objects in them: what every store has.
+/// Buckets and the objects in them: what every store has.
 ///
-/// Calls block until they are done; an implementation is shared between threads. Every object that
-/// a call publishes appears whole or not at all, and the last writer wins unless
-/// [`PutOptions::conditions`] say otherwise.
+/// Calls block until they are done; threads share an implementation. Every object that a call publishes appears whole
+/// or not at all, and the last writer wins unless [`PutOptions::conditions`] say otherwise.
 ///
-/// Errors carry an [`ErrorKind`] from the one list that all bindings map. Each method names the
-/// kinds a caller is expected to handle; any of them may also fail with the kinds of a broken
-/// machine (`Io`, `NoSpace`, `AccessDenied`, `Unavailable`, ...).
+/// Errors carry an [`ErrorKind`] from the one list that all bindings map. Each method names the kinds a caller is
+/// expected to handle; any method may also fail with the kinds of a broken machine (`Io`, `NoSpace`, `AccessDenied`,
+/// `Unavailable`, ...).
 pub trait Objects: Send + Sync {
     /// The lane's name as tables and messages show it: `embedded`, `http`, `memory`, ...
     fn lane(&self) -> &'static str;
@@ -81,7 +80,7 @@ pub trait Objects: Send + Sync {
     /// Errors: `NoSuchBucket`, `BucketNotEmpty`.
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()>;
 
-    /// Starts an object that is fed piece by piece; nothing is visible before [`Writer::commit`].
+    /// Starts an object that is written in pieces; nothing is visible before [`Writer::commit`].
     /// Errors: `NoSuchBucket`, `PreconditionFailed` (perhaps only at commit).
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>>;
 
@@ -92,14 +91,14 @@ pub trait Objects: Send + Sync {
         writer.commit(&ExpectedContent::default())
     }
 
-    /// Opens an object, whole, or a range or part of it.
+    /// Opens a whole object, or a range or part of it.
     /// Errors: `NoSuchKey`, `NoSuchVersion`, `InvalidRange`, `InvalidPart`, `NotModified`,
     /// `PreconditionFailed`, `MethodNotAllowed` for a version that is a delete marker.
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject>;
 
-    /// Reads an object (or the range asked for) into `buffer`, which is cleared first and keeps its
-    /// capacity between calls; returns the size of the whole object. The form of `get` for callers
-    /// that want the bytes alone: nothing else is looked up unless `options` has conditions.
+    /// Reads an object (or the requested range) into `buffer`, which is cleared first and keeps its capacity between
+    /// calls; returns the size of the whole object. For callers that want only the bytes: nothing else is looked up
+    /// unless `options` has conditions.
     fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
         let object = self.get(bucket, key, options)?;
         object.content.read_to(buffer)?;
@@ -120,7 +119,7 @@ pub trait Objects: Send + Sync {
             options.range = Some(*range);
             let object = self.get(bucket, key, &options)?;
             if options.conditions.if_match.is_none() {
-                // The ranges after the first come from the same version.
+                // The other ranges must come from the same version.
                 options.conditions = Conditions::only_if(object.info.etag.clone());
             }
             object.content.into_vec()
@@ -131,9 +130,9 @@ pub trait Objects: Send + Sync {
     /// Describes an object. `options.range` and `options.part` are ignored. Errors: as [`Objects::get`].
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
 
-    /// Removes an object; removing what is not there succeeds, as in S3. Where the bucket keeps
-    /// versions, the object becomes one and a delete marker the latest; a delete of a version removes
-    /// just that, and what is then the newest becomes the latest.
+    /// Removes an object; removing a missing object succeeds, as in S3. In a bucket that keeps versions, the object
+    /// becomes an old version and a delete marker the latest; deleting a version removes only that one, and the newest
+    /// of the rest becomes the latest.
     /// Errors: `NoSuchBucket`, `PreconditionFailed`.
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult>;
 
@@ -148,7 +147,7 @@ pub trait Objects: Send + Sync {
         options: &CopyOptions,
     ) -> Result<PutResult>;
 
-    /// One page of a bucket in byte order of the keys. Errors: `NoSuchBucket`.
+    /// Lists one page of a bucket in byte order of the keys. Errors: `NoSuchBucket`.
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing>;
 }
 
@@ -157,31 +156,31 @@ pub trait Writer: Send {
     /// Appends `data`.
     fn write(&mut self, data: &[u8]) -> Result<()>;
 
-    /// The file that the content goes to, for a caller that fills it from its first byte on by itself,
-    /// in the place of [`Writer::write`], and then says so by [`Writer::filled`]. `None` where there is
-    /// no file, where it holds more than this content, or where the bytes must pass by to be digested.
+    /// The file that receives the content, for a caller that fills it from the first byte itself instead of calling
+    /// [`Writer::write`], and then calls [`Writer::filled`]. `None` if there is no file, if the file holds more than
+    /// this content, or if the writer must see the bytes to digest them.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Says that the [file](Writer::file) was filled with `bytes` bytes.
-    /// Errors: `IncompleteBody` if it holds another number, `NotImplemented` without a file.
+    /// Declares that the caller filled the [file](Writer::file) with `bytes` bytes.
+    /// Errors: `IncompleteBody` if the file holds another number, `NotImplemented` without a file.
     fn filled(&mut self, bytes: u64) -> Result<()> {
         Err(Error::new(ErrorKind::NotImplemented, format!("{bytes} bytes were written to no file")))
     }
 
-    /// Turns to another key of the same bucket, before anything was written. Where that cannot be done
-    /// without starting anew, nothing changes and the answer is false.
+    /// Switches to another key of the same bucket, before anything was written. Returns false, and changes nothing, if
+    /// that would take a new writer.
     fn retarget(&mut self, _key: &Key) -> bool {
         false
     }
 
-    /// Checks what arrived against `expected`, then publishes it.
+    /// Checks the content against `expected`, then publishes it.
     /// Errors: `BadDigest`, `IncompleteBody`, `PreconditionFailed`, `LockTimeout`.
     fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult>;
 
-    /// As [`Writer::commit`]; but where the lock of the key is not to be had now, the writer comes back, for
-    /// a caller that can wait better than a thread. Writers that need no lock know no difference.
+    /// As [`Writer::commit`], but returns the writer if the key's lock is taken, for a caller that can wait more
+    /// cheaply than by blocking a thread. The same as `commit` for writers that need no lock.
     fn try_commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
         self.commit(expected).map_err(CommitFailure::Failed)
     }
@@ -189,8 +188,8 @@ pub trait Writer: Send {
 
 /// Why a writer did not commit.
 pub enum CommitFailure {
-    /// It failed, and is gone.
+    /// The commit failed, and the writer is gone.
     Failed(Error),
-    /// Somebody holds the lock (`LockTimeout`): nothing was published, and it may be tried again.
+    /// Another writer holds the lock (`LockTimeout`): nothing was published, and the caller may try again.
     Locked(Box<dyn Writer>, Error),
 }

@@ -7,9 +7,9 @@ use crate::{
     Result,
 };
 
-/// The most parts an upload may have (S3's limit).
+/// The maximum number of parts of an upload (S3's limit).
 pub const MAX_PARTS: u16 = 10_000;
-/// The least bytes of every part but the last (S3's limit).
+/// The minimum size in bytes of every part but the last (S3's limit).
 pub const MIN_PART_BYTES: u64 = 5 * 1024 * 1024;
 
 /// An upload's name: letters, digits, `-` and `_`, 1 to 128 of them.
@@ -17,7 +17,7 @@ pub const MIN_PART_BYTES: u64 = 5 * 1024 * 1024;
 pub struct UploadId(Box<str>);
 
 impl UploadId {
-    /// Takes an identifier that a client sent back. Errors: `NoSuchUpload` for what no store makes.
+    /// Takes an identifier from a client. Errors: `NoSuchUpload` for one that no store makes.
     pub fn new(id: impl Into<String>) -> Result<Self> {
         let id = id.into();
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
@@ -27,7 +27,7 @@ impl UploadId {
         Err(Error::new(ErrorKind::NoSuchUpload, format!("{id:?}")))
     }
 
-    /// Takes an identifier that a foreign server made, whatever it looks like.
+    /// Takes an identifier from a foreign server, whatever its form.
     pub fn foreign(id: impl Into<String>) -> Self {
         UploadId(id.into().into())
     }
@@ -43,14 +43,14 @@ impl UploadId {
 pub struct CompletedPart {
     /// 1 to 10,000.
     pub number: u16,
-    /// The tag that the part's upload answered.
+    /// The ETag that the upload of the part returned.
     pub etag: ETag,
     /// Its checksum, if the client states it.
     pub checksum: Option<Checksum>,
 }
 
 impl CompletedPart {
-    /// A part of which no checksum is stated.
+    /// A part without a stated checksum.
     pub fn new(number: u16, etag: ETag) -> Self {
         CompletedPart { number, etag, checksum: None }
     }
@@ -59,7 +59,7 @@ impl CompletedPart {
 /// Options of the completion of an upload.
 #[derive(Clone, Debug, Default)]
 pub struct CompleteOptions {
-    /// What must hold at the moment of publishing.
+    /// Conditions that must hold at the moment of publishing.
     pub conditions: Conditions,
     /// The object's checksum, if the client states it.
     pub checksum: Option<Checksum>,
@@ -68,12 +68,12 @@ pub struct CompleteOptions {
 }
 
 impl CompleteOptions {
-    /// Conditions and nothing else.
+    /// Options with conditions and nothing else.
     pub fn conditions(conditions: Conditions) -> Self {
         CompleteOptions { conditions, ..Default::default() }
     }
 
-    /// Holds what the client stated against what the parts make.
+    /// Checks the client's stated size and checksum against those of the parts.
     /// Errors: `IncompleteBody`, `BadDigest`.
     pub fn check(&self, size: u64, checksum: Option<&Checksum>) -> Result<()> {
         if let Some(stated) = self.size.filter(|stated| *stated != size) {
@@ -105,7 +105,7 @@ pub struct PartInfo {
     pub etag: ETag,
     /// When it arrived.
     pub modified: SystemTime,
-    /// Its checksum, where it was sent with one or the upload has one.
+    /// Its checksum, if it was sent with one or the upload has one.
     pub checksum: Option<Checksum>,
 }
 
@@ -114,7 +114,7 @@ pub struct PartInfo {
 pub struct PartsQuery {
     /// Only parts with a larger number.
     pub after: u16,
-    /// The most parts wanted.
+    /// The maximum number of parts to return.
     pub max_parts: usize,
 }
 
@@ -144,7 +144,7 @@ pub struct UploadsQuery {
     pub key_after: Option<String>,
     /// With `key_after`: only uploads of that key with a larger identifier, and later keys.
     pub upload_after: Option<String>,
-    /// The most uploads wanted.
+    /// The maximum number of uploads to return.
     pub max_uploads: usize,
 }
 
@@ -155,7 +155,7 @@ impl Default for UploadsQuery {
 }
 
 impl UploadsQuery {
-    /// Sorts `uploads`, and cuts the page that was asked for out of them.
+    /// Sorts `uploads` and returns the requested page of them.
     pub fn page(&self, mut uploads: Vec<UploadSummary>) -> UploadListing {
         uploads.retain(|upload| upload.key.starts_with(&self.prefix) && self.is_after_start(upload));
         uploads.sort_by(|a, b| (&a.key, &a.upload).cmp(&(&b.key, &b.upload)));
@@ -195,7 +195,7 @@ pub struct UploadListing {
     pub truncated: bool,
 }
 
-/// A part's number, checked. Errors: `InvalidArgument`.
+/// Checks the number of a part. Errors: `InvalidArgument`.
 pub fn checked_part_number(number: u16) -> Result<u16> {
     match number {
         1..=MAX_PARTS => Ok(number),
@@ -207,8 +207,8 @@ pub fn checked_part_number(number: u16) -> Result<u16> {
 }
 
 impl CompletedPart {
-    /// Holds the client's list against the parts that are there (by rising number) and returns the
-    /// parts meant, in order. Errors: `InvalidArgument` for an empty list, `InvalidPartOrder`,
+    /// Checks the client's list against the present parts (by rising number) and returns the listed parts, in order.
+    /// Errors: `InvalidArgument` for an empty list, `InvalidPartOrder`,
     /// `InvalidPart`, `EntityTooSmall`.
     pub fn select<'p>(wanted: &[CompletedPart], present: &'p [PartInfo]) -> Result<Vec<&'p PartInfo>> {
         if wanted.is_empty() {
@@ -245,8 +245,8 @@ impl CompletedPart {
     }
 }
 
-/// The tag of an object made of `parts`: the MD5 of their MD5s and their number, as S3 makes it, or
-/// under [`ETagPolicy::Fast`] a tag of the same shape made of the parts' tags.
+/// The ETag of an object made of `parts`: the MD5 of their MD5s and their number, as in S3, or under
+/// [`ETagPolicy::Fast`] a tag of the same shape made of the parts' tags.
 pub fn multipart_etag(policy: ETagPolicy, parts: &[&PartInfo]) -> ETag {
     let mut md5 = fast_md5::Md5::new();
     for part in parts {
@@ -264,7 +264,7 @@ impl CompletedPart {
     }
 }
 
-/// The checksum of an object made of `parts`; `None` if one of them has none of that algorithm.
+/// The checksum of an object made of `parts`; `None` if a part has no checksum of that algorithm.
 pub fn multipart_checksum(
     algorithm: ChecksumAlgorithm,
     checksum_type: ChecksumType,

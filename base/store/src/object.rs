@@ -1,4 +1,4 @@
-//! Objects, their metadata, and what may be asked for when they are read and written.
+//! Objects, their metadata, and the options for reading and writing them.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use crate::{
     ErrorKind, PageBuffer, Result, Tags, VersionId, check_tags, receive_exact,
 };
 
-/// Bytes moved at a time when content is streamed: large enough to hide the cost of a call, small
-/// enough to stay in the second-level cache.
+/// Bytes per step when content is streamed: large enough to hide the cost of a call, small enough to stay in the
+/// second-level cache.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// A bucket as listings show it.
@@ -23,12 +23,12 @@ const CHUNK_BYTES: usize = 256 * 1024;
 pub struct BucketInfo {
     /// Its name.
     pub name: crate::Bucket,
-    /// When it was made, as far as the store knows.
+    /// When it was created, as far as the store knows.
     pub created: SystemTime,
 }
 
 impl ObjectPart {
-    /// The parts of an upload as parts of the object made of them.
+    /// The parts of an upload as parts of the completed object.
     pub fn of(chosen: &[&crate::PartInfo]) -> Vec<Self> {
         let part = |(number, part): (u16, &&crate::PartInfo)| ObjectPart {
             number,
@@ -38,7 +38,7 @@ impl ObjectPart {
         (1..).zip(chosen).map(part).collect()
     }
 
-    /// The bytes of part `number` in an object of `size` bytes; one that was put whole is its part 1.
+    /// The byte range of part `number` in an object of `size` bytes; an object put whole is its own part 1.
     fn range(parts: &[ObjectPart], number: u16, size: u64) -> Result<std::ops::Range<u64>> {
         if parts.is_empty() && number == 1 {
             return Ok(0..size);
@@ -52,10 +52,10 @@ impl ObjectPart {
     }
 }
 
-/// What a writer may say about an object beside its bytes. Empty strings are kept as given.
+/// What a writer may state about an object besides its bytes. Empty strings are kept as given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// `Content-Type`; S3 answers `binary/octet-stream` where none was given.
+    /// `Content-Type`; S3 returns `binary/octet-stream` if none was given.
     pub content_type: Option<String>,
     /// `Content-Encoding`.
     pub content_encoding: Option<String>,
@@ -71,7 +71,7 @@ pub struct Metadata {
     pub user: BTreeMap<String, String>,
 }
 
-/// That nothing was said.
+/// Empty metadata.
 static NOTHING_SAID: Metadata = Metadata {
     content_type: None,
     content_encoding: None,
@@ -82,21 +82,21 @@ static NOTHING_SAID: Metadata = Metadata {
     user: BTreeMap::new(),
 };
 
-/// [`Metadata`] as it travels with requests and objects. Mostly nothing was said, and then it is one
-/// word without memory of its own, so that it costs next to nothing to move and to drop.
+/// [`Metadata`] as it travels with requests and objects. It is mostly empty, and then it is one word without an
+/// allocation, so it costs next to nothing to move and to drop.
 #[derive(Clone, Default)]
 pub struct BoxedMetadata(Option<Box<Metadata>>);
 
 impl BoxedMetadata {
-    /// That nothing was said.
+    /// Empty metadata.
     pub const EMPTY: BoxedMetadata = BoxedMetadata(None);
 
-    /// Whether nothing was said, in which case nothing needs to be stored.
+    /// Whether the metadata is empty, in which case nothing needs to be stored.
     pub fn is_empty(&self) -> bool {
         self.0.as_deref().is_none_or(|said| *said == NOTHING_SAID)
     }
 
-    /// What was said.
+    /// The metadata itself.
     pub fn into_inner(self) -> Metadata {
         self.0.map(|said| *said).unwrap_or_default()
     }
@@ -137,7 +137,7 @@ impl std::fmt::Debug for BoxedMetadata {
     }
 }
 
-/// All that is known of an object without reading it.
+/// Everything known about an object without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// Bytes in the whole object.
@@ -146,15 +146,15 @@ pub struct ObjectInfo {
     pub modified: SystemTime,
     /// Its entity tag.
     pub etag: ETag,
-    /// What its writer said about it.
+    /// The metadata its writer gave.
     pub metadata: BoxedMetadata,
-    /// The checksum that was verified when it was written.
+    /// The checksum that was verified when the object was written.
     pub checksum: Option<Checksum>,
-    /// Which version it is; `None` for the version `null`, which was written while the bucket kept none.
+    /// Its version ID; `None` for the version `null`, written while the bucket kept no versions.
     pub version: Option<VersionId>,
-    /// How many tags it has.
+    /// The number of its tags.
     pub tag_count: usize,
-    /// How many parts it was completed of; `None` if it was put whole.
+    /// The number of parts it was completed from; `None` if it was put whole.
     pub part_count: Option<u16>,
 }
 
@@ -174,48 +174,48 @@ impl ObjectInfo {
     }
 }
 
-/// A part that an object was completed of.
+/// A part that an object was completed from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectPart {
-    /// 1 for the first, whatever number it was uploaded under.
+    /// 1 for the first, whatever number it was uploaded with.
     pub number: u16,
     /// Bytes.
     pub size: u64,
-    /// Its checksum, where the upload had one.
+    /// Its checksum, if the upload had one.
     pub checksum: Option<Checksum>,
 }
 
 /// Options of `put` and of the start of a multipart upload.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PutOptions {
-    /// What to keep beside the bytes.
+    /// The metadata to keep with the object.
     pub metadata: BoxedMetadata,
     /// Its tags.
     pub tags: Tags,
-    /// What must hold at the moment of publishing.
+    /// Conditions that must hold at the moment of publishing.
     pub conditions: Conditions,
-    /// What the ETag is made of; `None` takes the store's own policy.
+    /// What the ETag is computed from; `None` uses the store's own policy.
     pub etag_policy: Option<ETagPolicy>,
-    /// Computes an MD5 to hold against [`crate::ExpectedContent::md5`], whatever the ETag is made of.
+    /// Computes an MD5 to check against [`crate::ExpectedContent::md5`], whatever the ETag is computed from.
     pub check_md5: bool,
-    /// Computes and keeps this checksum; for an upload, one of each part and one of the object.
+    /// Computes and keeps this checksum; an upload gets one for each part and one for the object.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// What the checksum of an upload's object is computed from; `None` takes
-    /// [`ChecksumType::default_of`] its algorithm.
+    /// What the checksum of an upload's object is computed from; `None` uses [`ChecksumType::default_of`] its
+    /// algorithm.
     pub checksum_type: Option<ChecksumType>,
-    /// The content's length where it is known, so that a lane can choose the best way to send it.
+    /// The content's length if known, so that a lane can choose the best way to send it.
     pub size_hint: Option<u64>,
 }
 
 impl PutOptions {
-    /// The checksum that an upload started with these options has.
+    /// The checksum of an upload that is started with these options.
     pub fn checksum_plan(&self) -> Option<ChecksumPlan> {
         let algorithm = self.checksum?;
         let kind = self.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
         Some(ChecksumPlan { algorithm, kind })
     }
 
-    /// Holds what is to become of an upload against S3's rules.
+    /// Checks the options of an upload against S3's rules.
     /// Errors: `InvalidTag`, `InvalidArgument` for a checksum of the wrong type.
     pub fn check_upload(&self) -> Result<()> {
         check_tags(&self.tags)?;
@@ -232,17 +232,17 @@ impl PutOptions {
 /// Options of one part of a multipart upload.
 #[derive(Clone, Debug, Default)]
 pub struct PartOptions {
-    /// Computes an MD5 to hold against [`crate::ExpectedContent::md5`], whatever the ETag is made of.
+    /// Computes an MD5 to check against [`crate::ExpectedContent::md5`], whatever the ETag is computed from.
     pub check_md5: bool,
-    /// Computes this checksum, to hold against [`crate::ExpectedContent::checksum`]; `None` takes the
-    /// upload's. Errors: `InvalidArgument` if the upload has another.
+    /// Computes this checksum, to check against [`crate::ExpectedContent::checksum`]; `None` uses the upload's
+    /// algorithm. Errors: `InvalidArgument` if the upload has another.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// The part's length where it is known.
+    /// The part's length if known.
     pub size_hint: Option<u64>,
 }
 
 impl PartOptions {
-    /// The checksum to compute of the part of an upload that has `whole`.
+    /// The checksum algorithm for this part in an upload that uses `whole`.
     /// Errors: `InvalidArgument` if the two differ.
     pub fn checksum_within(&self, whole: Option<ChecksumAlgorithm>) -> Result<Option<ChecksumAlgorithm>> {
         match (self.checksum, whole) {
@@ -259,40 +259,40 @@ impl PartOptions {
     }
 }
 
-/// What a write made.
+/// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutResult {
-    /// The new object's (or part's) tag.
+    /// The ETag of the new object or part.
     pub etag: ETag,
     /// When it was published.
     pub modified: SystemTime,
-    /// The checksum asked for.
+    /// The requested checksum.
     pub checksum: Option<Checksum>,
-    /// The version that was made; `None` in a bucket that never kept versions, and for a part.
+    /// The new version; `None` for a part, and in a bucket that never kept versions.
     pub version: Option<VersionId>,
 }
 
 /// Options of `get`, `read` and `head`.
 #[derive(Clone, Debug, Default)]
 pub struct GetOptions {
-    /// The bytes wanted; `None` is all of them.
+    /// The requested bytes; `None` for all.
     pub range: Option<ByteRange>,
-    /// The part wanted (1 for the first) of an object that was completed of parts, in place of a
-    /// range; the whole of an object that was not is its part 1.
+    /// The requested part (1 for the first) of an object completed from parts, instead of a range; an object put whole
+    /// is its own part 1.
     pub part: Option<u16>,
-    /// The version wanted; `None` is the latest.
+    /// The requested version; `None` for the latest.
     pub version: Option<VersionId>,
-    /// What must hold.
+    /// Conditions that must hold.
     pub conditions: Conditions,
 }
 
 impl GetOptions {
-    /// A version and nothing else.
+    /// Options with a version and nothing else.
     pub fn version(version: VersionId) -> Self {
         GetOptions { version: Some(version), ..Default::default() }
     }
 
-    /// The bytes asked for of an object of `size` bytes that was completed of `parts`.
+    /// The byte range requested from an object of `size` bytes that was completed from `parts`.
     /// Errors: `InvalidRange`, `InvalidPart`, `InvalidArgument` for a range and a part.
     pub fn wanted(&self, size: u64, parts: &[ObjectPart]) -> Result<std::ops::Range<u64>> {
         match (self.range, self.part) {
@@ -305,7 +305,7 @@ impl GetOptions {
         }
     }
 
-    /// A range and nothing else.
+    /// Options with a range and nothing else.
     pub fn range(range: ByteRange) -> Self {
         GetOptions { range: Some(range), ..Default::default() }
     }
@@ -314,9 +314,9 @@ impl GetOptions {
 /// Options of `delete`.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteOptions {
-    /// What must hold (`if_match` only).
+    /// Conditions that must hold (`if_match` only).
     pub conditions: Conditions,
-    /// The version to remove for good; `None` is the latest, which a versioned bucket keeps.
+    /// The version to remove permanently; `None` deletes the latest, which a versioned bucket keeps.
     pub version: Option<VersionId>,
 }
 
@@ -329,17 +329,17 @@ pub struct CopyOptions {
     pub tags: Option<Tags>,
     /// The version of the source to copy; `None` is the latest.
     pub source_version: Option<VersionId>,
-    /// What must hold of the source.
+    /// Conditions on the source.
     pub source_conditions: Conditions,
-    /// What must hold of the destination.
+    /// Conditions on the destination.
     pub conditions: Conditions,
-    /// The checksum that the copy has, of its content; `None` keeps the source's.
+    /// The algorithm of the copy's checksum, computed from its content; `None` keeps the source's.
     pub checksum: Option<ChecksumAlgorithm>,
 }
 
 impl CopyOptions {
-    /// The algorithm of a checksum that must be computed anew, because the source has no such one of its
-    /// whole content.
+    /// The algorithm of the checksum that a copy must compute, because the source has no such checksum of its whole
+    /// content.
     pub fn new_checksum(&self, source: Option<&Checksum>) -> Option<ChecksumAlgorithm> {
         let has = |algorithm: &ChecksumAlgorithm| {
             source.is_some_and(|sum| sum.algorithm == *algorithm && sum.parts.is_none())
@@ -370,21 +370,21 @@ impl CopyOptions {
 /// An object opened for reading.
 #[derive(Debug)]
 pub struct OpenObject {
-    /// What is known of the whole object.
+    /// Information on the whole object.
     pub info: ObjectInfo,
-    /// The bytes of it that `content` holds.
+    /// The range of it that `content` holds.
     pub range: std::ops::Range<u64>,
     /// The bytes.
     pub content: ObjectContent,
 }
 
-/// Content in whatever form the lane has it without a copy.
+/// Content in whichever form the lane has it without a copy.
 pub enum ObjectContent {
     /// In memory.
     Bytes(Bytes),
-    /// In a file that the caller may read, map, send or hand over.
+    /// In a file that the caller may read, map, send or pass on.
     File(FileRegion),
-    /// Still arriving; `u64` is the number of bytes to come.
+    /// Not received yet; `u64` is the number of bytes to come.
     Stream(Box<dyn Read + Send>, u64),
 }
 
@@ -400,7 +400,7 @@ pub struct FileRegion<F = File> {
 }
 
 impl ObjectContent {
-    /// The number of bytes in it.
+    /// The number of bytes in the content.
     pub fn len(&self) -> u64 {
         match self {
             ObjectContent::Bytes(bytes) => bytes.len() as u64,
@@ -414,7 +414,7 @@ impl ObjectContent {
         self.len() == 0
     }
 
-    /// Reads all of it into `buffer`, which is cleared first.
+    /// Reads all the content into `buffer`, which is cleared first.
     /// Errors: `IncompleteBody` if the source ends early, `Io`.
     pub fn read_to(self, buffer: &mut Vec<u8>) -> Result<()> {
         buffer.clear();
@@ -437,14 +437,14 @@ impl ObjectContent {
         Ok(())
     }
 
-    /// All of it as one vector.
+    /// All the content as one vector.
     pub fn into_vec(self) -> Result<Vec<u8>> {
         let mut buffer = Vec::new();
         self.read_to(&mut buffer)?;
         Ok(buffer)
     }
 
-    /// Hands all of it to `consume`, at most 256 KiB at a time and with bounded memory.
+    /// Passes all the content to `consume`, at most 256 KiB at a time and with bounded memory.
     /// Errors: `IncompleteBody` if the source ends early, `Io`, and errors of `consume`.
     pub fn for_each_chunk(self, mut consume: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let total = self.len();
@@ -497,7 +497,7 @@ impl std::fmt::Debug for ObjectContent {
     }
 }
 
-/// An error while content is read: an early end is told apart from a failing device.
+/// Maps an error of reading content: an early end is distinguished from a failing device.
 fn short(error: io::Error, left: u64) -> Error {
     if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         return Error::new(inner.kind(), inner.detail());

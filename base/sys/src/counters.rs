@@ -1,6 +1,6 @@
-//! What the kernel counts of any process, which processors it may use, and timers that keep time. Hardware counters are read
-//! through `perf_event_open`, where the machine has them and lets us read them. The counter that reference cycles are counted
-//! by is here too, and a clock for what may be a few milliseconds off.
+//! The kernel's counters of any process, the processors it may use, and precise timers. Hardware counters are read
+//! through `perf_event_open`, if the machine has them and permits it. The time-stamp counter that counts reference
+//! cycles is here too, and a clock for times that may be a few milliseconds off.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -15,36 +15,36 @@ use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use super::file::last_errno;
 use crate::process_cpu_ns;
 
-/// What one process has used so far.
+/// The resources that one process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// When it started, in the kernel's ticks since boot: tells a process from a later one of the same number.
+    /// When it started, in the kernel's ticks since boot: distinguishes it from a later process with the same number.
     pub started_ticks: u64,
     /// CPU time of all its threads, ended ones included.
     pub cpu_ns: u64,
-    /// The part in user mode (resolution of the kernel: usually 10 ms).
+    /// CPU time in user mode (resolution of the kernel: usually 10 ms).
     pub user_ns: u64,
-    /// The part in the kernel (resolution as above).
+    /// CPU time in the kernel (resolution as above).
     pub system_ns: u64,
-    /// Times that threads which are still alive waited of their own will.
+    /// Voluntary context switches of the threads that are still alive.
     pub voluntary_switches: u64,
-    /// Times that they were made to wait.
+    /// Involuntary context switches of the same threads.
     pub involuntary_switches: u64,
     /// Resident memory now.
     pub rss_bytes: u64,
-    /// The most resident memory so far.
+    /// The peak of resident memory.
     pub max_rss_bytes: u64,
     /// Threads that are alive.
     pub threads: u64,
 }
 
-/// Reads what process `pid` has used. Errors: `NotFound` if there is none.
+/// Reads the resources that process `pid` has used. Errors: `NotFound` if there is none.
 /// Cost: a few files in `/proc`, one more for each thread.
 pub fn usage_of(pid: u32) -> io::Result<ProcessUsage> {
     let invalid =
         || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not as expected"));
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before may hold anything, so fields are counted from its closing bracket.
+    // The name before may contain anything, so fields are counted from its closing bracket.
     let fields: Vec<&str> = stat.rsplit_once(')').ok_or_else(invalid)?.1.split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).ok_or_else(invalid);
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
@@ -59,7 +59,7 @@ pub fn usage_of(pid: u32) -> io::Result<ProcessUsage> {
     usage.rss_bytes = value_of(&status, "VmRSS").unwrap_or(0) * 1024;
     usage.max_rss_bytes = value_of(&status, "VmHWM").unwrap_or(0) * 1024;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end while its siblings are looked at.
+        // A thread may end while its siblings are read.
         let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
         usage.threads += 1;
         usage.voluntary_switches += value_of(&status, "voluntary_ctxt_switches").unwrap_or(0);
@@ -73,7 +73,7 @@ fn value_of(status: &str, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// `pid` and all processes that it started, directly or not, in ascending order.
+/// `pid` and all its descendants, in ascending order.
 /// Cost: one file in `/proc` for each process of the machine.
 pub fn descendants(pid: u32) -> io::Result<Vec<u32>> {
     let mut parents = Vec::new();
@@ -96,13 +96,13 @@ pub fn descendants(pid: u32) -> io::Result<Vec<u32>> {
     Ok(family)
 }
 
-/// Keeps the calling thread, and threads that it will start, on `cpus`.
-/// Errors: `INVAL` if none of them is there to be used.
+/// Pins the calling thread, and threads that it will start, to `cpus`.
+/// Errors: `INVAL` if none of them can be used.
 pub fn pin_thread(cpus: &[usize]) -> rustix::io::Result<()> {
     sched_setaffinity(None, &set_of(cpus)?)
 }
 
-/// Keeps all threads of process `pid` on `cpus`. Errors: `INVAL` as above, `SRCH`, `PERM`.
+/// Pins all threads of process `pid` to `cpus`. Errors: `INVAL` as above, `SRCH`, `PERM`.
 pub fn pin_process(pid: u32, cpus: &[usize]) -> rustix::io::Result<()> {
     let set = set_of(cpus)?;
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| Errno::SRCH)?;
@@ -129,7 +129,7 @@ fn set_of(cpus: &[usize]) -> rustix::io::Result<CpuSet> {
     Ok(set)
 }
 
-/// Has waits of the calling thread end on time; by default the kernel may add 50 µs.
+/// Makes waits of the calling thread end on time; by default the kernel may add 50 µs.
 pub fn precise_timers() -> rustix::io::Result<()> {
     set_current_timer_slack(NonZeroU64::new(1))
 }
@@ -141,13 +141,13 @@ const EVENTS: [u64; 4] = [
     1, // PERF_COUNT_HW_INSTRUCTIONS
     3, // PERF_COUNT_HW_CACHE_MISSES
 ];
-/// Bits of `perf_event_attr`: threads that are started later count too; not the hypervisor.
+/// Bits of `perf_event_attr`: count threads that are started later too; exclude the hypervisor.
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 /// `PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING`.
 const WITH_TIMES: u64 = 3;
 
-/// The first published form of the kernel's `perf_event_attr`, which every kernel takes.
+/// The first published form of the kernel's `perf_event_attr`, which every kernel accepts.
 #[repr(C)]
 #[derive(Default)]
 struct PerfAttributes {
@@ -163,7 +163,7 @@ struct PerfAttributes {
     breakpoint_address: u64,
 }
 
-/// Events counted; `None` is not measured: the machine lacks the counter, or it did not run all the time.
+/// Event counts; `None` is not measured: the machine lacks the counter, or it did not run all the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardwareCounts {
     /// Cycles of the processor.
@@ -176,12 +176,12 @@ pub struct HardwareCounts {
     pub cache_misses: Option<u64>,
 }
 
-/// Counters of some processes, user and kernel mode; they count from when they are opened.
+/// Counters of some processes, in user and kernel mode; they count from the moment they are opened.
 pub struct HardwareCounters([Option<Vec<File>>; 4]);
 
 impl HardwareCounters {
-    /// Opens the counters for all threads of `pids` and for those that these will start. An event that
-    /// cannot be counted on all of them is not counted at all.
+    /// Opens the counters for all threads of `pids` and for those that these will start. An event that cannot be
+    /// counted on all of them is not counted.
     pub fn open(pids: &[u32]) -> Self {
         let threads: Vec<i32> = pids.iter().flat_map(|pid| threads_of(*pid)).collect();
         let on_all = |event: u64| -> Option<Vec<File>> {
@@ -191,8 +191,8 @@ impl HardwareCounters {
         HardwareCounters(EVENTS.map(on_all))
     }
 
-    /// Counts so far. A counter that the kernel took off the processor for some time is refused:
-    /// what it missed is not known.
+    /// The counts so far. A counter that the kernel took off the processor for some time is `None`: what it missed is
+    /// unknown.
     pub fn read(&self) -> HardwareCounts {
         let sum = |files: &Option<Vec<File>>| files.as_ref()?.iter().map(read_event).sum::<Option<u64>>();
         let [cycles, reference_cycles, instructions, cache_misses] = &self.0;
@@ -254,8 +254,8 @@ pub fn reference_cycles() -> Option<u64> {
     None
 }
 
-/// A moment of the monotonic clock, as of the kernel's last tick (1 to 10 ms ago). Cost: a fifth of
-/// `Instant::now`'s, which reads the processor's counter; none is a system call.
+/// A time of the monotonic clock, as of the kernel's last tick (1 to 10 ms ago). Costs a fifth of `Instant::now`, which
+/// reads the processor's counter; neither is a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CoarseInstant {
     /// Since the clock started.
@@ -263,7 +263,7 @@ pub struct CoarseInstant {
 }
 
 impl CoarseInstant {
-    /// The last one.
+    /// The time of the last tick.
     pub fn now() -> Self {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the pointer is to a `timespec` of ours. The call cannot fail for this clock; the C
@@ -273,7 +273,7 @@ impl CoarseInstant {
         CoarseInstant { ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 }
     }
 
-    /// How long ago it was, by the last tick.
+    /// The time since then, as of the last tick.
     pub fn elapsed(self) -> Duration {
         Duration::from_nanos(CoarseInstant::now().ns.saturating_sub(self.ns))
     }

@@ -19,10 +19,10 @@ use crate::call::{
     statat, statx, unlinkat,
 };
 
-/// Whether `linkat` takes `AT_EMPTY_PATH` from us; learned at the first refusal.
+/// Whether `linkat` takes `AT_EMPTY_PATH` from us; cleared at the first refusal.
 static LINK_BY_DESCRIPTOR: AtomicBool = AtomicBool::new(true);
 
-/// What a file is, in the units Fordway uses.
+/// The state of a file, in the units Fordway uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStat {
     /// Length in bytes.
@@ -35,11 +35,11 @@ pub struct FileStat {
     pub inode: u64,
     /// Device number.
     pub device: u64,
-    /// Names it has; 0 for an unnamed or removed file.
+    /// The number of its names; 0 for an unnamed or removed file.
     pub links: u64,
-    /// The user that it belongs to.
+    /// The owner.
     pub user: u32,
-    /// The group that it belongs to.
+    /// The group.
     pub group: u32,
     /// Permissions, with the sticky bit and the like; not the type.
     pub mode: u32,
@@ -72,7 +72,7 @@ impl FileStat {
 }
 
 impl FileStat {
-    /// That of a file on `device`.
+    /// The state of a file on `device`.
     pub(crate) fn of_statx(stat: &Statx, device: u64) -> Self {
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
         FileStat {
@@ -92,8 +92,7 @@ impl FileStat {
     }
 }
 
-/// What a time is in nanoseconds. They reach to the year 2262; a later time, which a file can be given,
-/// counts as that.
+/// A time in nanoseconds, which reach to the year 2262; a later time, which a file can be given, is cut to that.
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
@@ -108,8 +107,8 @@ pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
     statat(dir, &*text_to_name(name), AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileStat::new(&stat))
 }
 
-/// Opens `name` in `dir`; a link is not followed. Errors: `INVAL` for a path in the place of a name: what
-/// was read from a file must not lead elsewhere.
+/// Opens `name` in `dir`, not following a link. Errors: `INVAL` for a path instead of a name: a name that was read from
+/// a file must not lead elsewhere.
 pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     if name.contains('/') || name == ".." {
         return Err(Errno::INVAL);
@@ -128,7 +127,7 @@ pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
     let name = text_to_name(name);
     if LINK_BY_DESCRIPTOR.load(Ordering::Relaxed) {
         match link_by_descriptor(&file, "", &dir, &*name, AtFlags::EMPTY_PATH) {
-            // ENOENT: not permitted to us (or the directory is gone, which the second way finds too).
+            // ENOENT: we lack the permission (or the directory is gone, which the second way finds too).
             Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
             done => return done,
         }
@@ -152,22 +151,22 @@ pub fn set_mode(file: impl AsFd, mode: u32) -> Result<()> {
     fchmod(file, Mode::from_raw_mode(mode))
 }
 
-/// Gives an open file another group; its owner may, if in that group.
+/// Changes the group of an open file; the owner may, as a member of the new group.
 pub fn set_group(file: impl AsFd, group: u32) -> Result<()> {
     fchown(file, None, Some(Gid::from_raw(group)))
 }
 
-/// Gives an open file or directory to another user. Errors: `PERM` unless the caller is root.
+/// Changes the owner of an open file or directory. Errors: `PERM` unless the caller is root.
 pub fn set_owner(file: impl AsFd, user: u32) -> Result<()> {
     fchown(file, Some(Uid::from_raw(user)), None)
 }
 
-/// The first pause before a call on a busy file is made again; each further one is twice as long, and the last is under 1 s.
+/// The first pause before a retry on a busy file; each further one is twice as long, and the last is under 1 s.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_TRIES: u32 = 10;
 
-/// Makes a call on a name again while an NFS server answers that another client has the file open (NFS4ERR_FILE_OPEN in
-/// RFC 8881, `TXTBSY` in Linux): it does while it takes a delegation back. No local file system fails so.
+/// Retries a call on a name while an NFS server says that another client has the file open (NFS4ERR_FILE_OPEN in RFC
+/// 8881, `TXTBSY` in Linux), as it does while it recalls a delegation. No local file system fails so.
 fn once_free(act: impl Fn() -> Result<()>) -> Result<()> {
     for round in 0..BUSY_TRIES {
         match act() {
@@ -204,7 +203,7 @@ pub fn remove_dir(dir: impl AsFd, name: &str) -> Result<()> {
     }
 }
 
-/// Makes the directory `name`; says whether it is new.
+/// Makes the directory `name`; returns whether it is new.
 pub fn make_dir(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
     match mkdirat(dir, &*text_to_name(name), mode) {
         Ok(()) => Ok(true),
@@ -230,9 +229,9 @@ pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result
     Ok(())
 }
 
-/// Appends up to `len` bytes from `offset` to `buffer`, without filling it first; returns how many.
-/// Short only at the end of the file. Errors: `NOMEM` where there is no memory for `len` bytes: a file with
-/// holes may be longer than any memory. Cost: one `pread` where the page cache gives all at once.
+/// Appends up to `len` bytes from `offset` to `buffer`, without filling it first; returns how many. Short only at the
+/// end of the file. Errors: `NOMEM` without memory for `len` bytes: a sparse file may be longer than any memory. Cost:
+/// one `pread` if the page cache returns everything at once.
 pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.try_reserve(len).map_err(|_| Errno::NOMEM)?;
     let mut got = 0;
@@ -275,8 +274,8 @@ pub fn sync_data(file: impl AsFd) -> Result<()> {
     fdatasync(file)
 }
 
-/// When the file or directory was made, nanoseconds since 1970; its last change where the file
-/// system does not know. Cost: one `statx`.
+/// When the file or directory was created, nanoseconds since 1970; its last change if the file system does not record
+/// that. Cost: one `statx`.
 pub fn created_ns(file: impl AsFd) -> Result<i64> {
     let wanted = StatxFlags::BTIME | StatxFlags::MTIME;
     let stat = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
@@ -285,8 +284,8 @@ pub fn created_ns(file: impl AsFd) -> Result<i64> {
     Ok(nanoseconds(time.tv_sec, time.tv_nsec.into()))
 }
 
-/// How many names the file `name` in `dir` has, asked of the file system itself: what the kernel
-/// remembers may be a second old over a network or FUSE. Cost: one `statx`.
+/// The number of names of the file `name` in `dir`, asked of the file system itself: over a network or FUSE the
+/// kernel's cached number may be a second old. Cost: one `statx`.
 pub fn links_in(dir: impl AsFd, name: &str) -> Result<u64> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     statx(dir, &*text_to_name(name), flags, StatxFlags::NLINK).map(|stat| u64::from(stat.stx_nlink))
@@ -300,7 +299,7 @@ pub fn free_bytes(file: impl AsFd) -> Result<u64> {
 /// The number of `getxattrat` on every architecture (Linux 6.13).
 const SYS_GETXATTRAT: libc::c_long = 464;
 
-/// Whether the kernel has `getxattrat`; learned at the first refusal.
+/// Whether the kernel has `getxattrat`; cleared at the first refusal.
 static HAS_GETXATTRAT: AtomicBool = AtomicBool::new(true);
 
 /// Reads the attribute `name` of an open file into `buffer`; `None` if the file has none.
@@ -339,7 +338,7 @@ pub fn set_xattr(file: impl AsFd, name: &CStr, value: &[u8]) -> Result<()> {
     fsetxattr(file, name, value, XattrFlags::empty())
 }
 
-/// Removes the attribute `name` of an open file; says whether there was one.
+/// Removes the attribute `name` of an open file; returns whether there was one.
 pub fn remove_xattr(file: impl AsFd, name: &CStr) -> Result<bool> {
     match fremovexattr(file, name) {
         Ok(()) => Ok(true),

@@ -1,5 +1,5 @@
-//! As whom a thread acts on files, and what the system's user database says of a user. Threads that gave up the right to
-//! become another user have the work done by a [`PrivilegedThread`].
+//! The user as which a thread accesses files, and the entry of a user in the system's database. Threads that gave up
+//! the right to become another user leave such work to a [`PrivilegedThread`].
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -24,12 +24,12 @@ pub fn group_id() -> u32 {
     rustix::process::getegid().as_raw()
 }
 
-/// Has the calling thread, and no other, act on files as `peer` from now on: its user, group and
-/// further groups are what the kernel judges opens by and what new files belong to, and every
-/// capability is gone for good. Threads that it starts later inherit all of that.
+/// Makes the calling thread, and no other, access files as `peer` from now on: the kernel checks its access by that
+/// user, group and supplementary groups, new files belong to them, and every capability is gone permanently. Threads
+/// that it starts later inherit all of that.
 ///
-/// The thread's real and effective user stay: if they were `peer`'s, that user could send it signals,
-/// and a signal that ends one thread ends the process.
+/// The thread's real and effective user stay: if they were `peer`'s, that user could send it signals, and a signal that
+/// ends one thread ends the process.
 ///
 /// Errors: `PERM` unless the process may change its users (root). The thread must then not be used.
 pub fn act_as(peer: &PeerCredentials) -> Result<()> {
@@ -41,14 +41,14 @@ pub fn act_as(peer: &PeerCredentials) -> Result<()> {
     set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })
 }
 
-/// What a thread of root can act as for the length of a call. Made once for each user.
+/// Credentials that a thread of root can adopt for the length of a call. Made once per user.
 #[derive(Debug)]
 pub struct UserRole {
     role: Arc<ThreadCredentials>,
     own: Arc<ThreadCredentials>,
 }
 
-/// Everything that the kernel judges access to files by.
+/// Everything by which the kernel checks access to files.
 #[derive(Debug)]
 struct ThreadCredentials {
     uid: u32,
@@ -58,12 +58,12 @@ struct ThreadCredentials {
 }
 
 thread_local! {
-    /// What the thread plays, and what it was before it played anything.
+    /// The role the thread plays, and its own credentials from before any role.
     static PLAYED: RefCell<Option<(Arc<ThreadCredentials>, Arc<ThreadCredentials>)>> = const { RefCell::new(None) };
 }
 
 impl UserRole {
-    /// Errors: from asking the kernel who the calling thread is.
+    /// Errors: from asking the kernel for the calling thread's credentials.
     pub fn new(peer: &PeerCredentials) -> Result<Self> {
         let own = match PLAYED.with_borrow(|played| played.as_ref().map(|(_, own)| own.clone())) {
             Some(own) => own,
@@ -77,14 +77,12 @@ impl UserRole {
         })
     }
 
-    /// Does `work` with the calling thread, and no other, acting on files as the user: user, group and
-    /// further groups are the user's, and no capability is in effect. Threads started meanwhile stay
-    /// that user. Afterwards, and if `work` panics, the thread is what it was: itself, or, within another
-    /// role, the user of that.
-    ///
-    /// Errors: `PERM` unless the process may change its users (root); `work` was not begun then.
-    /// Where the way back fails, which no kernel does to root, the process aborts rather than let a
-    /// thread act as the wrong user. Cost: 12 system calls that touch no file, 6 µs on a virtual machine.
+    /// Does `work` with the calling thread, and no other, accessing files as the user: with the user's own group and
+    /// supplementary groups, and without an effective capability. Threads started meanwhile stay that user. Afterwards,
+    /// and if `work` panics, the thread gets its former credentials back: its own, or those of an enclosing role.
+    /// Errors: `PERM` unless the process may change its users (root); `work` has not begun then. If the way back fails,
+    /// which no kernel does to root, the process aborts rather than let a thread act as the wrong user. Cost: 12 system
+    /// calls that touch no file, 6 µs on a virtual machine.
     pub fn play<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let before = PLAYED.replace(Some((self.role.clone(), self.own.clone())));
         let is_nested = before.is_some();
@@ -109,7 +107,7 @@ impl ThreadCredentials {
         })
     }
 
-    /// From what the thread was itself. The capabilities go last: it takes them to set the rest.
+    /// Switches from the thread's own credentials. Capabilities go last: setting the rest needs them.
     fn enter(&self) -> Result<()> {
         set_thread_groups(&self.groups)?;
         set_file_id(libc::SYS_setfsgid, self.gid)?;
@@ -117,12 +115,12 @@ impl ThreadCredentials {
         set_capabilities(None, self.capabilities)
     }
 
-    /// To what the thread was itself. The capabilities come first: without them groups cannot be set.
+    /// Switches back to the thread's own credentials. Capabilities come first: setting groups needs them.
     fn come_back(&self) -> Result<()> {
         set_file_id(libc::SYS_setfsuid, self.uid)?;
         set_capabilities(None, self.capabilities)?;
         set_file_id(libc::SYS_setfsgid, self.gid)?;
-        // Without the capability they were not set on the way in either.
+        // Without the capability they were not set on entry either.
         match set_thread_groups(&self.groups) {
             Err(Errno::PERM) if rustix::process::getgroups()? == self.groups => Ok(()),
             set => set,
@@ -130,7 +128,7 @@ impl ThreadCredentials {
     }
 }
 
-/// Brings a thread back to what it was when it is dropped.
+/// Restores a thread's credentials when dropped.
 struct CredentialGuard<'o> {
     own: &'o ThreadCredentials,
     before: Option<(Arc<ThreadCredentials>, Arc<ThreadCredentials>)>,
@@ -148,26 +146,26 @@ impl Drop for CredentialGuard<'_> {
     }
 }
 
-/// As whom the calling thread acts on files. Cost: one system call.
+/// The user as which the calling thread accesses files. Cost: one system call.
 pub fn file_user() -> u32 {
     // SAFETY: the call takes a number and touches no memory; this one sets nothing.
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
-/// Whether the calling thread acts on files as a member of `group`. Cost: two system calls.
+/// Whether the calling thread accesses files as a member of `group`. Cost: two system calls.
 pub fn is_in_group(group: u32) -> bool {
     // SAFETY: as above.
     let own = unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 };
     own == group || rustix::process::getgroups().is_ok_and(|all| all.iter().any(|of| of.as_raw() == group))
 }
 
-/// Whether the calling thread may act as other users, now or once a role has ended.
+/// Whether the calling thread may act as other users, now or after its role has ended.
 pub fn may_act_as_others() -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))
 }
 
-/// `setfsuid` or `setfsgid`, which answer the old value whether they set the new one or not.
+/// `setfsuid` or `setfsgid`, which return the old value whether they set the new one or not.
 fn set_file_id(call: libc::c_long, id: u32) -> Result<()> {
     // SAFETY: both calls take a number and touch no memory.
     let (_, now) = unsafe { (libc::syscall(call, id), libc::syscall(call, u32::MAX)) };
@@ -177,15 +175,15 @@ fn set_file_id(call: libc::c_long, id: u32) -> Result<()> {
     }
 }
 
-/// Room for the texts of an entry; longer ones do not matter here.
+/// Space for the texts of an entry; longer ones do not matter here.
 const TEXT_BYTES: usize = 16 * 1024;
-/// The most groups that are asked for: the kernel takes no more.
+/// The maximum number of groups to ask for: the kernel takes no more.
 const GROUPS_MAX: usize = 65_536;
 
 /// The group of users without one: what Linux shows for an id that it cannot map.
 const NO_GROUP: u32 = 65_534;
 
-/// The user with the id `uid` and its groups; one of no group where the database does not know it.
+/// The user with the id `uid` and its groups; without a group if the database does not know it.
 pub fn peer_of_user(uid: u32) -> PeerCredentials {
     known(uid).unwrap_or(PeerCredentials { uid, gid: NO_GROUP, groups: Vec::new() })
 }
@@ -226,7 +224,7 @@ fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread that may act as others when the one that needs it may not any more.
+/// A thread that may act as other users, for threads that may not any more.
 #[derive(Debug)]
 pub struct PrivilegedThread {
     work: Mutex<Sender<Work>>,
@@ -236,7 +234,7 @@ pub struct PrivilegedThread {
 static HELPER: OnceLock<Option<PrivilegedThread>> = OnceLock::new();
 
 impl PrivilegedThread {
-    /// Starts the process's helper, unless there is one; to be called by a thread that may act as others.
+    /// Starts the process's helper, unless there is one; call it from a thread that may act as others.
     pub fn start() {
         HELPER.get_or_init(|| {
             let (sender, receiver) = channel::<Work>();
@@ -256,8 +254,8 @@ impl PrivilegedThread {
     }
 }
 
-/// Does `work` as `peer`, with no capability: on the calling thread where that may act as others, else on
-/// the process's [`PrivilegedThread`]. Errors: `PERM` where neither may.
+/// Does `work` as `peer`, with no capability: on the calling thread if it may act as others, else on the process's
+/// [`PrivilegedThread`]. Errors: `PERM` if neither may.
 pub fn act_for<T: Send + 'static>(
     peer: &PeerCredentials,
     work: impl FnOnce() -> T + Send + 'static,
@@ -268,7 +266,7 @@ pub fn act_for<T: Send + 'static>(
     let (answer, answered): (SyncSender<Result<T>>, _) = sync_channel(1);
     let peer = peer.clone();
     let errand: Work = Box::new(move || {
-        // Whoever asked may have ended; one that panics fails that call alone.
+        // The requesting thread may have ended; a panic of `work` fails only this call.
         let play = std::panic::AssertUnwindSafe(|| UserRole::new(&peer).and_then(|role| role.play(work)));
         let _ = answer.send(std::panic::catch_unwind(play).unwrap_or(Err(Errno::IO)));
     });

@@ -1,5 +1,5 @@
-//! Namespaces: networks with devices whose wire is a descriptor (TUN), directories that no other process sees, and processes
-//! that do not outlive their starter.
+//! Namespaces: networks with devices whose wire is a file descriptor (TUN), directories that no other process sees, and
+//! processes that end with their starter.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -15,42 +15,41 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use super::file::last_errno;
 
-/// Puts the calling thread, and no other, into a new network namespace in which there is nothing but
-/// a loopback device that is down. The namespace has no name: it lives as long as a thread is in it or
-/// a descriptor of it is open, so nothing is left of it after any death of its maker.
+/// Moves the calling thread, and no other, into a new network namespace that has only a loopback device, which is down.
+/// The namespace has no name: it lives as long as a thread is in it or a descriptor of it is open, so nothing is left
+/// of it however its maker ends.
 ///
-/// Errors: `PERM` without CAP_SYS_ADMIN, which root has, and everybody in a user namespace of their own.
+/// Errors: `PERM` without CAP_SYS_ADMIN, which root has, and any user in their own user namespace.
 pub fn new_network_namespace() -> io::Result<OwnedFd> {
     // SAFETY: the flag does not touch the descriptors that threads share, which is what makes others unsafe.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
     Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
 
-/// Puts the calling thread, and no other, into a network namespace. Threads and processes that it starts
-/// later are in it too. Errors: `PERM` as above, `INVAL` for what is no network namespace.
+/// Moves the calling thread, and no other, into a network namespace. Threads and processes that it starts later are in
+/// it too. Errors: `PERM` as above, `INVAL` for anything but a network namespace.
 pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
-/// The next process that the calling thread starts is the first of a new process namespace: when it
-/// ends, all that it started end, whether they detached themselves or not. The thread can start no
-/// other process once that one has ended. Errors: `PERM` as above.
+/// Makes the next process of the calling thread the first of a new process namespace: when it ends, all its descendants
+/// end, detached or not. The thread can start no other process afterwards. Errors: `PERM` as above.
 pub fn own_process_namespace() -> Result<()> {
     // SAFETY: as above; this one concerns only processes that are made later.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID) }
 }
 
-/// Has the process that `command` starts be killed when the thread that starts it ends, however
-/// that comes to be. Errors: the start fails where the kernel refuses, which none does.
+/// Has the kernel kill the process that `command` starts when the starting thread ends, for whatever reason. Errors:
+/// the start fails if the kernel refuses, which none does.
 pub fn end_with_thread(command: &mut Command) {
     let end = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
     // SAFETY: between fork and exec only a system call is made; no memory is taken and no lock.
     unsafe { command.pre_exec(end) };
 }
 
-/// Puts the calling thread, and no other, into a new mount namespace, in which `directory` is empty and in
-/// memory: what is written there is seen by nobody outside, and gone with the last process within and the
-/// last descriptor of the namespace. All else is as it was; what is mounted later stays within.
+/// Moves the calling thread, and no other, into a new mount namespace, in which `directory` is empty and in memory:
+/// files written there are invisible outside, and gone with the last process inside and the last descriptor of the
+/// namespace. Everything else is unchanged; later mounts stay inside.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
 pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
@@ -61,8 +60,8 @@ pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
     Ok(File::open("/proc/thread-self/ns/mnt")?.into())
 }
 
-/// Puts the calling thread, and no other, into a mount namespace, with processes that it starts later.
-/// Its working directory is the root from then on. Errors: `PERM` as above, `INVAL` for what is no mount namespace.
+/// Moves the calling thread, and processes that it starts later, into a mount namespace. Its working directory becomes
+/// the root. Errors: `PERM` as above, `INVAL` for anything but a mount namespace.
 pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
     // SAFETY: as above. A thread that shares its root and working directory with others may not leave.
     unsafe { unshare_unsafe(UnshareFlags::FS)? };

@@ -1,4 +1,4 @@
-//! Look-ups and reads that do not wait for a device, so that a thread with many clients never does.
+//! Look-ups and reads that never wait for a device, for threads that serve many clients.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -11,12 +11,12 @@ use rustix::io::{Errno, Result};
 use super::file::last_errno;
 use crate::call::{fstatfs, point, pread};
 
-/// How the calling thread looks names up.
+/// How the calling thread looks up names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LookupMode {
     Waits,
     AsksMemory,
-    /// It asked, and something was not in memory.
+    /// It looked in memory only, and something was missing.
     WouldHaveWaited,
 }
 
@@ -24,11 +24,10 @@ thread_local! {
     static MODE: Cell<LookupMode> = const { Cell::new(LookupMode::Waits) };
 }
 
-/// Does `work` with the files that a [`RootDirectory`](crate::RootDirectory) opens looked up in memory alone; `None` if
-/// one of them would have had to be waited for. `work` has seen `AGAIN` then, and whatever it made of
-/// that is thrown away: it must be something that changes nothing and can be done again, by a thread
-/// that may wait. Asking for the state of a name (`stat_in`, `get_xattr_in`) still waits: no kernel
-/// offers it otherwise. Not to be nested.
+/// Does `work` with names looked up in memory only when a [`RootDirectory`](crate::RootDirectory) opens files; `None`
+/// if a look-up would have had to wait. `work` then got `AGAIN`, and its result is discarded: it must change nothing
+/// and be repeatable by a thread that may wait. Asking for the state of a name (`stat_in`, `get_xattr_in`) still waits:
+/// no kernel offers another way. Not to be nested.
 ///
 /// Cost: no system call.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -45,8 +44,8 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     (MODE.get() != LookupMode::WouldHaveWaited).then_some(done)
 }
 
-/// Said before a wait for a device: whether the calling thread is within [`without_waiting`], and so
-/// must fail instead. What it does then is done again where waiting is allowed.
+/// Called before a wait for a device: returns whether the calling thread is within [`without_waiting`], and so must
+/// fail instead. Its work is then repeated where waiting is allowed.
 pub fn would_wait() -> bool {
     let is_to_fail = is_asking();
     if is_to_fail {
@@ -55,8 +54,8 @@ pub fn would_wait() -> bool {
     is_to_fail
 }
 
-/// Whether what the calling thread does now is to be done again: something within [`without_waiting`] was
-/// not in memory, and what comes of it, errors included, is thrown away. Changes nothing.
+/// Whether the calling thread's current work will be repeated: something within [`without_waiting`] was not in memory,
+/// and the result, errors included, is discarded. Changes nothing.
 pub fn is_to_be_done_again() -> bool {
     MODE.get() == LookupMode::WouldHaveWaited
 }
@@ -65,30 +64,29 @@ fn is_asking() -> bool {
     MODE.get() != LookupMode::Waits
 }
 
-/// Whether a file system answers from memory at all: each look-up that it does not answer is done
-/// twice. NFS, FUSE and Lustre may want to ask their server about every name, whatever the kernel holds.
-///
-/// One that has answered once is believed in for good. Before that, what was not in memory is asked
-/// for again right after it was opened: where it is not there even then, [`IN_VAIN_MAX`] times, asking
-/// is given up. It takes several, because a rename anywhere can come between.
+/// Whether a file system answers look-ups from memory at all: each look-up that it does not answer is done twice. NFS,
+/// FUSE and Lustre may ask their server about every name, whatever the kernel has cached.
+/// A file system that has answered once is trusted permanently. Before that, a name that was not in memory is looked up
+/// there again right after it was opened: after [`IN_VAIN_MAX`] failures even then, the file system is not asked any
+/// more. It takes several, because a rename anywhere can come between.
 #[derive(Debug, Default)]
 pub(crate) struct CacheProbe(AtomicU8);
 
-/// Nobody has asked yet, or was answered from memory at once.
+/// Nobody has asked yet, or every look-up was answered from memory at once.
 const UNKNOWN: u8 = 0;
-/// Something was not in memory; more of it counts how often it was asked for again without effect.
+/// Nobody has asked yet, or was answered from memory at once.
 const IN_DOUBT: u8 = 1;
 const IN_VAIN_MAX: u8 = 8;
 const NEVER: u8 = IN_DOUBT + IN_VAIN_MAX;
 const ANSWERS: u8 = u8::MAX;
 
 impl CacheProbe {
-    /// Whether the calling thread is to ask memory alone.
+    /// Whether the calling thread should look in memory only.
     pub(crate) fn is_to_be_asked(&self) -> bool {
         is_asking() && self.0.load(Ordering::Relaxed) != NEVER
     }
 
-    /// Whether the calling thread, which may wait, is to ask again for what it has just opened.
+    /// Whether the calling thread, which may wait, should look up again what it has just opened.
     pub(crate) fn is_in_doubt(&self) -> bool {
         !is_asking() && (IN_DOUBT..NEVER).contains(&self.0.load(Ordering::Relaxed))
     }
@@ -107,39 +105,38 @@ impl CacheProbe {
         self.0.load(Ordering::Relaxed) == ANSWERS
     }
 
-    /// Something was not in memory, which may be true.
+    /// Something was not in memory, which may be correct.
     pub(crate) fn has_not_answered(&self) {
-        // Whoever came first has said it or more.
+        // The first thread to come here has recorded this or more.
         let _ = self.0.compare_exchange(UNKNOWN, IN_DOUBT, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Something was not in memory that had to be.
+    /// Something was not in memory that should have been.
     pub(crate) fn was_in_vain(&self) {
         let next = |count| (IN_DOUBT..NEVER).contains(&count).then(|| count + 1);
-        // Nothing to count where another thread was answered meanwhile.
+        // There is nothing to count if another thread was answered meanwhile.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// The kernel does not know the question.
+    /// The kernel does not support such look-ups.
     pub(crate) fn gives_up(&self) {
         self.0.store(NEVER, Ordering::Relaxed);
     }
 }
 
-/// The type that `statfs` gives of files in memory.
+/// The type that `statfs` returns for tmpfs.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// What a file system without `RWF_NOWAIT` is; learned at the first file of one. A process that
-/// serves two of them may read from the second as if it were the first, which costs time only.
+/// The kind of a file system without `RWF_NOWAIT`; learned at its first file. A process that serves two of them may
+/// treat the second like the first, which costs only time.
 static WITHOUT_NOWAIT: AtomicU8 = AtomicU8::new(NOT_ASKED);
 const NOT_ASKED: u8 = 0;
 const IN_MEMORY: u8 = 1;
 const ON_A_DEVICE: u8 = 2;
 
-/// Appends up to `len` bytes from `offset` to `buffer` if they are in memory; returns how many,
-/// which may be fewer where only some are, and 0 at the end of the file.
-/// Errors: `AGAIN` where the first of them would have to be waited for, or where the file system
-/// cannot tell. Cost: one `preadv2`; where the file system has no `RWF_NOWAIT`, a `pread` as well.
+/// Appends up to `len` bytes from `offset` to `buffer` if they are in memory; returns how many, which may be fewer if
+/// only some are, and 0 at the end of the file. Errors: `AGAIN` if the first byte is not in memory, or if the file
+/// system cannot tell. Cost: one `preadv2`; without `RWF_NOWAIT`, also a `pread`.
 pub fn read_cached(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.reserve(len);
     let room = &mut buffer.spare_capacity_mut()[..len];
@@ -183,8 +180,8 @@ fn is_in_memory(file: impl AsFd) -> Result<bool> {
     Ok(WITHOUT_NOWAIT.load(Ordering::Relaxed) == IN_MEMORY)
 }
 
-/// Has the kernel forget what it holds of a file that is written out, so that the next read waits.
-/// Meant for measurements and tests; a file system may ignore it.
+/// Makes the kernel drop its cached pages of a file that is written out, so that the next read waits. Meant for
+/// measurements and tests; a file system may ignore it.
 pub fn drop_cached(file: impl AsFd) -> Result<()> {
     crate::call::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
 }

@@ -1,6 +1,6 @@
-//! Several ranges of one object in one answer: `Range` with a list, and `multipart/byteranges`
-//! (RFC 9110 sections 14.2 and 14.6), which S3 itself does not have. No sockets: texts in, texts out.
-//! [`MultipartParser`] is the client's side: it takes such a body apart as it arrives, in whatever pieces.
+//! Several ranges of one object in one response: `Range` with a list, and `multipart/byteranges` (RFC 9110 sections
+//! 14.2 and 14.6), which S3 itself does not have. No sockets: text in, text out. [`MultipartParser`] is the client's
+//! side: it parses such a body as it arrives, in pieces of any size.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,10 +9,10 @@ use fordway_store::ByteRange;
 
 use crate::range::{parse_content_range, parse_range};
 
-/// The most ranges that one request may ask for.
+/// The maximum number of ranges in one request.
 pub const RANGES_MAX: usize = 1024;
 
-/// Reads a `Range` that asks for 1 to [`RANGES_MAX`] ranges. `None` for what is not one.
+/// Parses a `Range` header with 1 to [`RANGES_MAX`] ranges. `None` for anything else.
 pub fn parse_ranges(text: &str) -> Option<Vec<ByteRange>> {
     let list = text.strip_prefix("bytes=")?;
     let ranges =
@@ -20,23 +20,23 @@ pub fn parse_ranges(text: &str) -> Option<Vec<ByteRange>> {
     ranges.take(RANGES_MAX + 1).collect::<Option<Vec<_>>>().filter(|ranges| ranges.len() <= RANGES_MAX)
 }
 
-/// What lies between the contents of a `multipart/byteranges` body.
+/// The text between the contents of a `multipart/byteranges` body.
 pub struct MultipartFraming<'a> {
-    /// What separates the parts; must not occur in them.
+    /// Separates the parts; must not occur in them.
     pub boundary: &'a str,
-    /// The type of the whole object.
+    /// The content type of the whole object.
     pub content_type: &'a str,
-    /// The bytes of the whole object.
+    /// The size of the whole object in bytes.
     pub size: u64,
 }
 
 impl MultipartFraming<'_> {
-    /// The value of `Content-Type` of the answer.
+    /// The `Content-Type` of the response.
     pub fn media_type(&self) -> String {
         format!("multipart/byteranges; boundary={}", self.boundary)
     }
 
-    /// What stands before the bytes of `range`, which must not be empty.
+    /// The text before the bytes of `range`, which must not be empty.
     pub fn before(&self, range: &Range<u64>) -> String {
         let MultipartFraming { boundary, content_type, size } = self;
         let (first, last) = (range.start, range.end - 1);
@@ -45,16 +45,16 @@ impl MultipartFraming<'_> {
         )
     }
 
-    /// What stands behind the last part.
+    /// The text after the last part.
     pub fn end(&self) -> String {
         format!("\r\n--{}--\r\n", self.boundary)
     }
 }
 
-/// The most bytes before a part's content that a reader accepts: the preamble, or a part's head.
+/// The maximum number of bytes before a part's content that a reader accepts: the preamble, or a part's head.
 const BETWEEN_BYTES_MAX: usize = 8 * 1024;
 
-/// The boundary that a `Content-Type` names, quoted or not; `None` if it is not `multipart/byteranges`.
+/// The boundary in a `Content-Type`, quoted or not; `None` if the type is not `multipart/byteranges`.
 pub fn boundary_of(content_type: &str) -> Option<String> {
     let (media_type, mut rest) = content_type.split_once(';')?;
     if !media_type.trim().eq_ignore_ascii_case("multipart/byteranges") {
@@ -70,7 +70,7 @@ pub fn boundary_of(content_type: &str) -> Option<String> {
     }
 }
 
-/// A token or a quoted string (RFC 9110 section 5.6.6), and what follows it.
+/// A token or a quoted string (RFC 9110 section 5.6.6), and the text after it.
 fn parameter_value(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find(';').unwrap_or(text.len());
@@ -86,18 +86,18 @@ fn parameter_value(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// Takes a `multipart/byteranges` body apart. Lines may end with CR LF or with LF alone; a preamble
-/// and an epilogue are passed over. Holds at most one line of a part's head.
+/// Parses a `multipart/byteranges` body. Lines may end with CR LF or with LF alone; a preamble and an epilogue are
+/// skipped. Holds at most one line of a part's head.
 #[derive(Debug)]
 pub struct MultipartParser {
     /// The boundary with its two hyphens.
     delimiter: Vec<u8>,
     state: MultipartState,
-    /// The beginning of a line whose end is still to come.
+    /// The beginning of an incomplete line.
     line: Vec<u8>,
     /// Bytes since the last content.
     between_bytes: usize,
-    /// Of the last part, what lay before its content, without the digits of its range.
+    /// The bytes before the last part's content, without the digits of its range.
     form_bytes: Option<usize>,
     /// The line break that ended the last part's head, and must end its content.
     line_break: &'static [u8],
@@ -107,32 +107,32 @@ pub struct MultipartParser {
 enum MultipartState {
     /// Before the first delimiter.
     Preamble,
-    /// In a part's head, with what its `Content-Range` said.
+    /// In a part's head, with the value of its `Content-Range`.
     Head(Option<(Range<u64>, Option<u64>)>),
-    /// This many bytes of the part are to come.
+    /// In a part's content, of which this many bytes are to come.
     Data(u64),
-    /// Behind the content of a part: the line break that belongs to the delimiter comes next.
+    /// After the content of a part: the delimiter's line break comes next.
     AfterData,
-    /// Behind that line break.
+    /// After that line break.
     Delimiter,
     Done,
 }
 
-/// What the bytes at hand begin with.
+/// What the given bytes begin with.
 #[derive(Debug, PartialEq, Eq)]
 pub enum MultipartStep {
-    /// Nothing that concerns the caller; to be skipped.
+    /// Nothing that concerns the caller; skip it.
     Skip(usize),
-    /// The end of a part's head, to be skipped; the bytes of the whole that follow, and its size.
+    /// The end of a part's head, to be skipped; the range of the object that follows, and the object's size.
     Part(usize, Range<u64>, Option<u64>),
     /// Bytes of the part.
     Data(usize),
-    /// The end of the last part, or what follows it; to be skipped.
+    /// The end of the last part, or what follows it; skip it.
     End(usize),
 }
 
 impl MultipartStep {
-    /// The bytes that the step is about.
+    /// The number of bytes of the step.
     pub fn len(&self) -> usize {
         match self {
             MultipartStep::Skip(count)
@@ -142,13 +142,13 @@ impl MultipartStep {
         }
     }
 
-    /// Whether it is about no bytes, as where none were at hand.
+    /// Whether the step has no bytes, as when none were given.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Why a body is no `multipart/byteranges`.
+/// Why a body is not valid `multipart/byteranges`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedMultipart(&'static str);
 
@@ -161,30 +161,30 @@ impl fmt::Display for MalformedMultipart {
 impl std::error::Error for MalformedMultipart {}
 
 impl MultipartParser {
-    /// For a body with this boundary; see [`boundary_of`].
+    /// A parser for a body with this boundary; see [`boundary_of`].
     pub fn new(boundary: &str) -> Self {
         let delimiter = [b"--", boundary.as_bytes()].concat();
         let (state, line) = (MultipartState::Preamble, Vec::new());
         MultipartParser { delimiter, state, line, between_bytes: 0, form_bytes: None, line_break: b"\r\n" }
     }
 
-    /// The bytes of content that are next, with nothing in between.
+    /// The number of content bytes that come next without interruption.
     pub fn data_left(&self) -> u64 {
         if let MultipartState::Data(left) = self.state { left } else { 0 }
     }
 
-    /// Whether the last part has ended; a body that ends before is cut.
+    /// Whether the last part has ended; a body that ends before is truncated.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, MultipartState::Done)
     }
 
-    /// How many bytes lie between the content at hand and `next`'s, which must not be empty, if the
-    /// server writes all heads alike. `None` before the first part.
+    /// The number of bytes between the current content and that of `next`, which must not be empty, if the server
+    /// writes all heads alike. `None` before the first part.
     pub fn bytes_before(&self, next: &Range<u64>) -> Option<usize> {
         self.form_bytes.map(|form| form + digits_of(next))
     }
 
-    /// Counts bytes of content that the caller took without showing them, up to [`MultipartParser::data_left`].
+    /// Counts bytes of content that the caller consumed itself, up to [`MultipartParser::data_left`].
     pub fn passed(&mut self, count: u64) {
         if let MultipartState::Data(left) = self.state {
             self.state =
@@ -192,8 +192,8 @@ impl MultipartParser {
         }
     }
 
-    /// Says what `bytes` begin with; the caller takes that many off before it shows the next ones.
-    /// A step has at least one byte if there is one. Errors: what is no such body.
+    /// Returns what `bytes` begin with; the caller drops that many before it passes the next ones. A step has at least
+    /// one byte if there is one. Errors: a malformed body.
     pub fn step(&mut self, bytes: &[u8]) -> Result<MultipartStep, MalformedMultipart> {
         match self.state {
             MultipartState::Done => Ok(MultipartStep::End(bytes.len())),
@@ -206,7 +206,7 @@ impl MultipartParser {
         }
     }
 
-    /// Takes one line, or what there is of it.
+    /// Consumes one line, or the beginning of one.
     fn between(&mut self, bytes: &[u8]) -> Result<MultipartStep, MalformedMultipart> {
         let end = memchr::memchr(b'\n', bytes).map(|at| at + 1);
         let taken = &bytes[..end.unwrap_or(bytes.len())];
@@ -218,7 +218,7 @@ impl MultipartParser {
             return self.line_ended(taken, taken.len());
         }
         self.line.extend_from_slice(taken);
-        // A body may end right behind its last delimiter, with no line break.
+        // A body may end right after its last delimiter, without a line break.
         if end.is_none() && !self.is_last_delimiter(&self.line) {
             return Ok(MultipartStep::Skip(taken.len()));
         }
@@ -229,7 +229,7 @@ impl MultipartParser {
         step
     }
 
-    /// Whether `line` closes the body; not looked for within a part's head.
+    /// Whether `line` closes the body; not checked within a part's head.
     fn is_last_delimiter(&self, line: &[u8]) -> bool {
         let rest = line.strip_prefix(&self.delimiter[..]);
         let may_end = matches!(self.state, MultipartState::Preamble | MultipartState::Delimiter);
@@ -264,7 +264,7 @@ impl MultipartParser {
         }
         if text == self.delimiter {
             if matches!(self.state, MultipartState::Preamble) && self.between_bytes == taken {
-                // A body may begin with it; a line break precedes all others.
+                // A body may begin with the delimiter; a line break precedes all others.
                 self.between_bytes += line.len() - text.len();
             }
             self.state = MultipartState::Head(None);
@@ -274,8 +274,8 @@ impl MultipartParser {
         Ok(MultipartStep::Skip(taken))
     }
 
-    /// A content ends with the line break of its delimiter (RFC 2046 section 5.1.1). One that is a byte short would
-    /// have taken a piece of that for content.
+    /// A content ends with the line break of its delimiter (RFC 2046 section 5.1.1). If the content were a byte short,
+    /// part of that line break would have counted as content.
     fn content_ended(&mut self, line: &[u8], taken: usize) -> Result<MultipartStep, MalformedMultipart> {
         if line != self.line_break {
             return Err(MalformedMultipart("a part that is not as long as its Content-Range"));
@@ -285,13 +285,13 @@ impl MultipartParser {
     }
 }
 
-/// The digits of `first-last`.
+/// The number of digits of `first-last`.
 fn digits_of(range: &Range<u64>) -> usize {
     let digits = |number: u64| number.checked_ilog10().unwrap_or(0) as usize + 1;
     digits(range.start) + digits(range.end - 1)
 }
 
-/// The value of the line `Content-Range`, if this is it.
+/// The value of `Content-Range`, if the line is that header.
 fn content_range(line: &[u8]) -> Option<&str> {
     let at = memchr::memchr(b':', line)?;
     let is_it = line[..at].eq_ignore_ascii_case(b"content-range");

@@ -1,7 +1,7 @@
 //! AWS Signature Version 4 for clients: pure functions of the request and the time.
 //!
-//! The caller hands over the path and query *encoded* (see [`crate::uri`]) exactly as they will be
-//! sent: S3 encodes once and never normalizes a path.
+//! The caller passes the path and query *encoded* (see [`crate::uri`]), exactly as they will be sent: S3 encodes once
+//! and never normalizes a path.
 
 use std::time::SystemTime;
 
@@ -13,13 +13,13 @@ use crate::uri;
 
 /// The payload hash of a request whose body is not part of the signature.
 pub const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
-/// The longest life of a presigned URL, in seconds: 7 days.
+/// The maximum lifetime of a presigned URL, in seconds: 7 days.
 pub const MAX_EXPIRES_S: u64 = 7 * 24 * 3600;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// A key derived from the secret for one day, region and service. Cost of making one: 4 HMACs; a
-/// caller keeps it until [`SigningKey::is_for`] says that the day has changed.
+/// A key derived from the secret for one day, region and service. Deriving it costs 4 HMACs; a caller keeps it until
+/// [`SigningKey::is_for`] says that the day has changed.
 #[derive(Clone)]
 pub struct SigningKey {
     /// Has taken in the key, so that a signature costs half of the blocks of an HMAC.
@@ -28,7 +28,7 @@ pub struct SigningKey {
     scope: String,
 }
 
-/// What of a request is signed.
+/// The signed parts of a request.
 pub struct SignedRequest<'a> {
     /// `GET`, `PUT`, ...
     pub method: &'a str,
@@ -63,15 +63,15 @@ impl SigningKey {
         self.day == UtcTime::from(time).day_stamp()
     }
 
-    /// The value of `Authorization`. The headers signed must contain `x-amz-date` with the same time.
+    /// The value of `Authorization`. The signed headers must contain `x-amz-date` with the same time.
     pub fn authorization(&self, access_key: &str, time: SystemTime, request: &SignedRequest) -> String {
         let signature = self.signature(time, request);
         let (scope, names) = (&self.scope, request.header_names());
         format!("{ALGORITHM} Credential={access_key}/{scope},SignedHeaders={names},Signature={signature}")
     }
 
-    /// The query of a presigned URL, signature included, whose only signed header is `host`.
-    /// `parameters` are the request's own, not encoded.
+    /// The query of a presigned URL, signature included, whose only signed header is `host`. `parameters` are the
+    /// request's own, not encoded.
     pub fn presigned_query(
         &self,
         access_key: &str,
@@ -108,8 +108,8 @@ impl SigningKey {
         hex(&self.raw_signature(&UtcTime::from(time).amz_date(), request))
     }
 
-    /// Whether `signature`, in lower-case hexadecimal, fits a request dated `amz_date`. Takes
-    /// the same time wherever the two differ.
+    /// Whether `signature`, in lower-case hexadecimal, is valid for a request dated `amz_date`. Compares in constant
+    /// time.
     pub fn verifies(&self, signature: &str, amz_date: &str, request: &SignedRequest) -> bool {
         let expected = hex(&self.raw_signature(amz_date, request));
         let difference = expected.bytes().zip(signature.bytes()).fold(0, |seen, (a, b)| seen | (a ^ b));
@@ -126,10 +126,10 @@ impl SigningKey {
     }
 }
 
-/// What an `Authorization` header says, not yet checked against anything.
+/// The fields of an `Authorization` header, not yet verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthorizationHeader<'a> {
-    /// Who signs.
+    /// The access key of the signer.
     pub access_key: &'a str,
     /// The day of the key, as `20130524`.
     pub day: &'a str,
@@ -137,14 +137,14 @@ pub struct AuthorizationHeader<'a> {
     pub region: &'a str,
     /// The service of the key.
     pub service: &'a str,
-    /// Names of the headers signed, between semicolons.
+    /// Names of the signed headers, separated by semicolons.
     pub signed_headers: &'a str,
     /// The signature, 64 characters.
     pub signature: &'a str,
 }
 
 impl<'a> AuthorizationHeader<'a> {
-    /// Reads the header as clients usually write it; `None` for any other spelling.
+    /// Parses the header as clients usually write it; `None` for any other spelling.
     pub fn parse(value: &'a str) -> Option<Self> {
         let fields = value.strip_prefix(ALGORITHM)?.strip_prefix(" Credential=")?;
         let (credential, rest) = fields.split_once(',')?;
@@ -165,7 +165,7 @@ impl<'a> AuthorizationHeader<'a> {
     }
 }
 
-/// What of a presigned request is known beforehand.
+/// The parts of a presigned request that are known in advance.
 pub struct PresignedRequest<'a> {
     /// `GET`, `PUT`, ...
     pub method: &'a str,
@@ -187,7 +187,7 @@ impl SignedRequest<'_> {
         names
     }
 
-    /// SHA-256 of the canonical request, fed piece by piece so that it is never assembled.
+    /// SHA-256 of the canonical request, hashed in pieces so that it is never assembled.
     fn canonical_digest(&self) -> String {
         let mut digest = Sha256::new();
         for line in [self.method, self.path, self.query] {
@@ -208,10 +208,10 @@ impl SignedRequest<'_> {
     }
 }
 
-/// Blanks around a value do not count, and a run of them within counts as one.
+/// Spaces around a value are dropped, and a run of them inside becomes one.
 fn update_with_single_blanks(digest: &mut Sha256, value: &str) {
     let value = value.trim_matches(' ');
-    // A search for one byte costs a twentieth of one for two, and few values have blanks.
+    // Searching for one byte costs a twentieth of searching for two, and few values have spaces.
     if !value.contains(' ') || !value.contains("  ") {
         return digest.update(value);
     }

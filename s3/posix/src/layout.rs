@@ -1,4 +1,4 @@
-//! Where a key lies on disk.
+//! The location of a key on disk.
 //!
 //! ```text
 //! ROOT/BUCKET/a/b.txt             the object a/b.txt
@@ -17,34 +17,34 @@ use std::fmt::Write as _;
 use fordway_store::{Bucket, DocumentKind, Key, UploadId};
 use fordway_sys::{is_text_of_a_name, text_to_name};
 
-/// What Fordway keeps in a bucket's directory beside its objects. Never listed, never a key.
+/// The private directory of a bucket, next to its objects. Never listed, never a key.
 pub const PRIVATE_DIR: &str = ".fordway";
-/// The directory of odd keys in it.
+/// Its subdirectory for odd keys.
 pub(crate) const ODD: &str = "odd";
-/// The directory of old versions in it.
+/// Its subdirectory for old versions.
 pub(crate) const VERSIONS: &str = "versions";
-/// The directory of what does not fit into attributes in it.
+/// Its subdirectory for what does not fit into attributes.
 pub(crate) const META: &str = "meta";
-/// The directory of staged files in it.
+/// Its subdirectory for staged files.
 pub(crate) const TMP: &str = "tmp";
-/// The directory of uploads in it.
+/// Its subdirectory for uploads.
 pub(crate) const UPLOADS: &str = "mpu";
-/// The file in it whose bytes are locked.
+/// Its file whose bytes serve as locks.
 pub(crate) const LOCKS: &str = "locks";
-/// The empty file in it that says that directories may be objects.
+/// Its empty file that says that directories may be objects.
 pub(crate) const MARKERS: &str = "markers";
-/// The file in it that says whether old versions are kept.
+/// Its file that says whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
-/// What the names of files with documents of the bucket begin with in it.
+/// The prefix of its files that hold the bucket's documents.
 const DOCUMENT: &str = "document-";
 /// The attribute that holds an object's [`crate::record::Record`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
-/// The attribute of directories that a put made, and a delete may remove again.
+/// The attribute of directories that a put made, and that a delete may remove again.
 pub(crate) const OUR_DIR: &std::ffi::CStr = c"user.fordway.dir";
 
-/// The longest name of a file, in bytes, on every file system Fordway knows.
+/// The maximum length of a file name, in bytes, on every file system Fordway knows.
 const MAX_NAME_BYTES: usize = 255;
-/// Encoded bytes in one name below `odd/`; leaves room for the mark of a directory.
+/// Encoded bytes per name below `odd/`; leaves room for the mark of a directory.
 const ODD_NAME_BYTES: usize = 240;
 
 /// Where a key's file is: a directory, relative to the root, and a name in it.
@@ -55,7 +55,7 @@ pub(crate) struct ObjectPath<'k> {
 }
 
 impl ObjectPath<'_> {
-    /// The place of a file whose path is known.
+    /// The location of a file with a known path.
     pub(crate) fn of_path(path: String) -> ObjectPath<'static> {
         let (dir, name) = split(&path);
         ObjectPath { dir: dir.to_owned().into(), name: name.to_owned().into() }
@@ -66,14 +66,14 @@ impl ObjectPath<'_> {
         join(&self.dir, &self.name)
     }
 
-    /// The same, no longer bound to the key.
+    /// The same, no longer borrowing from the key.
     pub(crate) fn into_owned(self) -> ObjectPath<'static> {
         ObjectPath { dir: self.dir.into_owned().into(), name: self.name.into_owned().into() }
     }
 }
 
-/// The place of `key` where the key is a path: no segment is empty, `.`, `..`, too long for a name,
-/// the text of no name, or (in first place) ours.
+/// The plain path of `key` if the key is a path: no segment is empty, `.`, `..`, too long for a name, a name that NFS
+/// or FUSE gives removed files, or (in first place) ours.
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'k>> {
     let text = key.as_str();
     if !is_text_of_a_name(text) {
@@ -97,14 +97,14 @@ pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'
     })
 }
 
-/// Whether a file or directory can have the name that `segment`, the text of one, spells.
+/// Whether a file or directory can be named `segment`, taken as a name's text.
 fn is_path_segment(segment: &str) -> bool {
     let is_name = !matches!(segment, "" | "." | "..") && !is_left_behind(segment.as_bytes());
     is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
 }
 
 /// Whether it is the name that NFS (`.nfs` and 24 hex digits) or FUSE (`.fuse_hidden` and 16) gives a file that is
-/// removed while a program has it open. No object lies there.
+/// removed while a program has it open. Such a file is never an object.
 pub(crate) fn is_left_behind(name: &[u8]) -> bool {
     let is_hex = |rest: &[u8], digits| rest.len() == digits && rest.iter().all(u8::is_ascii_hexdigit);
     name.starts_with(b".")
@@ -112,14 +112,14 @@ pub(crate) fn is_left_behind(name: &[u8]) -> bool {
             || name.strip_prefix(b".fuse_hidden").is_some_and(|rest| is_hex(rest, 16)))
 }
 
-/// The directory that an empty object under `key` is: a path with a slash behind it.
+/// The directory that stands for an empty object under `key`, if the key is a path with a trailing slash.
 pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
     let path = Key::new(key.as_str().strip_suffix('/')?).ok()?;
     plain(bucket, &path).map(|place| place.path())
 }
 
-/// The place of `key` where it has no plain one, or that is taken by another key (`a` beside `a/b`:
-/// the second comer).
+/// The location of `key` if it has no plain path, or if another key's object is in the way (`a` beside `a/b`: the later
+/// one goes here).
 pub(crate) fn odd(bucket: &Bucket, key: &Key) -> ObjectPath<'static> {
     encoded_below(odd_dir(bucket), key)
 }
@@ -133,14 +133,14 @@ fn encoded_below(dir: String, key: &Key) -> ObjectPath<'static> {
     ObjectPath::of_path(join(&dir, &path_of(key.as_str())))
 }
 
-/// The encoded form of a key, cut into names.
+/// The encoded form of a key, split into names.
 fn path_of(key: &str) -> String {
     let encoded = encode(key);
     let mut path = String::with_capacity(encoded.len() + 16);
     let mut rest = encoded.as_str();
     while rest.len() > ODD_NAME_BYTES {
         let (head, tail) = rest.split_at(ODD_NAME_BYTES);
-        // A `%` at the end is no escape, so no file has such a name: a directory of the key's rest.
+        // A trailing `%` is no escape, so no file has such a name: it is a directory with the rest of the key.
         let _ = write!(path, "{head}%/");
         rest = tail;
     }
@@ -148,12 +148,12 @@ fn path_of(key: &str) -> String {
     path
 }
 
-/// The directory of all odd keys of a bucket.
+/// The directory of all odd keys in a bucket.
 pub(crate) fn odd_dir(bucket: &Bucket) -> String {
     private(bucket, ODD)
 }
 
-/// The directory of the old versions of all keys of a bucket.
+/// The directory of the old versions of all keys in a bucket.
 pub(crate) fn versions_dir(bucket: &Bucket) -> String {
     private(bucket, VERSIONS)
 }
@@ -163,17 +163,17 @@ pub(crate) fn meta_dir(bucket: &Bucket) -> String {
     private(bucket, META)
 }
 
-/// The directory of all that is ours in a bucket.
+/// The private directory of a bucket.
 pub(crate) fn private_dir(bucket: &Bucket) -> String {
     join(bucket.as_str(), PRIVATE_DIR)
 }
 
-/// The directory of staged files of a bucket.
+/// The directory of staged files in a bucket.
 pub(crate) fn tmp_dir(bucket: &Bucket) -> String {
     private(bucket, TMP)
 }
 
-/// The directory of all uploads of a bucket.
+/// The directory of all uploads in a bucket.
 pub(crate) fn uploads_dir(bucket: &Bucket) -> String {
     private(bucket, UPLOADS)
 }
@@ -183,9 +183,9 @@ pub(crate) fn upload_dir(bucket: &Bucket, upload: &UploadId) -> String {
     join(&uploads_dir(bucket), upload.as_str())
 }
 
-/// The byte of the lock table that stands for `key`.
+/// The byte of the lock file that stands for `key`.
 pub(crate) fn lock_byte(key: &Key) -> u32 {
-    // FNV-1a, 32 bits: every process on every node must come to the same byte.
+    // FNV-1a, 32 bits: every process on every node must compute the same byte.
     key.as_str()
         .bytes()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
@@ -201,33 +201,33 @@ pub(crate) fn join(directory: &str, name: &str) -> String {
     path
 }
 
-/// Directory and name of a path that has both.
+/// The directory and the name of a path.
 pub(crate) fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or((".", path))
 }
 
-/// Whether `path` names a bucket's private directory, or of something in it.
+/// Whether `path` names a bucket's private directory or anything in it.
 pub(crate) fn is_private(path: &str) -> bool {
     let below = path.split_once('/').and_then(|(_, below)| below.strip_prefix(PRIVATE_DIR));
     below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether `name` is one that we write in a bucket's private directory.
+/// Whether `name` is one that we use in a bucket's private directory.
 pub(crate) fn is_private_name(name: &str) -> bool {
     is_private_dir_name(name) || [LOCKS, MARKERS, VERSIONING].contains(&name) || is_document_name(name)
 }
 
-/// The name of the file there that holds a document of the bucket.
+/// The name of the file in the private directory that holds a document of the bucket.
 pub(crate) fn document_name(kind: &DocumentKind) -> String {
     format!("{DOCUMENT}{kind}")
 }
 
-/// Whether `name` is one that we give a document there.
+/// Whether `name` is the name of a document's file in the private directory.
 pub(crate) fn is_document_name(name: &str) -> bool {
     name.strip_prefix(DOCUMENT).is_some_and(|kind| DocumentKind::new(kind).is_ok())
 }
 
-/// Whether `name` is one that we give a directory there.
+/// Whether `name` is the name of one of our directories in the private directory.
 pub(crate) fn is_private_dir_name(name: &str) -> bool {
     [ODD, VERSIONS, META, TMP, UPLOADS].contains(&name)
 }
@@ -249,12 +249,12 @@ pub(crate) fn upload_of(name: &str) -> Option<UploadId> {
     is_hex(name, 32).then(|| UploadId::new(name).ok()).flatten()
 }
 
-/// Whether a staged file, or a directory for one, may be called `name`.
+/// Whether `name` can be the name of a staged file or of a directory for one.
 pub(crate) fn is_hidden_name(name: &str) -> bool {
     is_hex(name, 16)
 }
 
-/// Whether it is `digits` hexadecimal digits, as we write them.
+/// Whether `name` is `digits` hexadecimal digits, in lower case.
 pub(crate) fn is_hex(name: &str, digits: usize) -> bool {
     name.len() == digits && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -268,7 +268,7 @@ fn encode(key: &str) -> String {
     for byte in key.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => encoded.push(char::from(byte)),
-            // A dot inside a name is harmless, but `.` and `..` would be names of directories.
+            // A dot inside a name is harmless, but `.` and `..` would be directory names.
             b'.' if !encoded.len().is_multiple_of(ODD_NAME_BYTES) => encoded.push('.'),
             _ => {
                 let _ = write!(encoded, "%{byte:02X}");
@@ -278,12 +278,12 @@ fn encode(key: &str) -> String {
     encoded
 }
 
-/// Whether a directory of that name holds the rest of a long encoded one.
+/// Whether a directory of this name holds the rest of a long encoded key.
 pub(crate) fn is_part_of_name(name: &str) -> bool {
     name.len() == ODD_NAME_BYTES + 1 && name.ends_with('%')
 }
 
-/// The key whose encoded form is the names of `path` below `odd/`; `None` for what is not ours.
+/// The key whose encoded form is `path`, relative to `odd/`; `None` if the path is not ours.
 pub(crate) fn decode(path: &str) -> Option<Key> {
     let mut encoded = String::with_capacity(path.len());
     let mut names = path.split('/').peekable();
@@ -303,7 +303,7 @@ pub(crate) fn decode(path: &str) -> Option<Key> {
         }
     }
     let key = Key::new(String::from_utf8(bytes).ok()?).ok()?;
-    // Only the spelling that we would write counts, cut where we would cut it: no key has two places.
+    // Only our own spelling counts, split where we split it: no key has two locations.
     (path_of(key.as_str()) == path).then_some(key)
 }
 

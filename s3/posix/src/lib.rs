@@ -12,11 +12,11 @@
 //! | `put` over a key | the same with a failed `linkat`, then lock (`fcntl`, `fstat`), `getrandom`, `linkat`, `renameat`, unlock (`fcntl`) |
 //! | `delete` | lock (`fcntl`, `fstat`), `unlinkat`, unlock (`fcntl`) |
 //!
-//! An object with an MD5, metadata or the like has a record too: `fsetxattr` in the place of
-//! `utimensat`, and one `fgetxattr` or `getxattrat` more for `get` and `head`.
+//! An object with an MD5, metadata or the like also has a record: `fsetxattr` instead of `utimensat`, and one more
+//! `fgetxattr` or `getxattrat` for `get` and `head`.
 //!
-//! The directory of a key is held open and found anew each 10 ms (one `openat2`, one `close`).
-//! A put that makes directories, and a delete that empties them, pay for that too.
+//! The directory of a key is held open and looked up again every 10 ms (one `openat2`, one `close`). A put that makes
+//! directories, and a delete that empties them, cost more calls.
 //!
 //! The format on disk is in `layout` (paths) and `record` (the attribute).
 
@@ -67,10 +67,10 @@ use volume::RootVolume;
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// When the page cache has it, as with POSIX itself: a crash of the node may lose it.
+    /// When it is in the page cache, as with POSIX itself: a crash of the node may lose it.
     #[default]
     None,
-    /// When the content is on stable storage. The name may still be lost with the node.
+    /// When the content is on stable storage. A crash of the node may still lose the name.
     Data,
     /// When content and name are on stable storage.
     Full,
@@ -87,26 +87,26 @@ impl Durability {
     }
 }
 
-/// How old what a read tells may be, where other nodes change the file system too.
+/// How stale the result of a read may be on a file system that other nodes change too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ReadConsistency {
-    /// As old as the file system's caches on this node: seconds on NFS and GlusterFS.
+    /// As stale as the file system's caches on this node: seconds on NFS and GlusterFS.
     #[default]
     FileSystem,
-    /// Not older than the call: each read asks the server first, as writes with a condition do. On a file system that this
-    /// kernel alone changes it costs nothing, elsewhere two to five round trips a call, and some for each entry of a
-    /// listing.
+    /// Not older than the call: each read asks the server first, as writes with a condition do. This is free on a file
+    /// system that only this kernel changes; elsewhere it costs two to five round trips a call, and some for each entry
+    /// of a listing.
     Strong,
 }
 
-/// How long a lock is waited for, unless somebody says otherwise. Who holds one properly does so for
-/// milliseconds; one that joins parts on a slow file system, for seconds.
+/// The default time to wait for a lock. Proper holders keep a lock for milliseconds, or for seconds when they join
+/// parts on a slow file system.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How a [`PosixStore`] behaves where there is a choice.
+/// The options of a [`PosixStore`].
 #[derive(Clone, Debug)]
 pub struct PosixConfig {
-    /// What new objects' ETags are made of, unless the caller of a put says otherwise.
+    /// What new objects' ETags are computed from, unless the caller of a put says otherwise.
     pub etag_policy: ETagPolicy,
     /// When a write counts as done.
     pub durability: Durability,
@@ -117,10 +117,10 @@ pub struct PosixConfig {
     pub resolution: PathResolution,
     /// How far symbolic links in a bucket may lead.
     pub links: LinkRule,
-    /// How old what a read tells may be.
+    /// How stale the result of a read may be.
     pub consistency: ReadConsistency,
-    /// How long a writer waits for another that holds the lock of the same key. Then it fails with
-    /// `LockTimeout`: any writer of a bucket can hold its locks.
+    /// How long a writer waits for another that holds the lock of the same key. Then it fails with `LockTimeout`: any
+    /// writer of a bucket can hold its locks.
     pub lock_patience: Duration,
 }
 
@@ -138,13 +138,13 @@ impl Default for PosixConfig {
     }
 }
 
-/// The object store on a directory. Clones are cheap and share what is open.
+/// The object store on a directory. Clones are cheap and share open files.
 #[derive(Clone)]
 pub struct PosixStore {
     inner: Arc<SharedStore>,
 }
 
-/// What all clones of a store share, and what its operations need beside the volume.
+/// What all clones of a store share: the volume, and what else its operations need.
 struct SharedStore {
     volume: RootVolume,
     locks: locks::BucketLocks,
@@ -152,18 +152,18 @@ struct SharedStore {
 }
 
 impl PosixStore {
-    /// Opens the store whose buckets are the directories in `root`, which must exist.
-    /// Cost beyond opening it: one `fstatfs`; on a file system that other nodes change, the list of mounts is read too.
-    /// Errors: `InvalidArgument` if it is missing or no directory, `AccessDenied`, `NotImplemented` if it was
-    /// written by a later version of the format, or lies on a mount that is known not to keep what is promised.
+    /// Opens the store whose buckets are the directories in `root`, which must exist. Cost beyond opening it: one
+    /// `fstatfs`; on a file system that other nodes change, also reading the list of mounts. Errors: `InvalidArgument`
+    /// if `root` is missing or no directory, `AccessDenied`, `NotImplemented` if a later version of the format wrote
+    /// it, or if its mount is known to break the store's guarantees.
     pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let store = PosixStore::open_for_care(root, config)?;
         store.inner.volume.require_fit()?;
         Ok(store)
     }
 
-    /// As [`PosixStore::open`], but on any mount: for `fsck`, which changes nothing, and `gc`, which leaves alone what it
-    /// cannot lock. Writes to such a mount are refused with `NotImplemented`.
+    /// As [`PosixStore::open`], but on any mount: for `fsck`, which changes nothing, and `gc`, which skips what it
+    /// cannot lock. Writes to a mount that breaks the guarantees fail with `NotImplemented`.
     pub fn open_for_care(root: &Path, config: PosixConfig) -> Result<Self> {
         let volume = RootVolume::open(root, config)?;
         let inner = SharedStore {
@@ -174,12 +174,12 @@ impl PosixStore {
         Ok(PosixStore { inner: Arc::new(inner) })
     }
 
-    /// The directory it was opened on.
+    /// The directory that the store was opened on.
     pub fn path(&self) -> &Path {
         &self.inner.volume.path
     }
 
-    /// How it was configured.
+    /// The store's configuration.
     pub fn config(&self) -> &PosixConfig {
         &self.inner.volume.config
     }

@@ -1,8 +1,8 @@
-//! The names of a directory, sorted as keys are, and remembered between the pages of a listing.
+//! The names of a directory, sorted as keys are, and cached between the pages of a listing.
 //!
-//! A directory has no order of its own: its first page costs reading and sorting all of it. The
-//! sorted names of the directories listed last are kept, within bounds, and used for as long as the
-//! directory's times say that nothing was added or removed, so that a later page costs what it holds.
+//! A directory is unsorted: its first page costs reading and sorting all of it. The sorted names of the directories
+//! listed last are cached, within bounds, as long as the directory's times show that nothing was added or removed, so
+//! that a later page costs only its own entries.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -16,9 +16,9 @@ use fordway_sys::{
 
 use crate::private::{is_settled, times};
 
-/// The most bytes that all remembered names take.
+/// The maximum memory for all cached names, in bytes.
 const MOST_BYTES: usize = 256 << 20;
-/// The most directories remembered.
+/// The maximum number of cached directories.
 const MOST_DIRS: usize = 16;
 /// Longer than any file system's step of time: MooseFS has whole seconds.
 const SHARED_STEP: Duration = Duration::from_secs(3);
@@ -30,14 +30,14 @@ const FEWEST: usize = 500;
 pub(crate) struct NameBlock {
     text: String,
     entries: Vec<NameEntry>,
-    /// Whether any of them had to be looked at to be told what it is, and so may change unseen.
+    /// Whether any of them needed a look-up of its type, and so may change unnoticed.
     has_links: bool,
 }
 
-/// A name: where it lies in the text, and what it is.
+/// A name: its position in the text, and its type.
 #[derive(Clone, Copy)]
 struct NameEntry {
-    /// The eight bytes behind what all names share, for a fast comparison.
+    /// The eight bytes after the prefix that all names share, for a fast comparison.
     head: u64,
     start: u32,
     len: u16,
@@ -47,7 +47,7 @@ struct NameEntry {
 /// One of the names.
 #[derive(Clone, Copy)]
 pub(crate) struct ListedName<'n> {
-    /// The name, with a `/` behind it if it is a directory.
+    /// The name, with a trailing `/` if it is a directory.
     pub(crate) text: &'n str,
     /// Whether it is a link to a file, which only an open can follow.
     pub(crate) is_link: bool,
@@ -146,7 +146,7 @@ fn text_of<'t>(text: &'t str, entry: &NameEntry) -> &'t str {
     &text[entry.start as usize..][..usize::from(entry.len)]
 }
 
-/// Bytes that all names begin with.
+/// The length of the prefix that all names share, in bytes.
 fn shared_len(text: &str, entries: &[NameEntry]) -> usize {
     let Some(first) = entries.first() else { return 0 };
     let first = text_of(text, first).as_bytes();
@@ -160,16 +160,16 @@ fn shared_len(text: &str, entries: &[NameEntry]) -> usize {
 #[derive(Default)]
 pub(crate) struct NameCache {
     all: Mutex<Vec<CachedNames>>,
-    /// Directories of which a prefix was listed, the last of them last.
+    /// Directories listed by prefix, the most recent last.
     asked: Mutex<Vec<State>>,
-    /// The one that was used last, last.
+    /// In order of use, the most recent last.
     trees: Mutex<Vec<KeyTree>>,
 }
 
 /// Device, inode and times of a directory.
 type State = (u64, u64, (i64, i64));
 
-/// The keys that the names in a directory, and in those below it, stand for.
+/// The keys of the names in a directory and in those below it.
 struct KeyTree {
     top: String,
     dirs: Vec<(String, State)>,

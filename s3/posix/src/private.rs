@@ -1,9 +1,8 @@
-//! What a bucket's private directory holds, and the lock table it had, known without a look-up.
+//! Caches the contents of a bucket's private directory, and its lock table, to save look-ups.
 //!
-//! Most buckets have no odd keys, no sidecar files and no versions, yet every put, delete and miss
-//! must be sure of it. The answer can change only when a name in the bucket's `.fordway` is made,
-//! replaced or removed, and that changes the times of that directory, which is held open: so an
-//! unchanged time is an unchanged answer.
+//! Most buckets have no odd keys, no sidecar files and no versions, yet every put, delete and miss must be sure of it.
+//! The answer changes only when a name in the bucket's `.fordway` is made, replaced or removed, and that changes the
+//! times of that directory, which is held open: so an unchanged time is an unchanged answer.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -25,59 +24,59 @@ use crate::shared::MAX_STALE;
 use crate::site::Site;
 use crate::volume::BucketTree;
 
-/// A change may leave the times as they are if it comes within a tick of the clock that file systems
-/// take them from (at most 10 ms): a time counts only once it is older than that.
+/// A change may leave the times as they are if it comes within a tick of the file system's clock (at most 10 ms): a
+/// time is trusted only once it is older than that.
 const TICK: Duration = Duration::from_millis(12);
 
-/// How long a device is taken for the one that had its number before: a mount may go, and its number to another.
+/// How long a device number is taken for the same device: a mount may go, and its number to another.
 const SAME_DEVICE: Duration = Duration::from_secs(1);
 
-/// The most buckets that are remembered: each may hold a directory open.
+/// The maximum number of cached buckets: each may hold a directory open.
 const MOST: usize = 128;
 
-/// What `versioning` holds where old versions are kept, and where no more are.
+/// The content of `versioning` if old versions are kept, and if they are kept no longer.
 pub(crate) const ENABLED: &str = "Enabled";
 pub(crate) const SUSPENDED: &str = "Suspended";
 
-/// More than `versioning` ever holds.
+/// A limit above the length of any valid `versioning`.
 pub(crate) const VERSIONING_BYTES: usize = 64;
 
-/// What is known of every bucket that was asked about.
+/// The cache for every bucket that was looked at.
 pub(crate) struct Private {
     known: RwLock<HashMap<Bucket, Arc<KnownArea>>>,
-    /// What is known of the root's file system.
+    /// The root's file system.
     site: Site,
-    /// Whether those who read must know as much of a bucket's file system as those who write.
+    /// Whether readers must know as much of a bucket's file system as writers.
     is_strong: bool,
-    /// The same of every device that a bucket was found on, and since when it is known.
+    /// The file system of every device that a bucket was found on, and since when it is known.
     devices: RwLock<HashMap<u64, (CoarseInstant, Site)>>,
 }
 
-/// What lies in the private directory of a bucket.
+/// The contents of a bucket's private directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AreaContents {
-    /// Whether there is such a directory.
+    /// Whether the directory exists.
     pub(crate) exists: bool,
-    /// Whether any key lies apart from its plain path.
+    /// Whether any object is at an odd path.
     pub(crate) has_odd: bool,
-    /// Whether any record lies in a file of its own.
+    /// Whether any record is in a sidecar file.
     pub(crate) has_meta: bool,
     /// Whether any directory is an object.
     pub(crate) has_markers: bool,
     /// Whether old versions are kept.
     pub(crate) versioning: VersioningState,
-    /// The device that it is on, or, where there is no such directory, that of the bucket; 0 if it was not asked for.
+    /// The device of the directory, or, if it does not exist, that of the bucket; 0 if it was not looked up.
     pub(crate) device: u64,
     /// Whether other nodes may change its file system.
     pub(crate) sharing: FileSystemSharing,
-    /// Why nothing is to be written there.
+    /// Why nothing may be written there.
     pub(crate) unfit: Option<Unfit>,
-    /// Who is trusted in it, if the bucket has the sticky bit. Not known where there is no such directory.
+    /// Who is trusted in it, if the bucket has the sticky bit. Unknown if there is no such directory.
     pub(crate) guard: Option<TrustedOwner>,
 }
 
 impl AreaContents {
-    /// Whether a key has one place, and one version.
+    /// Whether every key has one path and one version.
     pub(crate) fn is_simple(&self) -> bool {
         !self.has_odd && self.versioning == VersioningState::Unversioned
     }
@@ -94,17 +93,17 @@ struct KnownArea {
     lock_table: AtomicU64,
 }
 
-/// What a look is for.
+/// The purpose of a look-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Read,
     Write,
 }
 
-/// What one look at a bucket's private directory told.
+/// The result of one look at a bucket's private directory.
 pub(crate) struct AreaLookup {
     pub(crate) contents: AreaContents,
-    /// What is remembered, where the directory was seen to be unchanged.
+    /// The cached contents, if the directory was seen to be unchanged.
     known: Option<Arc<KnownArea>>,
 }
 
@@ -128,7 +127,7 @@ impl Private {
         Private { known: RwLock::default(), site, is_strong, devices: RwLock::default() }
     }
 
-    /// What is known of the file system of `file`, which is on `device`. Cost: one `fstatfs` each second.
+    /// The file system of `file`, which is on `device`. Cost: one `fstatfs` each second.
     pub(crate) fn site_of(&self, file: impl AsFd, device: u64) -> Result<Site, Errno> {
         let known =
             self.devices.read().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&device).copied();
@@ -143,7 +142,7 @@ impl Private {
         Ok(site)
     }
 
-    /// Looks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule.
+    /// Checks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule.
     pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaLookup, Errno> {
         if let Some(known) = self.held(bucket)
             && let Some(private) = &known.private
@@ -176,7 +175,7 @@ impl Private {
         }
     }
 
-    /// Forgets what is known of `bucket`, because this process has just changed it.
+    /// Drops the cache of `bucket`, because this process has just changed it.
     pub(crate) fn forget(&self, bucket: &Bucket) {
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
     }
@@ -190,7 +189,7 @@ impl Private {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
-            // What is not there holds nothing, and what is no directory is not ours.
+            // A missing directory holds nothing, and anything but a directory is not ours.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 return self.look_without(root, bucket, purpose);
             }
@@ -200,11 +199,11 @@ impl Private {
         let before = stat(&private)?;
         let Site { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
-            // What other nodes have made or removed in it is seen from now on.
+            // Makes the changes of other nodes visible from now on.
             stat_now(&private)?;
         }
         let contents = AreaContents { device: before.device, sharing, unfit, ..contents_of(&private)? };
-        // Times of another node's clock, in steps of its own, are not believed.
+        // Times from another node's clock, whose steps are unknown, are not trusted.
         let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
         self.remember(bucket, Some(private), times, contents);
         Ok(contents)

@@ -74,11 +74,11 @@ impl StagedFile {
         Ok(made)
     }
 
-    /// Publishes the file at its plain place if no object has the key; says whether that is decided.
+    /// Publishes the file at its plain path if no object has the key; returns whether that is decided.
     /// Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
         if !self.link(Some(key))? {
-            // What is remembered of the name may be old: the server is asked under the lock.
+            // The cached state of the name may be stale: the server is asked under the lock.
             if self.inner.volume.contents_for_write(&self.bucket)?.sharing.is_shared() {
                 return Ok(false);
             }
@@ -105,7 +105,7 @@ impl StagedFile {
         is_alone
     }
 
-    /// Takes back the name that was just given, unless somebody else has it by now.
+    /// Removes the name that was just given, unless another writer has replaced it.
     fn withdraw(&self) -> Result<()> {
         let id = |stat: fordway_sys::FileStat| (stat.device, stat.inode);
         let named = stat_in(&self.parent, &self.place.name).map(id);

@@ -23,34 +23,34 @@ use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
 use crate::volume::RootVolume;
 
-/// Content of a shared file system that is read at once.
+/// The size up to which content on a shared file system is read at once.
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// An object's file, opened.
 pub(crate) struct ObjectFile {
     pub(crate) file: File,
     pub(crate) stat: FileStat,
-    /// What is recorded of it; `None` of a bare object.
+    /// Its record; `None` for a bare object.
     pub(crate) recorded: Option<Box<Record>>,
 }
 
 impl ObjectFile {
-    /// What is recorded of it, if only nothing.
+    /// Its record, or an empty one.
     pub(crate) fn record(&self) -> &Record {
         self.recorded.as_deref().unwrap_or(&NOTHING)
     }
 
-    /// Its tag.
+    /// Its ETag.
     pub(crate) fn etag(&self) -> ETag {
         self.record().etag.clone().unwrap_or_else(|| etag_of_file(&self.stat))
     }
 
-    /// Its version's name.
+    /// Its version ID.
     pub(crate) fn version(&self) -> VersionId {
         self.record().version.clone().unwrap_or_else(VersionId::null)
     }
 
-    /// What S3 says of it.
+    /// What S3 reports about it.
     pub(crate) fn into_info(self) -> (File, ObjectInfo) {
         let info = match self.recorded {
             None => info_of_bare(&self.stat),
@@ -60,13 +60,13 @@ impl ObjectFile {
     }
 }
 
-/// What S3 says of a file with that state and no record.
+/// What S3 reports about a file with this state and no record.
 pub(crate) fn info_of_bare(stat: &FileStat) -> ObjectInfo {
     let modified = system_time(stat.modified_ns);
     ObjectInfo { modified, ..ObjectInfo::new(stat.size, etag_of_file(stat)) }
 }
 
-/// What S3 says of a file with that state and (unsealed) record.
+/// What S3 reports about a file with this state and (unsealed) record.
 pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     ObjectInfo {
         size: stat.size,
@@ -80,7 +80,7 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     }
 }
 
-/// What a look at a name told, without opening it.
+/// The result of looking up a name without opening it.
 pub(crate) enum NameLookup {
     Found(ObjectInfo),
     /// There is no such name.
@@ -90,7 +90,7 @@ pub(crate) enum NameLookup {
 }
 
 impl NameLookup {
-    /// What was found.
+    /// The object, if one was found.
     pub(crate) fn found(self) -> Option<ObjectInfo> {
         match self {
             NameLookup::Found(info) => Some(info),
@@ -164,7 +164,7 @@ impl RootVolume {
         find()
     }
 
-    /// Has this node look up `key` anew, because the server no longer knows what it found.
+    /// Makes this node look up `key` again, because the server no longer knows the file it found.
     fn refresh_name(&self, bucket: &Bucket, key: &Key) {
         if let Some(place) = plain(bucket, key) {
             self.refresh_dirs(&place.dir);
@@ -180,7 +180,7 @@ impl RootVolume {
         Ok(ObjectFile { file, stat, recorded })
     }
 
-    /// Opens the file of `key`, if there is one: at its plain place, or else among the odd ones.
+    /// Opens the file of `key`, if there is one: at its plain path, or else among the odd keys.
     fn find_file(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, FileStat)>> {
         if let Some(place) = plain(bucket, key)
             && let Some(found) = self.open_regular(&place)?
@@ -301,7 +301,7 @@ impl SharedStore {
         options.conditions.check_read(&info)?;
         let range = options.wanted(info.size, &parts)?;
         let content = match range.is_empty() {
-            // What is empty may be a directory.
+            // An empty object may be a directory.
             true => ObjectContent::Bytes(Default::default()),
             false => {
                 let (offset, len) = (range.start, range.end - range.start);
@@ -311,8 +311,8 @@ impl SharedStore {
         Ok(OpenObject { info, range, content })
     }
 
-    /// What is read of a file later. FUSE may open a file at its server with the first read alone, when another node
-    /// may have removed it: so it is read now, all of it if there is little.
+    /// The content of a file to be read later. FUSE may open a file at its server only at the first read, when another
+    /// node may have removed it: so it is read now, completely if it is small.
     fn content(&self, region: FileRegion) -> Result<ObjectContent> {
         if self.volume.sharing != FileSystemSharing::Unknown {
             return Ok(ObjectContent::File(region));
@@ -324,7 +324,7 @@ impl SharedStore {
         Ok(if is_small { ObjectContent::Bytes(bytes.into()) } else { ObjectContent::File(region) })
     }
 
-    /// Bytes alone: the record is read only where a condition asks for the tag in it.
+    /// Reads the bytes only: the record is read only if a condition needs its ETag.
     pub(crate) fn read(
         &self,
         bucket: &Bucket,
@@ -353,7 +353,7 @@ impl SharedStore {
         }
     }
 
-    /// Reads `ranges` of one version with one open. Cost beside that: one `pread` each.
+    /// Reads `ranges` of one version with one open. Further cost: one `pread` each.
     pub(crate) fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -401,8 +401,7 @@ impl SharedStore {
     }
 }
 
-/// What GlusterFS says of an open file that its server no longer knows may also be `NOENT`, which a descriptor
-/// cannot mean.
+/// GlusterFS may also return `NOENT` for an open file that its server no longer knows, which a descriptor cannot mean.
 fn known_no_longer(errno: Errno) -> Errno {
     if errno == Errno::NOENT { Errno::STALE } else { errno }
 }

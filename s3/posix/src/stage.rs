@@ -1,4 +1,4 @@
-//! Files on their way to a name: written where nobody sees them, then published in one step.
+//! Staged files: written where nobody sees them, then published in one step.
 //!
 //! A *bare* object is one whose file says all there is to say. A put with the ETag policy `fast` and nothing beside its bytes makes one. Its ETag is made of the
 //! file's inode, size and modification time, and that time is set to the nanosecond: the clock that
@@ -28,21 +28,21 @@ use crate::site::require_fit;
 use crate::versions::now_ns;
 use crate::{Durability, SharedStore};
 
-/// Modes of what we make, before the process's umask.
+/// Modes of new files and directories, before the process's umask.
 pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 
-/// How often a publish starts again after a racing delete removed its directory. Where several
-/// processes do nothing but make and prune one directory, each try may well be lost.
+/// How often a publish starts again after a racing delete removed its directory. If several processes only make and
+/// prune one directory, each attempt may well fail.
 pub(crate) const MAX_RACES: usize = 1000;
 
 /// A file being written. Dropping it unpublished leaves nothing behind.
 pub(crate) struct StagedFile {
     pub(crate) inner: Arc<SharedStore>,
     pub(crate) bucket: Bucket,
-    /// Where it is to be published.
+    /// The path at which to publish it.
     pub(crate) place: ObjectPath<'static>,
-    /// Whether that is the path that an object's key spells.
+    /// Whether that is the key's plain path.
     pub(crate) is_plain: bool,
     /// The directory of `place`.
     pub(crate) parent: WorkDirectory,
@@ -51,23 +51,23 @@ pub(crate) struct StagedFile {
     pub(crate) may_be_bare: bool,
     /// The device of the bucket.
     device: u64,
-    /// The hidden name it has, where the file system knows no unnamed files.
+    /// Its hidden name, if the file system has no unnamed files.
     pub(crate) hidden: Option<HiddenName>,
     written: u64,
 }
 
-/// A name that is no object's.
+/// A name that no object has.
 pub(crate) struct HiddenName {
     pub(crate) dir: WorkDirectory,
     pub(crate) name: String,
-    /// Whether the file goes if it is not published.
+    /// Whether the file is removed if it is not published.
     pub(crate) is_temporary: bool,
     /// The directory that was made for it alone; dropped, and so removed, behind the file.
     pub(crate) _shelter: Option<StagingDirectory>,
 }
 
 impl HiddenName {
-    /// Leaves the name alone: it was renamed away.
+    /// Leaves the name alone, because the file was renamed.
     pub(crate) fn forget(mut self) {
         self.is_temporary = false;
     }
@@ -76,7 +76,7 @@ impl HiddenName {
 impl Drop for HiddenName {
     fn drop(&mut self) {
         if self.is_temporary {
-            // What cannot be removed is left to `gc`.
+            // `gc` removes what is left here.
             let _ = remove_file(&self.dir, &self.name);
         }
     }
@@ -84,13 +84,13 @@ impl Drop for HiddenName {
 
 impl StagedFile {
     /// Starts a file that will be published at `place` in `bucket`.
-    /// Errors: `NoSuchBucket`, `NoSuchKey` if a parent of `place` is a file, and `NotImplemented` for a bucket on a mount
-    /// that is known not to keep what is promised.
+    /// Errors: `NoSuchBucket`, `NoSuchKey` if a parent of `place` is a file, and `NotImplemented` for a bucket on a
+    /// mount that is known to break the store's guarantees.
     pub(crate) fn at(inner: &Arc<SharedStore>, bucket: &Bucket, place: ObjectPath) -> Result<Self> {
         StagedFile::with_mode(inner, bucket, place, FILE_MODE)
     }
 
-    /// As [`StagedFile::at`], of a file with this mode before the process's umask.
+    /// As [`StagedFile::at`], for a file with this mode before the process's umask.
     pub(crate) fn with_mode(
         inner: &Arc<SharedStore>,
         bucket: &Bucket,
@@ -103,7 +103,7 @@ impl StagedFile {
             // The bucket may be a mount of its own.
             let contents = inner.volume.contents_for_write(bucket)?;
             require_fit(contents.unfit, &inner.volume.config, "the bucket's mount")?;
-            // Few shared file systems have unnamed files, and some that say so lose them.
+            // Few shared file systems have unnamed files, and some that claim to have them lose them.
             let unnamed = match contents.sharing {
                 FileSystemSharing::Local => create_unnamed(&parent, mode),
                 FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Errno::OPNOTSUPP),
@@ -169,7 +169,7 @@ impl StagedFile {
         &self.place.name
     }
 
-    /// The file, for what writes to it without passing through this process.
+    /// The file, for a writer outside of this process.
     pub(crate) fn file(&self) -> &OwnedFd {
         &self.file
     }
@@ -190,7 +190,7 @@ impl StagedFile {
         }
     }
 
-    /// Takes the `bytes` that somebody else wrote to the file in the place of [`StagedFile::write`].
+    /// Counts `bytes` that another writer put into the file instead of [`StagedFile::write`].
     /// Errors: `IncompleteBody` if the file has another size. Cost: one `fstat`.
     pub(crate) fn filled(&mut self, bytes: u64) -> Result<()> {
         let size = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?.size;
@@ -202,13 +202,13 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Turns to `place`, the path of another object, if that is in the directory that the file was made
-    /// in: its group, its access list and its quota are that directory's. Cost: two `fstat`.
+    /// Switches to `place`, the path of another object, if it is in the directory that the file was made in: the file
+    /// has that directory's group, access list and quota. Cost: two `fstat`.
     pub(crate) fn retarget(&mut self, place: ObjectPath<'_>) -> bool {
         if !self.is_plain || place.dir != self.place.dir {
             return false;
         }
-        // The path may lead elsewhere by now.
+        // The path may refer to another directory by now.
         match self.inner.volume.dirs.open(&self.inner.volume.root, &place.dir) {
             Ok(parent) if parent.is_same_as(&self.parent) => {
                 (self.parent, self.place) = (parent, place.into_owned());
@@ -218,7 +218,7 @@ impl StagedFile {
         }
     }
 
-    /// Counts bytes that came by another way than [`StagedFile::write`].
+    /// Counts bytes that were written without [`StagedFile::write`].
     pub(crate) fn advance(&mut self, bytes: u64) {
         self.written += bytes;
     }
@@ -257,7 +257,7 @@ impl StagedFile {
         }
     }
 
-    /// Has the content leave this node, where others could see the name before it.
+    /// Writes the content back to the server, if other nodes could see the name before it.
     fn show_content(&self) -> Result<()> {
         let is_shared =
             self.hidden.is_some() && self.inner.volume.contents_for_write(&self.bucket)?.sharing.is_shared();
@@ -269,8 +269,8 @@ impl StagedFile {
         }
     }
 
-    /// Makes the content durable where that is asked for: before it gets a name, so that a crash of the
-    /// node leaves none that is short.
+    /// Makes the content durable if requested: before it gets a name, so that a crash of the node leaves no truncated
+    /// object.
     fn sync_content(&self) -> Result<()> {
         if self.inner.volume.config.durability != Durability::None {
             sync_data(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
@@ -278,7 +278,7 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Stores `record` beside the content; answers the file's state.
+    /// Stores `record` with the content; returns the file's state.
     fn attach(&self, record: &mut Record) -> Result<FileStat> {
         let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
         record.seal = Some(ContentSeal::of(&stat));
@@ -329,7 +329,7 @@ pub(crate) fn sync_dir(dir: impl AsFd) -> Result<(), Errno> {
     sync_data(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
 }
 
-/// What a write answers of a file with that state.
+/// The result of a write that left the file in this state.
 pub(crate) fn made_of(record: &Record, stat: &FileStat) -> PutResult {
     PutResult {
         etag: record.etag.clone().unwrap_or_else(|| etag_of_file(stat)),
@@ -350,14 +350,14 @@ pub(crate) fn unique_etag(stat: &FileStat) -> ETag {
     ETag::opaque(u128::from(stat.modified_ns as u64) << 64 | u128::from(low))
 }
 
-/// A name that no other writer on any node comes upon.
+/// A name that no other writer on any node uses.
 pub(crate) fn hidden_name() -> Result<String> {
     let random =
         getrandom::u64().map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
     Ok(format!("{random:016x}"))
 }
 
-/// The bit that says so (`S_ISVTX`).
+/// The bit that marks bare objects (`S_ISVTX`).
 const STICKY: u32 = 0o1000;
 
 /// The mode of a file that is to be a bare object, before the process's umask.
@@ -365,12 +365,12 @@ pub(crate) fn bare_mode() -> Mode {
     FILE_MODE | Mode::from_raw_mode(STICKY)
 }
 
-/// Whether the file says that it has no record.
+/// Whether the file's mode says that it has no record.
 pub(crate) fn is_bare(stat: &FileStat) -> bool {
     stat.is_file && stat.mode & STICKY != 0
 }
 
-/// Has a file that gets a record say no longer that it has none.
+/// Clears the mark of a bare object on a file that gets a record.
 pub(crate) fn be_bare_no_more(file: impl AsFd, stat: &FileStat) -> Result<()> {
     match is_bare(stat) {
         true => {

@@ -1,19 +1,19 @@
 //! Old versions and delete markers of a bucket that keeps them.
 //!
-//! The latest version lies where any object lies, so POSIX sees it. What is overwritten or deleted
-//! gets a second name in the key's directory below `versions/` before it loses its first:
+//! The latest version is at the same place as any object, so POSIX sees it. An overwritten or deleted version gets a
+//! second name in the key's directory below `versions/` before it loses its first:
 //!
 //! ```text
 //! versions/KEY/ORDER-VERSION           an old version; ORDER (16 hex digits) rises with time
 //! versions/KEY/ORDER-VERSION-marker    a delete marker, empty
 //! ```
 //!
-//! A process that is killed in between leaves a version under both names: then it is the latest, and
-//! the other name says nothing. All this is done with the key's lock held.
+//! A process that is killed in between leaves a version under both names: then it is the latest, and the other name is
+//! ignored. All this happens with the key's lock held.
 //!
-//! A version's name begins with the time of its making, later than any ORDER that its key had then. That time becomes
-//! its ORDER, so a version is kept, and found again by its name, without a look at the others. Names that earlier
-//! programs gave, and `null`, say nothing of an order: for those the directory is read.
+//! A version ID begins with the time of its creation, later than any ORDER that its key had then. That time becomes its
+//! ORDER, so a version is kept, and found again by its ID, without reading the directory. The IDs of earlier programs,
+//! and `null`, say nothing of an order: for those the directory is read.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -38,13 +38,13 @@ use crate::read::{NameLookup, ObjectFile, system_time};
 use crate::stage::{FILE_MODE, MAX_RACES, StagedFile, give_way, hidden_name};
 use crate::volume::RootVolume;
 
-/// What ends the name of a delete marker.
+/// The suffix of a delete marker's name.
 const MARKER: &str = "-marker";
 
 /// A name in the directory of a key's versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ArchivedVersion {
-    /// Nanoseconds since 1970 at which it was made, or a little later: no two of a key are alike.
+    /// Its creation time in nanoseconds since 1970, or a little later: unique within a key.
     order: u64,
     pub(crate) version: VersionId,
     pub(crate) is_marker: bool,
@@ -56,12 +56,12 @@ impl ArchivedVersion {
         format!("{:016x}-{}{marker}", self.order, self.version)
     }
 
-    /// The name under which the version called `version` is kept; `None` where that does not say it.
+    /// The name that keeps `version`; `None` if its ID does not contain the order.
     fn of(version: &VersionId, is_marker: bool) -> Option<Self> {
         Some(ArchivedVersion { order: order_in(version)?, version: version.clone(), is_marker })
     }
 
-    /// Reads a name; `None` for what is not ours.
+    /// Parses a name; `None` if it is not ours.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (order, rest) = name.split_once('-')?;
         let (version, is_marker) = rest.strip_suffix(MARKER).map_or((rest, false), |version| (version, true));
@@ -74,12 +74,12 @@ impl ArchivedVersion {
     }
 }
 
-/// A name for a new version behind all that have an order up to `floor`; names sort by the time they were given.
+/// The ID of a new version, ordered after `floor`; IDs sort by creation time.
 pub(crate) fn new_version(floor: u64) -> Result<VersionId> {
     VersionId::new(format!("{:016x}.{}", now_ns().max(floor.saturating_add(1)), hidden_name()?))
 }
 
-/// The order that the name of a version says; `None` of `null`, and of names that earlier programs gave.
+/// The order in a version's ID; `None` for `null`, and for the IDs of earlier programs.
 pub(crate) fn order_in(version: &VersionId) -> Option<u64> {
     let (time, random) = version.as_str().split_once('.')?;
     let is_hex =
@@ -126,7 +126,8 @@ impl RootVolume {
             {
                 return Ok(opened);
             }
-            // An old version that becomes the latest is, for a moment, neither for a reader that looks there first.
+            // While an old version is becoming the latest, a reader that looks in one place first may find it in
+            // neither.
             let now = Some((latest_version, archived));
             if now == seen {
                 break;
@@ -137,12 +138,12 @@ impl RootVolume {
         Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
     }
 
-    /// The old version whose name says where it is kept; `None` where it is not there.
+    /// The old version if its ID says where it is kept; `None` if it is not there.
     /// Errors: `MethodNotAllowed` for a delete marker.
     fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<ObjectFile>> {
         let Some(kept) = ArchivedVersion::of(version, false) else { return Ok(None) };
         if let Some(opened) = self.open_archived(bucket, key, &kept)? {
-            // Anybody who writes to the bucket may have put another file there.
+            // Anyone who writes to the bucket may have put another file there.
             return Ok(Some(opened).filter(|opened| opened.version() == *version));
         }
         let marker = archived_place(bucket, key, &ArchivedVersion { is_marker: true, ..kept });
@@ -152,7 +153,7 @@ impl RootVolume {
         }
     }
 
-    /// `None` if it is no old version any more. Errors: `MethodNotAllowed` for a delete marker.
+    /// Returns `None` if it is no old version any more. Errors: `MethodNotAllowed` for a delete marker.
     fn open_archived(
         &self,
         bucket: &Bucket,
@@ -165,12 +166,12 @@ impl RootVolume {
         self.open_file(bucket, &archived_place(bucket, key, found))
     }
 
-    /// What the directory of the key's versions holds, from the newest to the oldest.
+    /// The contents of the key's versions directory, from the newest to the oldest.
     pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<ArchivedVersion>> {
         Ok(self.archived_in(bucket, key)?.1)
     }
 
-    /// As [`RootVolume::archived`], with the directory, if there is one.
+    /// As [`RootVolume::archived`], with the directory, if it exists.
     fn archived_in(&self, bucket: &Bucket, key: &Key) -> Result<(Option<File>, Vec<ArchivedVersion>)> {
         let mut found = Vec::new();
         if self.contents(bucket)?.versioning == VersioningState::Unversioned {
@@ -181,7 +182,7 @@ impl RootVolume {
         Ok((dir, found))
     }
 
-    /// The newest of the key's old versions and delete markers. Memory: none for the others.
+    /// The newest of the key's old versions and delete markers. Keeps only one of them in memory.
     pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<ArchivedVersion>> {
         let mut newest = None::<ArchivedVersion>;
         if self.contents(bucket)?.versioning == VersioningState::Unversioned {
@@ -198,21 +199,21 @@ impl RootVolume {
         Ok(newest)
     }
 
-    /// Calls `visit` for each name in the directory of the key's versions; answers that directory.
+    /// Calls `visit` for each name in the key's versions directory; returns the directory.
     fn each_archived(&self, bucket: &Bucket, key: &Key, mut visit: impl FnMut(&str)) -> Result<Option<File>> {
         let read = self.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
             read_dir(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)).map(|()| dir)
         });
         match read {
             Ok(dir) => Ok(Some(dir)),
-            // What is no directory is not ours, and holds nothing.
+            // Anything but a directory is not ours, and holds nothing.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
     }
 
-    /// Makes a name in the directory of the key's versions. That is made anew where it is gone: another
-    /// process may have removed the last name in it while this one holds it open.
+    /// Makes a name in the key's versions directory. Makes the directory again if it is gone: another process may have
+    /// removed the last name in it while this one holds it open.
     fn among_versions(
         &self,
         bucket: &Bucket,
@@ -236,7 +237,7 @@ impl RootVolume {
         self.among_versions(bucket, key, |dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
     }
 
-    /// Makes `newest` the latest version in place of that at `place`, which goes.
+    /// Makes `newest` the latest version in place of the one at `place`, which is removed.
     fn promote_over(
         &self,
         bucket: &Bucket,
@@ -250,14 +251,14 @@ impl RootVolume {
             .map_err(|errno| from_errno(errno, "making an old version the latest"))
     }
 
-    /// Makes `newest` the latest version of a key that has none; it keeps its name among the old ones.
+    /// Makes `newest` the latest version of a key that has none; it keeps its name among the old versions.
     fn promote(&self, bucket: &Bucket, key: &Key, newest: &ArchivedVersion) -> Result<()> {
         let from = self.versions_opened(bucket, key)?;
         let name = newest.name();
         for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
             let to = match self.parent_of(bucket, &place.dir) {
                 Ok(to) => to,
-                // The file of another key is in the way.
+                // The file of another key blocks the path.
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => continue,
                 Err(error) => return Err(error),
             };
@@ -268,16 +269,16 @@ impl RootVolume {
                 }
             }
         }
-        // Another writer, who needs no lock for it, has just made a newer one.
+        // Another writer, who needs no lock for it, has just made a newer version.
         Ok(())
     }
 
-    /// Opened anew: one that is held may have been removed and made again by another process.
+    /// Opens the versions directory again: another process may have removed and recreated a held one.
     fn versions_opened(&self, bucket: &Bucket, key: &Key) -> Result<File> {
         self.open_dir(&versions_of(bucket, key)).map_err(|errno| from_errno(errno, "opening the versions"))
     }
 
-    /// Removes the directory at `path` if nothing is in it.
+    /// Removes the directory at `path` if it is empty.
     fn remove_empty(&self, bucket: &Bucket, path: &str) {
         let mut path = path;
         let top = versions_dir(bucket);
@@ -313,9 +314,9 @@ impl SharedStore {
         Ok(())
     }
 
-    /// Keeps `current`, which another version is about to replace; `by_null` says whether that will be called `null`.
-    /// Answers the highest order that the key has then. Cost: a `linkat`; the directory of the key's versions is read
-    /// where the name of `current` does not say its order.
+    /// Keeps `current`, which another version is about to replace; `by_null` says whether that version will be `null`.
+    /// Returns the key's highest order afterwards. Cost: a `linkat`; also reads the key's versions directory if the ID
+    /// of `current` does not contain its order.
     pub(crate) fn keep_version(
         &self,
         bucket: &Bucket,
@@ -344,7 +345,7 @@ impl SharedStore {
         };
         match keep(&kept) {
             Ok(()) => Ok(kept.order),
-            // Somebody has taken the name with a file that this caller may not remove.
+            // The name is taken by a file that this caller may not remove.
             Err(error) if error.kind() == ErrorKind::AccessDenied => {
                 let order = self.highest_order(bucket, key)?.saturating_add(1).max(now_ns());
                 keep(&ArchivedVersion { order, ..kept }).map(|()| order)
@@ -358,13 +359,13 @@ impl SharedStore {
         Ok(self.volume.newest_archived(bucket, key)?.map_or(0, |newest| newest.order))
     }
 
-    /// Removes the version `null` that was kept, now that there is another.
+    /// Removes an old version `null`, now that there is a new one.
     pub(crate) fn forget_null(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         let archived = self.volume.archived(bucket, key)?;
         self.remove_archived(bucket, key, &archived, &VersionId::null()).map(drop)
     }
 
-    /// Removes the names of `version`; says whether it was a delete marker.
+    /// Removes the names of `version`; returns whether it was a delete marker.
     fn remove_archived(
         &self,
         bucket: &Bucket,
@@ -397,7 +398,7 @@ impl SharedStore {
         let (mut current_place, mut floor) = (None, None);
         if let Some((place, opened)) = current {
             floor = Some(self.keep_version(bucket, key, &opened, by_null)?).filter(|_| !by_null);
-            // The file is closed by now: FUSE hides an open one under another name when it is removed.
+            // The file is closed by now: FUSE renames an open file when it is removed.
             current_place = Some(place);
         }
         let floor = floor.map_or_else(|| self.highest_order(bucket, key), Ok)?;
@@ -410,7 +411,7 @@ impl SharedStore {
             self.remove_archived(bucket, key, &archived, &version)?;
         }
         if let Some(place) = &current_place {
-            // The hidden one first, or it would come back in the place of what hides it.
+            // The hidden object goes first, or it would reappear when the one that hides it is removed.
             self.remove_hidden_odd(bucket, key, place, contents)?;
             self.remove_at(bucket, place, contents)?;
         }
@@ -418,7 +419,7 @@ impl SharedStore {
         Ok(DeleteResult { version: Some(version), is_marker: true })
     }
 
-    /// Removes one version for good; the newest that is left becomes the latest.
+    /// Removes one version permanently; the newest that is left becomes the latest.
     pub(crate) fn delete_version(
         &self,
         bucket: &Bucket,
@@ -435,10 +436,10 @@ impl SharedStore {
         let is_current = current.as_ref().is_some_and(|(_, current)| current == version);
         let archived = self.volume.archived(bucket, key)?;
         let newest = archived.iter().find(|found| found.version != *version).filter(|found| !found.is_marker);
-        // What has no latest version and no delete marker either was removed by a POSIX program.
+        // A key with neither a latest version nor a delete marker was removed by a POSIX program.
         let is_newest = archived.first().is_some_and(|first| first.is_marker && first.version == *version);
         if let (None, Some(newest), true) = (&current, newest, is_newest) {
-            // Before the delete marker goes, so that no moment is without a latest version.
+            // Before the delete marker goes, so that there always is a latest version.
             self.volume.promote(bucket, key, newest)?;
         }
         let is_marker = self.remove_archived(bucket, key, &archived, version)? && !is_current;
@@ -459,7 +460,7 @@ impl SharedStore {
         Ok(DeleteResult { version: Some(version.clone()), is_marker })
     }
 
-    /// Deletes as `options` say, with the key's lock held.
+    /// Deletes according to `options`, with the key's lock held.
     pub(crate) fn delete_versioned(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -479,7 +480,7 @@ fn keep_in(dir: &WorkDirectory, current: &ObjectFile, name: &str) -> Result<(), 
         Err(Errno::EXIST) => {}
         done => return done,
     }
-    // A process that died has given it the name before; another file under it was not kept by a Fordway.
+    // A process that died may have linked it already; any other file under this name was not kept by Fordway.
     let there = stat_in(dir, name)?;
     if (there.device, there.inode) == (current.stat.device, current.stat.inode) {
         return Ok(());
@@ -501,7 +502,7 @@ impl SharedStore {
         self.volume.require_bucket(bucket)?;
         let mut page = VersionCollector::new(query);
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
-            // The rest of the versions of the key that the page before ended in.
+            // The remaining versions of the key in which the previous page ended.
             if self.offer_key(&mut page, bucket, key)? == WalkStep::Full {
                 return Ok(page.finish());
             }
@@ -539,7 +540,7 @@ impl SharedStore {
     fn offer_key(&self, page: &mut VersionCollector, bucket: &Bucket, key: &str) -> Result<WalkStep> {
         let dir = OnceCell::new();
         let list = || match self.versions_to_show(bucket, key, &dir) {
-            // Of a key that is closed to the caller nothing is shown, and the others are.
+            // A key that the caller may not read is skipped, and the others are shown.
             Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(Vec::new()),
             versions => versions,
         };
@@ -553,8 +554,8 @@ impl SharedStore {
         page.offer(key, list, describe)
     }
 
-    /// All versions of a key, from the newest to the oldest, not yet described but for the latest; and the directory of
-    /// the others.
+    /// All versions of a key, from the newest to the oldest, of which only the latest is described yet; and the
+    /// directory of the others.
     fn versions_to_show(
         &self,
         bucket: &Bucket,
@@ -571,7 +572,7 @@ impl SharedStore {
             if let Some(opened) = opened {
                 let _ = dir.set(opened);
             }
-            // What became the latest meanwhile, or ceased to be it, may have been missed.
+            // A version that became the latest meanwhile, or ceased to be it, may have been missed.
             let now = self.latest(bucket, &key)?;
             let is_same = version_of(&now) == version_of(&latest);
             latest = now;
@@ -587,7 +588,7 @@ impl SharedStore {
         Ok(once.enumerate().map(|(at, (version, shown))| (version, (at == 0, shown))).collect())
     }
 
-    /// What is said of the key's latest version. Cost: as a HEAD.
+    /// Describes the key's latest version. Cost: as a HEAD.
     fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
         if let Some(place) = plain(bucket, key)
             && let Some(info) = self.volume.describe(&place)?.found()
@@ -597,7 +598,7 @@ impl SharedStore {
         Ok(self.volume.find_object(bucket, key)?.map(|opened| opened.into_info().1))
     }
 
-    /// As [`SharedStore::describe_archived`], of a version that may have become the latest since it was listed.
+    /// As [`SharedStore::describe_archived`], for a version that may have become the latest since it was listed.
     fn describe_old(
         &self,
         bucket: &Bucket,
@@ -614,7 +615,7 @@ impl SharedStore {
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
-            // Neither, twice, and nothing changed in between: it is gone.
+            // Found in neither place, twice, and nothing changed in between: it is gone.
             let now = Some(version_of(&now).cloned());
             if now == seen {
                 break;
@@ -624,7 +625,7 @@ impl SharedStore {
         Ok(None)
     }
 
-    /// `None` if it is gone by now. Cost: one `newfstatat`, and one `getxattrat` unless it is bare.
+    /// Returns `None` if it is gone by now. Cost: one `newfstatat`, and one `getxattrat` unless the object is bare.
     fn describe_archived(
         &self,
         bucket: &Bucket,
@@ -648,7 +649,7 @@ impl SharedStore {
             return Ok(Some(summary(key, as_found(info))));
         }
         let opened = match self.volume.open_file(bucket, &archived_place(bucket, &Key::new(key)?, found)) {
-            // Anybody may put a closed file there: it hides no other version.
+            // Anyone may put an unreadable file there: it hides no other version.
             Err(error) if error.kind() == ErrorKind::AccessDenied => None,
             opened => opened?,
         };
@@ -675,7 +676,7 @@ impl SharedStore {
     }
 }
 
-/// A version that may be shown.
+/// A version to show.
 enum ShownVersion {
     Latest(ObjectInfo),
     Archived(ArchivedVersion),

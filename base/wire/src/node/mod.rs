@@ -1,13 +1,12 @@
-//! The frames of the node lane: what a client and the gateway of its node say to one another.
+//! The frames of the node lane: the messages between a client and the gateway of its node.
 //!
-//! Bytes in, bytes out; the sockets are in `client` and `serve`. The protocol is written
-//! down in `docs/reference/wire.md`.
+//! Bytes in, bytes out; the sockets are in `client` and `serve`. `docs/reference/wire.md` documents the protocol.
 //!
-//! * `handshake`: the first bytes of each side, and the proof that a secret is known
-//! * `fields`: what messages are made of, and the store's own types as fields
-//! * `request`: every operation, and its answer
+//! * `handshake`: the first bytes of each side, and the proof of knowing a secret
+//! * `fields`: the elements of messages, and the store's own types as fields
+//! * `request`: every operation, and its response
 //!
-//! Where a message begins and ends is here, with the [`FrameBuffer`]: bytes as they arrive, and the frames in them.
+//! This module delimits messages, with the [`FrameBuffer`]: bytes as they arrive, and the frames in them.
 //!
 //! ```text
 //! 0   4   length of all that follows the header: fields, then body
@@ -36,17 +35,17 @@ use fordway_store::Result;
 
 use self::fields::malformed;
 
-/// The longest frame that either side sends, its header not counted.
+/// The maximum length of a frame from either side, without its header.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
-/// The longest fields of a request: decoded, they take several times as much.
+/// The maximum length of a request's fields: decoded, they take several times as much.
 pub const FIELDS_BYTES_MAX: usize = 2 << 20;
-/// The most objects of one request for many.
+/// The maximum number of objects in one batch request.
 pub const BATCH_OBJECTS_MAX: usize = 1024;
-/// The most content of the ranges of one `ReadRanges`.
+/// The maximum total content of the ranges of one `ReadRanges`.
 pub const RANGES_BYTES_MAX: u64 = 8 << 20;
-/// The most content that goes inline in a reply: from here on a descriptor is cheaper.
+/// The maximum content sent inline in a reply: beyond it a descriptor is cheaper.
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
-/// The most entries of one page of a listing.
+/// The maximum number of entries in one page of a listing.
 pub const PAGE_ENTRIES_MAX: usize = 4096;
 
 /// The length of a header.
@@ -61,7 +60,7 @@ impl ResponseFlags {
     pub const DESCRIPTOR: ResponseFlags = ResponseFlags(1);
     /// Content follows the frame, as many bytes as its fields say.
     pub const STREAM: ResponseFlags = ResponseFlags(2);
-    /// The gateway looks out for the next request without sleeping, and the client may do the same.
+    /// The gateway polls for the next request without sleeping, and the client may do the same.
     pub const AWAKE: ResponseFlags = ResponseFlags(4);
     /// Another reply to the same request follows.
     pub const MORE: ResponseFlags = ResponseFlags(8);
@@ -80,32 +79,32 @@ impl ResponseFlags {
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Bytes that follow it: fields and body.
+    /// The number of bytes that follow: fields and body.
     pub length: u32,
     /// Chosen by the client, repeated by the server.
     pub id: u32,
-    /// How many of the bytes, the last ones, are the body.
+    /// The length of the body, which comes last.
     pub body_bytes: u32,
-    /// What is asked for, or how it went.
+    /// The operation of a request, or the outcome in a reply.
     pub code: u8,
     /// See [`ResponseFlags`].
     pub flags: ResponseFlags,
 }
 
-/// A frame that has arrived whole.
+/// A frame that has arrived completely.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedFrame<'a> {
     /// Its header.
     pub header: FrameHeader,
-    /// What it says.
+    /// The encoded fields.
     pub fields: &'a [u8],
-    /// The content it carries.
+    /// The body.
     pub body: &'a [u8],
 }
 
 impl FrameHeader {
-    /// The header at the beginning of `input`; `None` if that is too short for one.
-    /// Errors: `InvalidArgument` for a length over [`FRAME_BYTES_MAX`] and for what is no header.
+    /// The header at the beginning of `input`; `None` if the input is too short for one.
+    /// Errors: `InvalidArgument` for a length over [`FRAME_BYTES_MAX`] and for anything but a header.
     pub fn read(input: &[u8]) -> Result<Option<FrameHeader>> {
         let Some((bytes, _)) = input.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -119,12 +118,12 @@ impl FrameHeader {
         Ok(Some(FrameHeader { length, id, body_bytes, code: bytes[12], flags: ResponseFlags(bytes[13]) }))
     }
 
-    /// Bytes of the whole frame, this header included.
+    /// The length of the whole frame, including this header.
     pub fn frame_bytes(&self) -> usize {
         HEADER_BYTES + self.length as usize
     }
 
-    /// The frame that `input` begins with; `None` until all of it has arrived.
+    /// The frame at the beginning of `input`; `None` until all of it has arrived.
     pub fn frame<'a>(&self, input: &'a [u8]) -> Option<ReceivedFrame<'a>> {
         let whole = input.get(HEADER_BYTES..self.frame_bytes())?;
         let (fields, body) = whole.split_at(whole.len() - self.body_bytes as usize);
@@ -132,8 +131,8 @@ impl FrameHeader {
     }
 }
 
-/// Makes room for a header at the end of `out`; what is appended then are the fields. Returns what
-/// [`end_frame`] wants to know.
+/// Reserves space for a header at the end of `out`; the caller then appends the fields. Returns the start, for
+/// [`end_frame`].
 pub fn begin_frame(out: &mut Vec<u8>) -> usize {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
@@ -157,32 +156,32 @@ pub fn end_frame(
     header[12..].copy_from_slice(&[code, flags.0, 0, 0]);
 }
 
-/// What is made room for at once; more only for a frame that needs it.
+/// The initial size of the buffer; only a larger frame makes it grow.
 const ROOM_BYTES: usize = 72 << 10;
 
 /// A buffer between a socket, which fills it, and a reader of frames.
 #[derive(Debug, Default)]
 pub struct FrameBuffer {
-    /// All of it is initialised, so that a socket can write anywhere.
+    /// Fully initialised, so that a socket can write anywhere in it.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl FrameBuffer {
-    /// What has arrived and was not taken.
+    /// The bytes that have arrived and are not consumed yet.
     pub fn waiting(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// The header of the frame that comes next; `None` until the whole of that frame is there.
+    /// The header of the next frame; `None` until the whole of that frame has arrived.
     /// Errors: `InvalidArgument` for what is no frame.
     pub fn next_header(&self) -> Result<Option<FrameHeader>> {
         let header = FrameHeader::read(self.waiting())?;
         Ok(header.filter(|header| header.frame_bytes() <= self.waiting().len()))
     }
 
-    /// The frame with the header that [`FrameBuffer::next_header`] answered.
+    /// The frame with the header that [`FrameBuffer::next_header`] returned.
     pub fn frame(&self, header: &FrameHeader) -> Option<ReceivedFrame<'_>> {
         header.frame(self.waiting())
     }
@@ -195,8 +194,8 @@ impl FrameBuffer {
         }
     }
 
-    /// Room for what arrives next: at least for the rest of the frame that has begun. Memory beyond
-    /// 72 KiB is taken as bytes of a long frame do arrive, twice as much at a time.
+    /// Space for the next bytes: at least for the rest of the frame that has begun. Memory beyond 72 KiB is allocated
+    /// as the bytes of a long frame arrive, doubling each time.
     pub fn room(&mut self) -> &mut [u8] {
         let waiting = self.end - self.start;
         if self.start > 0 && self.buffer.len() - self.end < ROOM_BYTES / 2 {
@@ -212,12 +211,12 @@ impl FrameBuffer {
         &mut self.buffer[self.end..]
     }
 
-    /// Bytes of the frame that has begun to arrive, its header included; 0 until that is there.
+    /// The length of the frame that has begun to arrive, including its header; 0 until the header is complete.
     pub fn begun_bytes(&self) -> usize {
         FrameHeader::read(self.waiting()).ok().flatten().map_or(0, |header| header.frame_bytes())
     }
 
-    /// Says that `count` bytes of the room were filled.
+    /// Records that `count` bytes of the space were filled.
     pub fn filled(&mut self, count: usize) {
         self.end = (self.end + count).min(self.buffer.len());
     }
@@ -227,7 +226,7 @@ impl FrameBuffer {
         self.buffer.capacity()
     }
 
-    /// Gives memory beyond `keep_bytes` (at least 72 KiB) back, if nothing is waiting.
+    /// Frees memory beyond `keep_bytes` (at least 72 KiB), if no bytes are waiting.
     pub fn shrink(&mut self, keep_bytes: usize) {
         let keep = keep_bytes.max(ROOM_BYTES);
         if self.start == self.end && self.buffer.capacity() > keep {
@@ -237,7 +236,7 @@ impl FrameBuffer {
     }
 }
 
-/// The least room that a call of the operating system is worth.
+/// The least space that is worth a system call.
 const HEADROOM_BYTES: usize = 4 << 10;
 
 #[cfg(test)]

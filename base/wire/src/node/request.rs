@@ -1,4 +1,4 @@
-//! Every operation, as it is asked for; and answers that are more than one of the store's types.
+//! Every operation as a request, and the responses that are more than one of the store's types.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::{FRAME_BYTES_MAX, HEADER_BYTES, ReceivedFrame, ResponseFlags, begin_f
 
 macro_rules! requests {
     ($($(#[$doc:meta])* $code:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })*) => {
-        /// A request, with its operands borrowed where it is made and owned where it is read.
+        /// A request, with its operands borrowed by the sender and owned by the receiver.
         #[derive(Clone, Debug)]
         #[allow(missing_docs, reason = "operands are those of the call of `Store` that is named")]
         pub enum Request<'a> { $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type),* },)* }
@@ -166,55 +166,55 @@ pub fn longest_bytes(ranges: &[ByteRange]) -> u64 {
     ranges.iter().map(longest).fold(0, u64::saturating_add)
 }
 
-/// The code of a reply that answers what was asked for.
+/// The code of a successful reply.
 pub(super) const DONE: u8 = 0;
 /// The code of a reply that is an error.
 pub(super) const FAILED: u8 = 1;
 
-/// How content comes with a reply.
+/// How a reply carries content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentDelivery {
     /// As the frame's body.
     Inline,
-    /// As this many bytes behind the frame.
+    /// As this many bytes after the frame.
     Stream(u64),
-    /// As bytes of the file whose descriptor came along: offset and length.
+    /// As bytes of the file whose descriptor came with the reply: offset and length.
     Descriptor(u64, u64),
 }
 
-/// The answer to `Get`.
+/// The response to `Get`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetResponse {
     /// The object.
     pub info: ObjectInfo,
-    /// The bytes of it that are sent.
+    /// The range of it that is sent.
     pub range: Range<u64>,
     /// How they are sent.
     pub sent: ContentDelivery,
 }
 
-/// The answer to `Read`.
+/// The response to `Read`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadResponse {
-    /// Bytes in the whole object.
+    /// The size of the whole object in bytes.
     pub size: u64,
-    /// How those that were asked for are sent.
+    /// How the requested bytes are sent.
     pub sent: ContentDelivery,
 }
 
-/// The answer to `Start` and `StartPart`.
+/// The response to `Start` and `StartPart`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartResponse {
-    /// Whether a descriptor came along, to which the content can be written from its first byte on.
+    /// Whether a descriptor came with the reply, for writing the content from its first byte.
     pub has_file: bool,
 }
 
-/// The answer to `Commit`, and to `PutSpare` where that was done.
+/// The response to `Commit`, and to `PutSpare` if that was done.
 #[derive(Clone, Debug)]
 pub struct CommitResponse {
     /// The object.
     pub made: PutResult,
-    /// Whether a descriptor came along, to which the content of the next object can be written.
+    /// Whether a descriptor came with the reply, for writing the content of the next object.
     pub has_spare: bool,
 }
 
@@ -303,21 +303,21 @@ pub fn take_reply<T: ReadField>(frame: &ReceivedFrame<'_>) -> Result<T> {
     }
 }
 
-/// A reply as it is sent, but for its body.
+/// A reply to send, without its body.
 #[derive(Debug)]
 pub struct NodeResponse<'a, T> {
     /// The id of the request.
     pub id: u32,
     /// See [`ResponseFlags`].
     pub flags: ResponseFlags,
-    /// What is answered.
+    /// The result.
     pub answer: Result<&'a T, &'a Error>,
-    /// Bytes of body that follow.
+    /// The number of body bytes that follow.
     pub body_bytes: usize,
 }
 
 impl<T: WriteField> NodeResponse<'_, T> {
-    /// Appends the reply but for its body. An answer that no frame has room for becomes an error.
+    /// Appends the reply without its body. A result too large for a frame becomes an error.
     pub fn put(&self, out: &mut Vec<u8>) {
         let start = begin_frame(out);
         let room = FRAME_BYTES_MAX.saturating_sub(self.body_bytes);

@@ -1,4 +1,4 @@
-//! WebDAV (RFC 4918) and third-party copies as WLCG does them: what a client asks and what it is told.
+//! WebDAV (RFC 4918) and WLCG's third-party copies: the client's requests and the server's responses.
 //!
 //! [`multistatus`] reads the one document that WebDAV answers with; [`CollectionAddress`] says what the
 //! addresses in it mean (section 8.3), and refuses those that do not belong there. [`CopyReport`] reads what a
@@ -26,33 +26,33 @@ use percent_encoding::percent_decode_str;
 
 use crate::uri;
 
-/// The collection that was asked about. Its addresses are only compared: nothing is ever sent to an
-/// address that a listing states, so a listing can lead nowhere.
+/// The requested collection. Its addresses are only compared: nothing is ever sent to an address from a listing, so a
+/// listing cannot redirect a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionAddress {
-    /// Without port, in small letters.
+    /// Without port, in lower case.
     host: String,
     /// Decoded.
     segments: Vec<Vec<u8>>,
 }
 
-/// Where something is that a listing of a collection names.
+/// The location of an entry in a collection's listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListedLocation {
-    /// It is the collection.
+    /// The collection itself.
     Itself,
-    /// It is a member of it.
+    /// A member of the collection.
     Member(MemberName),
-    /// It is a member of a member, which nobody asked about.
+    /// A member of a member, which nobody requested.
     Deeper,
 }
 
 /// The name of a member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemberName {
-    /// As people read it; percent-encoded where it is not UTF-8.
+    /// For display; percent-encoded if it is not UTF-8.
     pub shown: String,
-    /// As it goes into an address.
+    /// For use in an address.
     pub encoded: String,
 }
 
@@ -134,23 +134,23 @@ fn decoded(segment: &str) -> Vec<u8> {
     percent_decode_str(segment).collect()
 }
 
-/// More in one line is no report.
+/// The maximum length of a line in a report.
 const LINE_BYTES_MAX: usize = 8 * 1024;
-/// More is no copy.
+/// The maximum number of stripes in a copy.
 const STRIPES_MAX: usize = 4096;
-/// What is shown of a server's reason.
+/// The maximum length of a server's reason as shown.
 const REASON_CHARS_MAX: usize = 400;
 
 /// How a copy ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyOutcome {
-    /// The server says that all was copied.
+    /// The server reports success.
     Success,
-    /// It was not; the server's reason, in one line of printable text.
+    /// It failed; the server's reason, in one line of printable text.
     Failure(String),
 }
 
-/// Reads a report in pieces as they come. Holds a line and a number for each stripe.
+/// Parses a report as it arrives, in pieces. Holds one line and a number for each stripe.
 #[derive(Clone, Debug, Default)]
 pub struct CopyReport {
     line: Vec<u8>,
@@ -179,7 +179,7 @@ impl CopyReport {
         Ok(has_marker)
     }
 
-    /// Bytes that were copied so far, of all stripes.
+    /// The number of bytes copied so far, over all stripes.
     pub fn bytes(&self) -> u64 {
         self.stripes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }

@@ -1,7 +1,7 @@
-//! Checking what lies on disk against what is stored about it. Nothing is changed.
+//! Checks the files on disk against their stored metadata. Changes nothing.
 //!
-//! A file costs one `newfstatat` and one `getxattrat`; only one that looks wrong, or whose content
-//! is to be read, is opened. What is replaced or removed meanwhile is no finding.
+//! A file costs one `newfstatat` and one `getxattrat`; only a file that looks wrong, or whose content is to be read, is
+//! opened. A file that is replaced or removed meanwhile is no finding.
 
 mod content;
 mod private;
@@ -27,16 +27,16 @@ use crate::stage::is_bare;
 use crate::versions::ArchivedVersion;
 use crate::{PosixStore, SharedStore};
 
-/// What [`PosixStore::check`] looks at.
+/// The scope of [`PosixStore::check`].
 #[derive(Clone, Debug, Default)]
 pub struct FsckOptions {
     /// The buckets; none means all.
     pub buckets: Vec<Bucket>,
-    /// Whether to read content that has an MD5 or a checksum to be checked against.
+    /// Whether to read content that has an MD5 or a checksum to check against.
     pub read: bool,
 }
 
-/// What a check tells while it goes on. Whoever is told may end it with an error.
+/// An event during a check. The receiver may end the check with an error.
 #[derive(Debug)]
 pub enum FsckEvent<'e> {
     /// What has been done so far; at least once for 1,024 entries, and for some MiB of content.
@@ -45,18 +45,18 @@ pub enum FsckEvent<'e> {
     Found(FsckFinding),
 }
 
-/// What a check did.
+/// The counts of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsckSummary {
-    /// Directory entries looked at.
+    /// Directory entries examined.
     pub entries: u64,
     /// Files among them: objects, old versions, delete markers, and parts of uploads.
     pub files: u64,
-    /// Content in those files.
+    /// Total size of those files, in bytes.
     pub size_bytes: u64,
     /// Files whose content was checked against a digest.
     pub read_files: u64,
-    /// Content read for that.
+    /// Content read for that, in bytes.
     pub read_bytes: u64,
     /// Findings of severity `Note`.
     pub notes: u64,
@@ -96,7 +96,7 @@ struct FsckRun<'c> {
     read: bool,
     tell: &'c mut dyn FnMut(FsckEvent) -> Result<()>,
     summary: FsckSummary,
-    /// Content on its way to a digest.
+    /// A buffer for content to be digested.
     buffer: Vec<u8>,
 }
 
@@ -151,7 +151,7 @@ impl FsckRun<'_> {
             }
             EntryKind::Link => self.link(join(path, name)),
             EntryKind::Other => self.found(FindingKind::SpecialFile, join(path, name), ""),
-            // It was removed meanwhile.
+            // The entry was removed meanwhile.
             EntryKind::Unknown => Ok(()),
         }
     }
@@ -171,7 +171,7 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Whether the file's name is a key's, or an old version's.
+    /// Checks whether the file's name is that of a key or of an old version.
     fn name(&mut self, area: &BucketArea, path: &str, name: &str) -> Result<()> {
         let place = join(path, name);
         let is_ours = match area.held {
@@ -204,7 +204,7 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Checks the file `name` of `dir`, by name where that is enough.
+    /// Checks the file `name` of `dir`, without opening it if that is enough.
     fn file(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         let stat = match stat_in(dir, name) {
             Ok(stat) if stat.is_file => stat,
@@ -304,7 +304,7 @@ fn is_sealed(record: &Record, stat: &FileStat) -> bool {
     (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(ContentSeal::of(stat))
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FindingSeverity {
     /// Something a person should know; no data is wrong.
@@ -328,7 +328,7 @@ impl FindingSeverity {
 
 macro_rules! findings {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, $severity:ident, $advice:literal;)*) => {
-        /// What a check can find.
+        /// The kinds of findings.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum FindingKind { $($(#[$doc])* $kind,)* }
 
@@ -341,7 +341,7 @@ macro_rules! findings {
                 match self { $(FindingKind::$kind => $name),* }
             }
 
-            /// How bad it is.
+            /// The severity of this kind.
             pub const fn severity(self) -> FindingSeverity {
                 match self { $(FindingKind::$kind => FindingSeverity::$severity),* }
             }
@@ -416,14 +416,14 @@ findings! {
         "see who put it there, and remove it; or run `fordway fsck --migrate` as root, which gives directories to the bucket's owner";
 }
 
-/// One thing that was found.
+/// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FsckFinding {
-    /// What it is.
+    /// Its kind.
     pub kind: FindingKind,
-    /// Where it lies, relative to the root; bytes that are not UTF-8 are shown as `\xNN`.
+    /// Its path relative to the root; bytes that are not UTF-8 are shown as `\xNN`.
     pub path: String,
-    /// What is known beyond the kind; may be empty.
+    /// Details beyond the kind; may be empty.
     pub detail: String,
 }
 

@@ -1,5 +1,5 @@
-//! Removing what interrupted work left behind. Safe beside writers: whatever is removed is old, or
-//! checked again under its key's lock, or an empty directory, which a writer makes again.
+//! Removes what interrupted work left behind. Safe next to writers: everything it removes is old, or checked again
+//! under its key's lock, or an empty directory, which a writer makes again.
 
 mod sidecars;
 mod tree;
@@ -20,22 +20,21 @@ use crate::scan::{BucketArea, PROGRESS_ENTRIES, each_entry};
 use crate::store::LANE;
 use crate::{PosixStore, SharedStore};
 
-/// What [`PosixStore::collect_garbage`] looks at.
+/// The scope of [`PosixStore::collect_garbage`].
 #[derive(Clone, Debug)]
 pub struct GcOptions {
     /// The buckets; none means all.
     pub buckets: Vec<Bucket>,
-    /// How long a staged file, the rest of an upload without its record, a sidecar file without its
-    /// object, or a second name of the latest version, must not have changed.
-    /// Must be longer than any writer takes between two writes.
+    /// The age since the last change of a staged file, the rest of an upload without its record, a sidecar file without
+    /// its object, or a second name of the latest version, before it is removed. Must be longer than any writer takes
+    /// between two writes.
     pub staged_age: Duration,
-    /// How long nothing must have arrived for an upload.
+    /// The time since the last activity of an upload before it is removed.
     pub upload_age: Duration,
-    /// How long a directory must have been empty. A put that finds its directory gone makes it again
-    /// a few times; far above the tick of the file system's clock (10 ms), it never needs to do so
-    /// twice.
+    /// How long a directory must have been empty. A put that finds its directory gone makes it again a few times; with
+    /// an age far above the tick of the file system's clock (10 ms), it never needs to do so twice.
     pub empty_dir_age: Duration,
-    /// Whether to tell only.
+    /// Whether to report only.
     pub dry_run: bool,
 }
 
@@ -76,22 +75,22 @@ impl PosixStore {
     }
 }
 
-/// What kind of thing nobody needs any more.
+/// The kinds of garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GarbageKind {
     /// A file that a writer staged and never published.
     StagedFile,
-    /// A multipart upload that nobody went on with.
+    /// An abandoned multipart upload.
     Upload,
     /// The rest of an upload whose record is gone, so that it can never be completed.
     UploadRest,
-    /// An object's second file, which the one at the key's own path hides.
+    /// An object's second file, hidden by the one at the key's plain path.
     HiddenFile,
     /// An empty directory that a put had made.
     EmptyDir,
-    /// A record kept apart, in a sidecar file, of an object that is gone or was changed since.
+    /// A sidecar file whose object is gone or was changed since.
     Sidecar,
-    /// A name among the old versions of what is still, or again, the latest one.
+    /// A name among the old versions of a version that is still, or again, the latest.
     VersionAlias,
 }
 
@@ -110,47 +109,47 @@ impl GarbageKind {
     }
 }
 
-/// One thing that was removed, or would be.
+/// A thing that was removed, or would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GarbageFile {
     /// What it was.
     pub kind: GarbageKind,
-    /// Where it lay, relative to the root.
+    /// Its path, relative to the root.
     pub path: String,
-    /// The bytes of content in it.
+    /// The size of its content in bytes.
     pub size_bytes: u64,
 }
 
-/// What a collection tells while it goes on. Whoever is told may end it with an error.
+/// An event during a collection. The receiver may end the collection with an error.
 #[derive(Debug)]
 pub enum GcEvent {
-    /// This many directory entries have been looked at.
+    /// The number of directory entries examined so far.
     Progress {
         /// Entries since the start.
         entries: u64,
     },
     /// Something was removed, or would be.
     Removed(GarbageFile),
-    /// Something could not be looked at or removed; the collection goes on.
+    /// Something could not be examined or removed; the collection goes on.
     Failed(Error),
 }
 
-/// What a collection did, or would do.
+/// The counts of a collection, or of a rehearsal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcSummary {
-    /// Directory entries looked at.
+    /// Directory entries examined.
     pub entries: u64,
     /// Things removed.
     pub removed: u64,
     /// Bytes of content in them.
     pub freed_bytes: u64,
-    /// Things that could not be looked at or removed.
+    /// Things that could not be examined or removed.
     pub failed: u64,
 }
 
 const OPERATION: &str = "collect garbage in";
 
-/// A collection that is going on.
+/// A collection in progress.
 pub(super) struct GcRun<'s> {
     pub(super) inner: &'s SharedStore,
     pub(super) actors: Rc<RoleCache>,
@@ -175,7 +174,7 @@ impl<'s> GcRun<'s> {
     }
 
     pub(super) fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
-        // First, so that a rehearsal finds what the real run does: that removes some objects' files.
+        // Sidecars go first, so that a rehearsal finds what the real run does, which also removes some objects' files.
         self.sidecars(bucket)?;
         self.staged_files(bucket)?;
         self.uploads(bucket)?;
@@ -200,7 +199,7 @@ impl<'s> GcRun<'s> {
                 self.summary.freed_bytes += garbage.size_bytes;
                 (self.tell)(GcEvent::Removed(garbage)).map(|()| true)
             }
-            // Somebody needs it after all.
+            // It is needed after all.
             Ok(false) => Ok(false),
             Err(error) => self.tell_failure(bucket, &garbage.path, error).map(|()| false),
         }
