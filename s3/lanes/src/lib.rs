@@ -1,5 +1,5 @@
-//! From an endpoint to the lane behind it. Every leaf (command line, Python, C, ...) asks here, so
-//! that the same endpoint means the same everywhere.
+//! From an endpoint to the lane behind it. Every leaf (command line, Python, C, ...) calls this crate, so
+//! that an endpoint means the same everywhere.
 //!
 //! | endpoint | lane |
 //! |---|---|
@@ -26,12 +26,12 @@ use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
 
 use embedded::EmbeddedEndpoint;
 
-/// From this size on, objects go over HTTP in parts, several at once.
+/// Objects of at least this size go over HTTP in concurrent parts.
 const MULTIPART_THRESHOLD_BYTES: u64 = 64 << 20;
 
 /// Makes URLs that carry their own signature; only lanes that speak HTTP have one.
 pub trait Presigner: Send + Sync {
-    /// A URL by which anybody may do `method` on the object until `lifetime` (1 s to 7 days) has
+    /// A URL with which anybody may do `method` on the object until `lifetime` (1 s to 7 days) has
     /// passed. Errors: `InvalidArgument`.
     fn presign(&self, method: &'static str, bucket: &Bucket, key: &Key, lifetime: Duration)
     -> Result<String>;
@@ -52,7 +52,7 @@ impl Presigner for S3Store {
 /// Opens objects for vectored reads and read-ahead; only lanes where a request is worth
 /// saving have one.
 pub trait FileOpener: Send + Sync {
-    /// The version of an object that is there now. Errors: as of [`Objects::head`](fordway_store::Objects::head).
+    /// Opens the current version of an object. Errors: as of [`Objects::head`](fordway_store::Objects::head).
     fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile>;
 }
 
@@ -82,7 +82,7 @@ impl Lane {
     }
 }
 
-/// What a caller says beside the environment; `None` leaves it to that.
+/// A caller's settings, which override the environment; `None` leaves a setting to the environment.
 #[derive(Clone, Debug, Default)]
 pub struct LaneOptions {
     /// The endpoint, which wins over `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the AWS
@@ -98,9 +98,9 @@ pub struct LaneOptions {
     pub addressing: Option<BucketAddressing>,
     /// How long a request may wait for another machine, retries included.
     pub timeout: Option<Duration>,
-    /// Connections for the ranges of objects at once, on the `http` lane.
+    /// Concurrent connections for the ranges of objects, on the `http` lane.
     pub connections: Option<usize>,
-    /// A PEM file of the certificates to trust, and no others, on the `http` lane.
+    /// A PEM file with the only certificates to trust, on the `http` lane.
     pub ca_bundle: Option<PathBuf>,
 }
 
@@ -126,7 +126,7 @@ pub fn open(options: &LaneOptions) -> Result<Lane> {
 }
 
 impl LaneOptions {
-    /// What the options put in the place of an environment variable.
+    /// The option that overrides an environment variable.
     fn variable(&self, name: &str) -> Option<String> {
         match name {
             "AWS_PROFILE" => self.profile.clone(),
@@ -135,7 +135,7 @@ impl LaneOptions {
         }
     }
 
-    /// `config`, with what the options say of signing and addressing.
+    /// `config`, with the signing and addressing of the options.
     fn adjust(&self, config: S3Config) -> S3Config {
         S3Config {
             credentials: self.credentials.clone().unwrap_or(config.credentials),
@@ -156,7 +156,7 @@ fn open_node(address: NodeAddress) -> Lane {
     Lane::local(Arc::new(NodeStore::new(address)))
 }
 
-/// The keys to prove oneself with by TCP. Errors: `InvalidArgument` without any.
+/// The keys that authenticate over TCP. Errors: `InvalidArgument` without any.
 fn secret(host: &str, config: S3Config) -> Result<NodeSecret> {
     match config.credentials {
         S3Credentials::Keys { access_key, secret_key, .. } => Ok(NodeSecret { access_key, secret_key }),

@@ -1,4 +1,4 @@
-//! Binding, accepting, dealing connections out to threads, and ending in good order.
+//! Binding, accepting, distributing connections to threads, and orderly shutdown.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -22,23 +22,23 @@ use crate::watch::{IdleHeap, ReloadSignal, WatchReceiver, WatchThread, words};
 use crate::workers::{WorkerPool, new_runtime, no_thread};
 use crate::{TlsCertificate, Users, connection, s3};
 
-/// How long the accept loop rests when the process has no file descriptor left.
+/// How long the accept loop pauses when the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// What a gateway is told. [`GatewayConfig::new`] fills in defaults.
+/// The configuration of a gateway. [`GatewayConfig::new`] fills in defaults.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
     /// The address to listen on; port 0 takes any free one.
     pub listen: SocketAddr,
-    /// What clients are shown; without it they are spoken to in the clear.
+    /// The certificate shown to clients; without one, connections are not encrypted.
     pub tls: Option<TlsCertificate>,
-    /// Whether HTTP/3 is spoken too, at the same address by UDP; needs `tls`.
+    /// Whether to serve HTTP/3 too, on the same address over UDP; needs `tls`.
     #[cfg(feature = "http3")]
     pub http3: bool,
-    /// Host names before which a bucket may stand, as `BUCKET.s3.example.org`; others name no bucket,
-    /// and leave that to the path.
+    /// Host names that a bucket may precede, as in `BUCKET.s3.example.org`. With other host names, the
+    /// path names the bucket.
     pub domains: Vec<String>,
-    /// Where `/metrics`, `/health` and `/ready` are asked for, without a signature.
+    /// The address that serves `/metrics`, `/health` and `/ready`, without a signature.
     pub metrics: Option<SocketAddr>,
     /// The file of the access log; `-` is standard output.
     pub access_log: Option<PathBuf>,
@@ -46,12 +46,12 @@ pub struct GatewayConfig {
     pub head_bytes_max: usize,
     /// The most bytes of a request's body.
     pub body_bytes_max: u64,
-    /// The region that clients are told; signatures of any region are accepted.
+    /// The region reported to clients; signatures of any region are accepted.
     pub region: String,
-    /// Whether signatures of version 2 are taken too, which clients from before 2014 make. They cover
-    /// less of a request than version 4's.
+    /// Whether to accept version 2 signatures too, which clients from before 2014 make. They cover
+    /// less of a request than version 4 signatures.
     pub signature_v2: bool,
-    /// The most threads that serve connections; 0 is one per core. As few of them work as the load needs.
+    /// The most threads that serve connections; 0 is one per core. Only as many work as the load needs.
     pub threads: usize,
     /// Connections open at a time (0 counts as 1); further clients wait in the listen queue.
     pub connections_max: u32,
@@ -59,7 +59,7 @@ pub struct GatewayConfig {
     pub header_timeout: Duration,
     /// How long a client may send or take nothing in the middle of a body.
     pub stall_timeout: Duration,
-    /// How long requests in progress may go on after the gateway was told to stop.
+    /// How long requests in progress may continue after the gateway is told to stop.
     pub drain_timeout: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Which service, in whose name, and how patiently.
+//! Configuration of the client: the service, the credentials, the timeouts.
 
 use std::time::Duration;
 
@@ -29,12 +29,12 @@ pub enum SignatureVersion {
     /// [`fordway_wire::sigv4`].
     #[default]
     V4,
-    /// [`fordway_wire::sigv2`], for services that know no other.
+    /// [`fordway_wire::sigv2`], for services that support no other.
     V2,
 }
 
 impl SignatureVersion {
-    /// By the names that the AWS configuration file has for them. Errors: `InvalidArgument`.
+    /// Parses the names used in the AWS configuration file. Errors: `InvalidArgument`.
     fn named(name: &str) -> Result<Self> {
         match name {
             "s3v4" => Ok(SignatureVersion::V4),
@@ -52,38 +52,38 @@ impl SignatureVersion {
 pub struct S3Config {
     /// `http(s)://host[:port][/path]`.
     pub endpoint: String,
-    /// Whether nobody named the endpoint, so that it is AWS; errors say so.
+    /// Whether no endpoint was configured, so that it is AWS; errors say so.
     pub is_endpoint_unset: bool,
     /// The region that requests are signed for.
     pub region: String,
-    /// Who signs.
+    /// The credentials that sign requests.
     pub credentials: S3Credentials,
-    /// How; `FORDWAY_SIGNATURE_VERSION` or the profile's `s3.signature_version`.
+    /// The signature version; `FORDWAY_SIGNATURE_VERSION` or the profile's `s3.signature_version`.
     pub signature: SignatureVersion,
     /// Where the bucket's name goes.
     pub addressing: BucketAddressing,
-    /// Which HTTP is spoken; `FORDWAY_HTTP_VERSION`, `1.1` or `2`.
+    /// The HTTP version; `FORDWAY_HTTP_VERSION`, `1.1` or `2`.
     pub http: HttpVersion,
     /// How long to wait.
     pub timeouts: Timeouts,
     /// How long a call may wait in all, retries included; it also bounds each of `timeouts`. A body
     /// that keeps moving is not cut.
     pub timeout: Option<Duration>,
-    /// How often a request is sent again after a failure that may pass (0 is never).
+    /// The most retries of a request after a transient failure (0 is never).
     pub max_retries: u32,
     /// Sent with every upload unless its options name another, and checked by the server.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// Whether the checksum that a server states is checked against what is read.
+    /// Whether reads are checked against the checksum that the server states.
     pub verify_reads: bool,
     /// Whether signatures cover bodies (a SHA-256 of each: 0.6 ms per MiB).
     pub sign_payload: bool,
     /// Bytes of one part of a streamed upload, at least 5 MiB.
     pub part_bytes: usize,
-    /// Whose certificates are trusted.
+    /// The trusted certificates.
     pub tls_roots: TlsRoots,
-    /// Connections at once for many ranges of objects.
+    /// The number of concurrent connections for many ranges of objects.
     pub connections: usize,
-    /// By whom the service is reached.
+    /// The proxies that requests go through.
     pub proxies: ProxySettings,
 }
 
@@ -139,7 +139,7 @@ impl S3Config {
         Ok(setting("s3.endpoint_url").or_else(|| setting("endpoint_url")))
     }
 
-    /// As [`S3Config::from_environment`], with `variable` in the place of the environment.
+    /// As [`S3Config::from_environment`], with `variable` instead of the environment.
     pub fn resolve(endpoint: Option<&str>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let profile = CredentialProfile::load(variable)?;

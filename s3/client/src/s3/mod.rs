@@ -1,5 +1,5 @@
-//! An S3 service as a [`fordway_store::Store`]: requests signed and retried, answers mapped to the
-//! one list of errors.
+//! An S3 service as a [`fordway_store::Store`]: signs and retries requests, and maps error responses
+//! to the errors of the store.
 
 mod config;
 mod credentials;

@@ -1,7 +1,7 @@
-//! The users, and as whom they act: one key pair, or the users of a credentials file.
+//! The users, and the uid that each acts as: one key pair, or the users of a credentials file.
 //!
 //! * `file`: the credentials file
-//! * `confined`: a store as one user may use it
+//! * `confined`: a store limited to what one user may do
 
 mod confined;
 mod file;
@@ -21,24 +21,24 @@ use crate::workers::READERS_MAX;
 use confined::ConfinedStore;
 use file::{FileStamp, UserEntry};
 
-/// Opens the store that is served, as the user that the calling thread acts as.
+/// Opens the served store as the user that the calling thread acts as.
 pub type OpenStore = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
-/// One who may call.
+/// A user of the gateway.
 pub(crate) struct User {
     pub(crate) name: String,
-    /// The store as this user may use it.
+    /// The store, limited to what this user may do.
     pub(crate) store: Arc<dyn Store>,
-    /// What requests are signed with; `None` for a user known without.
+    /// The keys that sign requests; `None` for a user known without keys.
     pub(crate) keys: Option<UserKeys>,
-    /// Room for this user's work on threads that all share, so that the others find some free.
+    /// Limits this user's work on the shared threads, so that some stay free for other users.
     pub(crate) share: Arc<Semaphore>,
 }
 
-/// The most threads that one user's work takes of those that wait for devices and locks.
+/// The most threads, of those that wait for devices and locks, that one user's work occupies.
 const SHARE: usize = READERS_MAX / 2;
 
-/// What a user signs with.
+/// The keys that a user signs with.
 pub(crate) struct UserKeys {
     pub(crate) secret_key: String,
     /// Checks signatures of plain reads.
@@ -51,7 +51,7 @@ impl User {
         Arc::new(User { name, store, keys: Some(keys), share: Arc::new(Semaphore::new(SHARE)) })
     }
 
-    /// One whom the kernel has named.
+    /// A user identified by the kernel.
     pub(crate) fn of_peer(uid: u32, store: Arc<dyn Store>) -> Arc<Self> {
         let share = Arc::new(Semaphore::new(SHARE));
         Arc::new(User { name: uid.to_string(), store, keys: None, share })
@@ -61,7 +61,7 @@ impl User {
 /// Users by access key.
 type ByKey = HashMap<String, Arc<User>>;
 
-/// Those who may call a gateway, and the stores they reach. Shared by all of its threads.
+/// The users of a gateway, and their stores. All of its threads share this.
 pub struct Users {
     by_key: RwLock<Arc<ByKey>>,
     origin: Option<StoreOrigin>,
@@ -81,21 +81,21 @@ enum CredentialSource {
     File(PathBuf),
 }
 
-/// What was found at the last look.
+/// The state at the last check.
 struct UsersState {
-    /// Device and inode of the directory that is served.
+    /// Device and inode of the served directory.
     root: (u64, u64),
     stamp: Option<FileStamp>,
     entries: Vec<UserEntry>,
 }
 
 impl Users {
-    /// Nobody has keys: callers are known otherwise.
+    /// No users with keys: callers are identified in other ways.
     pub(crate) fn without_keys() -> Self {
         Users { by_key: RwLock::default(), origin: None, is_available: true.into() }
     }
 
-    /// One who may do everything that the gateway's own user may.
+    /// A single user, who may do everything that the gateway's own user may.
     pub fn one(identity: AccessKeyPair, store: Arc<dyn Store>) -> Self {
         Users {
             by_key: RwLock::new(Arc::new(only(identity, store))),
@@ -104,8 +104,8 @@ impl Users {
         }
     }
 
-    /// The same for a directory, `root`, that `open` opens: if it goes away, requests are told so, and
-    /// when it is back it is opened again. Errors: from opening it.
+    /// The same for a directory, `root`, that `open` opens: requests fail while it is missing, and
+    /// it is opened again when it returns. Errors: from opening it.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: OpenStore) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }
@@ -137,7 +137,7 @@ impl Users {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(access_key).cloned()
     }
 
-    /// The store as the gateway's own user has it, for what nobody has signed. Errors: from opening it.
+    /// The store as the gateway's own user, for unsigned requests. Errors: from opening it.
     pub(crate) fn own_store(&self) -> Result<Arc<dyn Store>> {
         if let Some(origin) = &self.origin {
             return (origin.open)();
@@ -147,13 +147,13 @@ impl Users {
         only.ok_or_else(|| Error::new(ErrorKind::AccessDenied, "nobody may call this gateway"))
     }
 
-    /// Whether the directory was there when it was last looked at.
+    /// Whether the directory existed at the last check.
     pub(crate) fn is_available(&self) -> bool {
         self.is_available.load(Ordering::Relaxed)
     }
 
-    /// Looks after the directory and the credentials file; with `at_once`, reads the file even if it
-    /// seems unchanged. What fails is logged, and all stays as it was.
+    /// Checks the directory and the credentials file; with `at_once`, reads the file even if it
+    /// seems unchanged. Logs a failure, and then changes nothing.
     pub(crate) fn look(&self, at_once: bool) {
         self.look_at_root();
         if !self.is_available() {
@@ -189,7 +189,7 @@ impl Users {
         self.is_available()
     }
 
-    /// Opens another directory that is in the place of the one before.
+    /// Opens the directory that replaced the previous one.
     fn move_to(&self, origin: &StoreOrigin, state: &mut UsersState, place: (u64, u64)) {
         let root = origin.root.display();
         let was_available = self.is_available.load(Ordering::Relaxed);
@@ -219,7 +219,7 @@ impl Users {
         if !at_once && stamp == state.stamp {
             return Ok(());
         }
-        // A broken file is spoken of once, not each second.
+        // A broken file is logged once, not each second.
         state.stamp = stamp;
         let entries = file::read(path)?;
         if entries != state.entries {
@@ -230,7 +230,7 @@ impl Users {
         Ok(())
     }
 
-    /// Opens the stores of all users, and puts them in the place of those before.
+    /// Opens the stores of all users, and replaces the previous ones.
     fn open_all(&self, origin: &StoreOrigin, entries: &[UserEntry]) -> Result<()> {
         let by_key = match &origin.credentials {
             CredentialSource::One(identity) => only(identity.clone(), (origin.open)()?),
@@ -252,7 +252,7 @@ fn only(identity: AccessKeyPair, store: Arc<dyn Store>) -> ByKey {
     HashMap::from([(name.clone(), User::new(name, identity, store))])
 }
 
-/// What tells one directory from another.
+/// The identity of a directory.
 fn place_of(root: &Path) -> std::io::Result<(u64, u64)> {
     let found = std::fs::metadata(root)?;
     Ok((found.dev(), found.ino()))
