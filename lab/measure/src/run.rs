@@ -357,7 +357,7 @@ pub struct LoadSummary {
     pub header_received_bytes_per_op: Option<f64>,
     /// Connections that were reopened within the run.
     pub reconnects: u64,
-    /// Requests that were retried, by us or by the program under our control.
+    /// Retries, by the programs that received our requests as well as by us.
     #[serde(default)]
     pub retries: u64,
     /// The kernel's figures of the connections at the end; `null` where they are not TCP.
