@@ -137,7 +137,7 @@ impl InterruptFlag {
         TemporaryFile { path: path.to_owned(), interrupt: self.clone() }
     }
 
-    /// Removes the files that a process ending now would leave behind; returns those that the same command resumes from.
+    /// Removes the files that a process ending now would leave; returns those that the same command resumes from.
     pub fn leave(&self) -> Vec<PathBuf> {
         let mut kept = Vec::new();
         for (path, leftover) in &*self.temporaries() {
@@ -159,7 +159,7 @@ impl InterruptFlag {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
     }
 
-    /// Handles SIGHUP: the terminal is gone, or a daemon is to reload its files. Returns whether a reload was registered.
+    /// Handles SIGHUP: the terminal is gone, or a daemon is to reload its files. Returns whether it called a reload.
     pub fn hang_up(&self) -> bool {
         let reload = self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner);
         reload.as_ref().map(|reload| reload()).is_some()

@@ -229,7 +229,8 @@ fn read_ranges_of(
         let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
         memory = match (file.wait(ticket), &file) {
             (Err(error), OpenedFile::One(_)) => {
-                // Reads replicas from here on. Calls that were in flight on the failed file are sent again, in the same order.
+                // Reads replicas from here on. Calls that were in flight on the failed file are sent again, in the same
+                // order.
                 file = OpenedFile::Many(reading.places().instead(reading.url, error, context)?);
                 for (_, call, ticket) in &mut under_way {
                     *ticket = file.submit(call, Vec::new())?;

@@ -271,7 +271,7 @@ impl OpenedFile {
             sink(bytes).inspect_err(|_| has_sink_failed = true)
         };
         let copied = match range == (0..file.size_bytes()) {
-            // Bytes already passed on cannot be taken back: a mismatch with the server's digest is an error all the same.
+            // Bytes already passed on cannot be taken back: a mismatch with the server's digest is still an error.
             true => file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut counted).map(drop),
             false => file.copy_range(range.clone(), &mut counted),
         };
