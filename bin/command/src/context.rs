@@ -1,5 +1,5 @@
-//! What every command is given: a lane, the outside world's streams, and the request to stop. Signals are flags that long work
-//! looks at, so that temporary things are removed on the way out.
+//! The context of every command: a lane, the standard streams, and the request to stop. Signals set flags that long
+//! work checks, so that temporary files are removed on the way out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,10 +16,10 @@ use fordway_store::{Error, ErrorKind, Result, Store};
 use crate::output::CommandOutput;
 use crate::web;
 
-/// Opens an endpoint; without one, the command line's or the environment's.
+/// Opens an endpoint; `None` means the one of the command line or the environment.
 type OpenLane = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
 
-/// The surroundings of a command. Commands never make lanes or streams themselves.
+/// The context of a command. Commands never create lanes or streams themselves.
 pub struct CommandContext {
     open_lane: OpenLane,
     opened: Mutex<Option<Lane>>,
@@ -27,15 +27,15 @@ pub struct CommandContext {
     pub output: CommandOutput,
     /// The request to stop.
     pub interrupt: InterruptFlag,
-    /// Where descriptions of files with replicas are kept, if anywhere.
+    /// The cache of descriptions of files with replicas, if any.
     pub metalinks: Option<MetalinkCache>,
     input: Mutex<Option<Box<dyn Read + Send>>>,
     web: OnceLock<Arc<HttpSession>>,
 }
 
 impl CommandContext {
-    /// Surroundings whose lane is opened by the first command that needs one, so that local work
-    /// asks for no endpoint and no credentials.
+    /// A context whose lane is opened by the first command that needs one, so that local work
+    /// requires no endpoint and no credentials.
     pub fn new(
         open_lane: impl Fn(Option<&str>) -> Result<Lane> + Send + Sync + 'static,
         output: CommandOutput,
@@ -53,7 +53,7 @@ impl CommandContext {
         }
     }
 
-    /// The lane, opened at the first call.
+    /// The lane, opened on the first call.
     pub fn lane(&self) -> Result<Lane> {
         let mut opened = self.opened.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(lane) = &*opened {
@@ -75,7 +75,7 @@ impl CommandContext {
         Ok(self.lane()?.store)
     }
 
-    /// Connections to web servers, made at the first call.
+    /// Connections to web servers, created on the first call.
     pub fn web(&self) -> &Arc<HttpSession> {
         self.web.get_or_init(|| {
             // As many as there are jobs, each of which may read from a server while it writes to it.
@@ -95,21 +95,20 @@ impl CommandContext {
     }
 }
 
-/// A request to stop; clones share it.
+/// The request to stop; clones share it.
 #[derive(Clone, Default)]
 pub struct InterruptFlag(Arc<InterruptState>);
 
 #[derive(Default)]
 struct InterruptState {
     is_raised: AtomicBool,
-    /// Files that no user asked for by their names.
+    /// Temporary files, whose names no user gave.
     temporary: Mutex<BTreeMap<PathBuf, LeftoverKind>>,
     on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 impl InterruptFlag {
-    /// Asks everything that shares this flag to stop at its next chunk; answers whether that had
-    /// been asked before.
+    /// Tells everything that shares this flag to stop at its next chunk; returns whether it was already told.
     pub fn raise(&self) -> bool {
         self.0.is_raised.swap(true, Ordering::Relaxed)
     }
@@ -119,12 +118,12 @@ impl InterruptFlag {
         self.0.is_raised.load(Ordering::Relaxed)
     }
 
-    /// The flag itself, for what knows nothing of interrupts.
+    /// The flag itself, for code that does not know [`InterruptFlag`].
     pub fn flag(&self) -> &AtomicBool {
         &self.0.is_raised
     }
 
-    /// Errors: `Interrupted` once the flag is up.
+    /// Errors: `Interrupted` once the flag is set.
     pub fn check(&self) -> Result<()> {
         if self.is_raised() {
             return Err(Error::new(ErrorKind::Interrupted, "stopped by a signal"));
@@ -132,13 +131,13 @@ impl InterruptFlag {
         Ok(())
     }
 
-    /// Says what is to become of this file when a signal ends the process at once, until what is returned is dropped.
+    /// Registers how to treat this file when a signal ends the process at once, until the returned value is dropped.
     pub fn temporary(&self, path: &Path, leftover: LeftoverKind) -> TemporaryFile {
         self.temporaries().insert(path.to_owned(), leftover);
         TemporaryFile { path: path.to_owned(), interrupt: self.clone() }
     }
 
-    /// Removes what would be left behind by a process that ends now; returns what the same command goes on from.
+    /// Removes the files that a process ending now would leave; returns those that the same command resumes from.
     pub fn leave(&self) -> Vec<PathBuf> {
         let mut kept = Vec::new();
         for (path, leftover) in &*self.temporaries() {
@@ -155,29 +154,28 @@ impl InterruptFlag {
         self.0.temporary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on a hang-up is no request to stop, but calls `reload`, on another thread.
+    /// From now on a hang-up does not request a stop, but calls `reload`, on another thread.
     pub fn on_hang_up(&self, reload: impl Fn() + Send + 'static) {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
     }
 
-    /// The terminal is gone, or a daemon is to read its files again (SIGHUP); answers whether
-    /// something took it for that.
+    /// Handles SIGHUP: the terminal is gone, or a daemon is to reload its files. Returns whether it called a reload.
     pub fn hang_up(&self) -> bool {
         let reload = self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner);
         reload.as_ref().map(|reload| reload()).is_some()
     }
 }
 
-/// What half a file is worth.
+/// What an incomplete file is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftoverKind {
     /// Nothing.
     Useless,
-    /// The same command goes on from it.
+    /// The same command resumes from it.
     Resumable,
 }
 
-/// A file that no user has named; nothing is left of it when a signal ends the process.
+/// A temporary file that no user named; a signal that ends the process removes it, unless it is resumable.
 pub struct TemporaryFile {
     path: PathBuf,
     interrupt: InterruptFlag,

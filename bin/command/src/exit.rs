@@ -1,4 +1,4 @@
-//! Exit codes: what a script can tell apart without reading messages.
+//! Exit codes: what a script can distinguish without reading messages.
 
 use std::io;
 
@@ -8,30 +8,30 @@ use fordway_store::{Error, ErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CommandExit {
-    /// All was done.
+    /// Everything succeeded.
     Ok = 0,
-    /// Something failed for which there is no code of its own, or a listing matched nothing.
+    /// A failure without a code of its own, or a listing that matched nothing.
     Failure = 1,
-    /// The command line, a name or a value in it is wrong.
+    /// The command line, or a name or value in it, is wrong.
     Usage = 2,
     /// No such bucket, object, upload or file.
     NotFound = 3,
     /// Permission or credentials.
     Denied = 4,
-    /// A condition does not hold: the object exists, changed, or the bucket is not empty.
+    /// A condition does not hold: the object exists or changed, or the bucket is not empty.
     Conflict = 5,
     /// The file system or a quota is full.
     NoSpace = 6,
-    /// The endpoint cannot be reached, is too slow or makes no sense.
+    /// The endpoint is unreachable, too slow, or sends invalid responses.
     Unavailable = 7,
-    /// The data is not what its checksum or size says.
+    /// The data does not match its checksum or size.
     Corrupt = 8,
     /// Ctrl-C, or a request to terminate.
     Interrupted = 130,
 }
 
 impl CommandExit {
-    /// The code for an error. An `Io` error of a local file is told by what the system said.
+    /// The code for an error. For an `Io` error of a local file, the operating system's error decides.
     pub fn of(error: &Error) -> Self {
         let system = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         match (error.kind(), system.map(io::Error::kind)) {
@@ -40,7 +40,7 @@ impl CommandExit {
         }
     }
 
-    /// The code for a kind of error: every kind on purpose.
+    /// The code for a kind of error; lists every kind on purpose.
     pub fn of_kind(kind: ErrorKind) -> Self {
         use ErrorKind as K;
         match kind {
@@ -82,7 +82,7 @@ impl From<CommandExit> for std::process::ExitCode {
     }
 }
 
-/// Gives an operating-system error its kind and says what was done to which file.
+/// Gives an operating-system error its kind and adds the action and the file.
 pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -> Error {
     Error::new(ErrorKind::from(&error), format!("{doing} {path}")).caused_by(error)
 }

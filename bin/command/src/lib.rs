@@ -1,7 +1,7 @@
-//! What the programs `fordway` and `fordway-lab` share: the options that all commands take, and a command's surroundings.
+//! Shared by the programs `fordway` and `fordway-lab`: the options of all commands, and a command's context.
 //!
-//! [`CommandContext`] is what a command is given (a lane, streams, Ctrl-C), [`CommandExit`] says how it ended, and
-//! [`program`] is the way from `main` to a command and back.
+//! [`CommandContext`] gives a command its lane, streams and Ctrl-C flag, [`CommandExit`] is its exit code, and
+//! [`program`] connects `main` to the commands.
 
 mod address;
 pub mod args;

@@ -1,4 +1,4 @@
-//! The one place that writes: data to standard output, messages and progress to standard error.
+//! The only module that prints: data to standard output, messages and progress to standard error.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -31,7 +31,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// The process's own streams; the bar is shown only where standard error is a terminal.
+    /// The process's own streams; shows the bar only where standard error is a terminal.
     pub fn terminal(format: OutputFormat, quiet: bool, progress: bool) -> Self {
         let shown = progress && !quiet && io::stderr().is_terminal();
         let bar = ProgressBar::with_draw_target(
@@ -59,7 +59,7 @@ impl CommandOutput {
         }
     }
 
-    /// One line of data: the record's text, or its JSON.
+    /// Prints one line of data: the record's text, or its JSON.
     pub fn record<R: Serialize + Display>(&self, record: &R) -> Result<()> {
         let line = match self.format {
             OutputFormat::Text => format!("{record}\n"),
@@ -68,7 +68,7 @@ impl CommandOutput {
         self.data(line.as_bytes())
     }
 
-    /// One record of many that people are shown as a table: only its JSON.
+    /// Prints one record of many that the text format shows as a table: only its JSON.
     pub fn row<R: Serialize>(&self, record: &R) -> Result<()> {
         match self.format {
             OutputFormat::Text => Ok(()),
@@ -76,7 +76,7 @@ impl CommandOutput {
         }
     }
 
-    /// A line that belongs to the layout for people (a total, a heading) and has no JSON form.
+    /// Prints a line of the text layout (a total, a heading) that has no JSON form.
     pub fn text(&self, line: &str) -> Result<()> {
         if self.format == OutputFormat::Json {
             return Ok(());
@@ -84,22 +84,22 @@ impl CommandOutput {
         self.data(format!("{line}\n").as_bytes())
     }
 
-    /// What was done to one object: shown at once, and not at all with `--quiet`.
+    /// Prints what was done to one object: immediately, and not at all with `--quiet`.
     pub fn event<R: Serialize + Display>(&self, event: &R) -> Result<()> {
         if self.quiet { Ok(()) } else { self.beside_progress(event) }
     }
 
-    /// One line of data in a command that shows progress: at once, and also with `--quiet`.
+    /// Prints one line of data in a command that shows progress: immediately, and also with `--quiet`.
     pub fn beside_progress<R: Serialize + Display>(&self, record: &R) -> Result<()> {
         self.bar.suspend(|| self.record(record).and_then(|()| self.flush()))
     }
 
-    /// Bytes as they are. Errors: `Io`, also where the reader went away.
+    /// Prints bytes unchanged. Errors: `Io`, also where the reader is gone.
     pub fn data(&self, bytes: &[u8]) -> Result<()> {
         self.written(lock(&self.stdout).write_all(bytes))
     }
 
-    /// Hands over what is buffered.
+    /// Flushes the buffered output.
     pub fn flush(&self) -> Result<()> {
         self.written(lock(&self.stdout).flush())
     }
@@ -113,20 +113,20 @@ impl CommandOutput {
         })
     }
 
-    /// Whether `error` only says that the reader of our data went away (`fordway ls | head`), which
-    /// is no failure of ours.
+    /// Whether `error` only says that the reader of our output is gone (`fordway ls | head`), which
+    /// is not a failure.
     pub fn is_reader_gone(&self, error: &Error) -> bool {
         let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         self.reader_gone.load(Ordering::Relaxed)
             && cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// An error, in one sentence.
+    /// Prints an error, in one sentence.
     pub fn error(&self, error: &Error) {
         self.message(&format!("fordway: {error}"));
     }
 
-    /// Something a person should know although nothing failed; `--quiet` hides it.
+    /// Prints something the user should know although nothing failed; `--quiet` hides it.
     pub fn note(&self, sentence: &str) {
         if !self.quiet {
             self.message(&format!("fordway: {sentence}"));
@@ -134,27 +134,27 @@ impl CommandOutput {
     }
 
     fn message(&self, line: &str) {
-        // Where standard error is gone there is nobody left to tell.
+        // Where standard error is gone nobody can be told.
         self.bar.suspend(|| writeln!(lock(&self.stderr), "{line}")).ok();
     }
 
-    /// Shows the bar of a command that moves bytes.
+    /// Shows the bar of a command that transfers bytes.
     pub fn start_progress(&self) {
         let style = ProgressStyle::with_template(
             "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta}",
         );
-        // A template that does not parse costs the looks of the bar, not the transfer.
+        // A template that does not parse affects the look of the bar, not the transfer.
         if let Ok(style) = style {
             self.bar.set_style(style);
         }
     }
 
-    /// Bytes and an object more to do.
+    /// Adds bytes and an object to the expected total.
     pub fn expect_bytes(&self, bytes: u64) {
         self.bar.inc_length(bytes);
     }
 
-    /// Bytes done.
+    /// Adds bytes to those done.
     pub fn advance_bytes(&self, bytes: u64) {
         self.bar.inc(bytes);
     }
@@ -167,7 +167,7 @@ impl CommandOutput {
         }
     }
 
-    /// `done` of `total` steps are done; `doing` names the current one.
+    /// Shows that `done` of `total` steps are done; `doing` names the current one.
     pub fn steps(&self, done: u64, total: u64, doing: impl Display) {
         if !self.bar.is_hidden() {
             self.bar.set_length(total);
@@ -176,14 +176,14 @@ impl CommandOutput {
         }
     }
 
-    /// Shows the progress of a command that does not know how much there is.
+    /// Shows the progress of a command that does not know the total.
     pub fn start_counting(&self) {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} {msg} ({per_sec})") {
             self.bar.set_style(style);
         }
     }
 
-    /// This many of `what` are done.
+    /// Shows how many of `what` are done.
     pub fn counted(&self, done: u64, what: impl Display) {
         if !self.bar.is_hidden() {
             self.bar.set_message(what.to_string());
@@ -191,7 +191,7 @@ impl CommandOutput {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn end_progress(&self) {
         self.bar.finish_and_clear();
     }
@@ -203,6 +203,6 @@ fn json(record: &impl Serialize) -> Result<String> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A line is written by one call, so a panic elsewhere leaves none half-written.
+    // One call writes a whole line, so a panic elsewhere leaves none half-written.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

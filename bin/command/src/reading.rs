@@ -19,7 +19,7 @@ use crate::context::CommandContext;
 use crate::exit::file_error;
 use crate::replicas::{OpenedFile, OpenedTicket, ReplicaOpener};
 
-/// What is read, and how.
+/// What to read, and how.
 pub struct ReadPlan<'a> {
     /// Empty if only a Metalink is named.
     pub url: &'a str,
@@ -29,33 +29,33 @@ pub struct ReadPlan<'a> {
     pub calls: &'a CallArgs,
     /// Where else it is.
     pub replicas: &'a ReplicaArgs,
-    /// Whether the pieces that ranges lie in are checked against their digests.
+    /// Whether the pieces that contain ranges are verified against their digests.
     pub verify: bool,
 }
 
-/// What is read of it.
+/// Which bytes to read.
 #[derive(Clone, Copy)]
 pub enum ReadSelection<'a> {
-    /// These, this many calls under way at once.
+    /// These ranges, with up to `window` calls in flight.
     Ranges {
         /// Offset and length of each, in bytes.
         ranges: &'a [(u64, usize)],
-        /// Calls under way at once.
+        /// Calls in flight at once.
         window: usize,
     },
-    /// All, in blocks, with so much memory for what is read ahead.
+    /// All bytes, in blocks, with a limit on the memory for read-ahead.
     Blocks {
-        /// Of one read.
+        /// The size of one read.
         block_bytes: usize,
         /// Memory for read-ahead.
         read_ahead_bytes: u64,
     },
 }
 
-/// What reading took, opening included.
+/// The cost of reading, opening included.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ReadCost {
-    /// Read in all.
+    /// Total bytes read.
     pub bytes: u64,
     /// Ranges.
     pub fragments: u64,
@@ -63,28 +63,28 @@ pub struct ReadCost {
     pub calls: u64,
     /// From opening to the last byte.
     pub seconds: f64,
-    /// `null` on lanes that have none.
+    /// The number of requests; `null` on lanes without requests.
     pub requests: Option<u64>,
-    /// Connections made; `null` on lanes that have none.
+    /// Connections opened; `null` on lanes without connections.
     pub connections: Option<u64>,
-    /// Of this process.
+    /// CPU time of this process.
     pub client_cpu_seconds: f64,
 }
 
 /// One call that has ended.
 pub struct FinishedCall<'b> {
-    /// What was read, in the order asked for.
+    /// The bytes read, in the order of the request.
     pub bytes: &'b [u8],
     /// When it was made.
     pub started: Instant,
-    /// Until its bytes were there.
+    /// The time until its bytes had arrived.
     pub took: Duration,
 }
 
-/// Takes what a call has read.
+/// Receives the bytes of a call.
 pub type Sink<'a> = dyn FnMut(FinishedCall<'_>) -> Result<()> + 'a;
 
-/// Reads everything into `sink`. Errors: from the lane, and of `sink`.
+/// Reads everything into `sink`. Errors: from the lane and from `sink`.
 pub fn measure(reading: &ReadPlan, context: &CommandContext, sink: &mut Sink<'_>) -> Result<ReadCost> {
     let (started, cpu_before) = (Instant::now(), cpu_seconds());
     let fragments = if let ReadSelection::Ranges { ranges, .. } = reading.what { ranges.len() } else { 0 };
@@ -125,11 +125,11 @@ fn cpu_seconds() -> f64 {
     (usage.user_ns + usage.system_ns) as f64 / 1e9
 }
 
-/// A call under way, and when it was started.
+/// A call in flight, and its start time.
 type Begun = (Instant, OpenedTicket);
 
-/// A file, and its first call if that is under way; `None` for objects on lanes that are not worth to be asked ahead.
-/// Cost: a HEAD where no call is under way.
+/// A file, and its first call if that is in flight; `None` for objects on lanes where calls in advance do not pay.
+/// Cost: a HEAD where no call is in flight.
 fn open(reading: &ReadPlan, context: &CommandContext) -> Result<Option<(OpenedFile, Option<OpenedTicket>)>> {
     if reading.url.starts_with("s3://") {
         let (bucket, key) = StorageAddress::parse(reading.url)?.into_object()?;
@@ -229,7 +229,7 @@ fn read_ranges_of(
         let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
         memory = match (file.wait(ticket), &file) {
             (Err(error), OpenedFile::One(_)) => {
-                // From here on replicas are read. What was under way on the failed file is asked for again, in the same
+                // Reads replicas from here on. Calls that were in flight on the failed file are sent again, in the same
                 // order.
                 file = OpenedFile::Many(reading.places().instead(reading.url, error, context)?);
                 for (_, call, ticket) in &mut under_way {
@@ -243,7 +243,7 @@ fn read_ranges_of(
     }
 }
 
-/// A store that answers at once has no calls under way: each is waited for.
+/// Reads from a store that responds at once, which has no calls in flight: waits for each.
 fn read_object(
     reading: &ReadPlan,
     ranges: &[(u64, usize)],
@@ -262,7 +262,7 @@ fn read_object(
     Ok(())
 }
 
-/// Errors: `InvalidRange`, also for a range of which only the end is missing.
+/// Errors: `InvalidRange`, also for a range that only its end exceeds.
 fn read_call(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
@@ -286,7 +286,7 @@ fn read_call(
     Ok(())
 }
 
-/// Reads a list; empty lines and what follows a `#` do not count.
+/// Reads a list of ranges; ignores empty lines and anything after a `#`.
 /// Errors: `InvalidArgument` with the number of the line, `Io`.
 pub fn read_ranges(path: &Path, context: &CommandContext) -> Result<Vec<(u64, usize)>> {
     let failed = |error| file_error("reading", path.display(), error);

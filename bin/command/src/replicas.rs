@@ -18,44 +18,44 @@ use crate::context::CommandContext;
 use crate::exit::file_error;
 use crate::web;
 
-/// How files are read that may have replicas.
+/// How to open files that may have replicas.
 #[derive(Clone, Copy)]
 pub struct ReplicaOpener<'a> {
-    /// What the command line says.
+    /// The options of the command line.
     pub args: &'a ReplicaArgs,
-    /// Whether pieces are checked against their digests.
+    /// Whether pieces are verified against their digests.
     pub verify: bool,
-    /// Authorities; `None` for the environment's.
+    /// The CA bundle; `None` for the environment's.
     pub ca_bundle: Option<&'a PathBuf>,
-    /// To one server at most.
+    /// The maximum number of connections to one server.
     pub connections: usize,
-    /// Which HTTP is spoken.
+    /// The HTTP version.
     pub http: HttpVersion,
-    /// How long an operation may take in all.
+    /// The deadline of an operation, retries included.
     pub deadline: Option<Duration>,
 }
 
-/// A file at one place, or at several.
+/// A file at one location, or at several.
 pub enum OpenedFile {
-    /// At one place.
+    /// At one location.
     One(RemoteFile),
-    /// At several.
+    /// At several locations.
     Many(ReplicatedFile),
 }
 
-/// How a file at one place is opened.
+/// Opens a file at one location.
 type Open<'o> = dyn FnMut(&Arc<HttpSession>, &str) -> Result<RemoteFile> + 'o;
 
-/// Ranges under way.
+/// Ranges in flight.
 pub enum OpenedTicket {
-    /// Of a file at one place.
+    /// Of a file at one location.
     One(RangeTicket),
-    /// Of a file at several.
+    /// Of a file at several locations.
     Many(ReplicatedTicket),
 }
 
 impl<'a> ReplicaOpener<'a> {
-    /// With the usual number of connections, and authorities of the environment.
+    /// Uses the default number of connections, and the environment's CA bundle.
     pub fn usual(args: &'a ReplicaArgs, verify: bool) -> Self {
         let connections = SessionOptions::default().connections_per_origin;
         ReplicaOpener {
@@ -89,18 +89,18 @@ impl<'a> ReplicaOpener<'a> {
         self.args.metalink.as_deref() == Some("none")
     }
 
-    /// What `--metalink` names, unless that is `none`.
+    /// The value of `--metalink`, unless it is `none`.
     fn source(&self) -> Option<&str> {
         self.args.metalink.as_deref().filter(|source| *source != "none")
     }
 
-    /// Opens what is at `url`, which may name a Metalink itself; with `--metalink`, it may be empty. Errors: from opening, when nobody knows
-    /// another place.
+    /// Opens the file at `url`, which may itself name a Metalink; with `--metalink`, `url` may be empty.
+    /// Errors: from opening, when no other location is known.
     pub fn open(&self, url: &str, context: &CommandContext) -> Result<OpenedFile> {
         self.open_by(url, context, &mut RemoteFile::open)
     }
 
-    /// The same with ranges that are read first: they are under way then, unless the file is at several places.
+    /// Opens a file and requests the first ranges at the same time, unless the file is at several locations.
     pub fn open_reading(
         &self,
         url: &str,
@@ -145,7 +145,7 @@ impl<'a> ReplicaOpener<'a> {
         }
     }
 
-    /// The file at other places than `url`, where it failed. Errors: `error`, if there are none.
+    /// The file at other locations than `url`, which failed. Errors: `error`, if there are none.
     pub fn instead(&self, url: &str, error: Error, context: &CommandContext) -> Result<ReplicatedFile> {
         if self.is_told_none() || !may_be_elsewhere(error.kind()) {
             return Err(error);
@@ -162,7 +162,7 @@ impl<'a> ReplicaOpener<'a> {
         self.replicated(&found.file).ok()
     }
 
-    /// Reads a Metalink or a list of URLs: a file of this machine, or at a URL. Keeps it for later.
+    /// Reads a Metalink or a list of URLs, from a local file or a URL, and keeps it for later.
     pub fn read(&self, source: &str, context: &CommandContext) -> Result<Metalink> {
         let metalink = if web::is_address(source) {
             fetch_metalink(&self.session(), source)?
@@ -178,7 +178,7 @@ impl<'a> ReplicaOpener<'a> {
         Ok(metalink)
     }
 
-    /// Opens what a Metalink describes. Errors: from opening at every place.
+    /// Opens the file that a Metalink describes. Errors: from opening, when every location failed.
     pub fn replicated(&self, file: &MetalinkFile) -> Result<ReplicatedFile> {
         let options = ReplicaOptions {
             session: self.options(),
@@ -191,7 +191,7 @@ impl<'a> ReplicaOpener<'a> {
     }
 }
 
-/// The address that was named goes before all that others name.
+/// Puts the address that the user named before all others.
 fn put_first(file: &mut MetalinkFile, url: &str) {
     if url.is_empty() || is_metalink_name(url) || file.replicas.iter().any(|replica| replica.url == url) {
         return;
@@ -199,13 +199,13 @@ fn put_first(file: &mut MetalinkFile, url: &str) {
     file.replicas.insert(0, MetalinkUrl { url: url.to_owned(), priority: 1, location: None });
 }
 
-/// The last name in an address, without its query.
+/// The last path segment of an address, without its query.
 pub fn base_name(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or_default();
     path.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// Whether a failure is one of the place, and not of what was asked.
+/// Whether a failure is the location's fault, so that another location may succeed.
 fn may_be_elsewhere(kind: ErrorKind) -> bool {
     use ErrorKind as K;
     matches!(
@@ -221,7 +221,7 @@ fn may_be_elsewhere(kind: ErrorKind) -> bool {
 }
 
 impl OpenedFile {
-    /// Of the whole file.
+    /// The size of the whole file.
     pub fn size_bytes(&self) -> u64 {
         match self {
             OpenedFile::One(file) => file.size_bytes(),
@@ -229,7 +229,7 @@ impl OpenedFile {
         }
     }
 
-    /// Requests and connections until now.
+    /// Requests and connections so far.
     pub fn traffic(&self) -> ReadTraffic {
         match self {
             OpenedFile::One(file) => file.traffic(),
@@ -237,7 +237,7 @@ impl OpenedFile {
         }
     }
 
-    /// Asks for ranges; `memory` is used again. Errors: from the first request.
+    /// Requests ranges, reusing `memory`. Errors: from the first request.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<OpenedTicket> {
         match self {
             OpenedFile::One(file) => file.submit(ranges, memory).map(OpenedTicket::One),
@@ -245,7 +245,7 @@ impl OpenedFile {
         }
     }
 
-    /// Errors: also `Internal`, for a ticket of the file that was read before.
+    /// Errors: also `Internal`, for a ticket of the previous file.
     pub fn wait(&self, ticket: OpenedTicket) -> Result<Vec<u8>> {
         match (self, ticket) {
             (OpenedFile::One(file), OpenedTicket::One(ticket)) => Ok(file.wait(ticket)?.bytes),
@@ -254,7 +254,7 @@ impl OpenedFile {
         }
     }
 
-    /// Hands the bytes of `range` to `sink` in order; goes on elsewhere where the one place fails.
+    /// Passes the bytes of `range` to `sink` in order; continues at another location if the only one fails.
     pub fn copy_range(
         &self,
         range: Range<u64>,
@@ -271,8 +271,7 @@ impl OpenedFile {
             sink(bytes).inspect_err(|_| has_sink_failed = true)
         };
         let copied = match range == (0..file.size_bytes()) {
-            // What was handed out cannot be taken back: other bytes than the server's digest says are an error
-            // all the same.
+            // Bytes already passed on cannot be taken back: a mismatch with the server's digest is still an error.
             true => file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut counted).map(drop),
             false => file.copy_range(range.clone(), &mut counted),
         };

@@ -1,5 +1,5 @@
-//! Files at web servers, for the commands that take an `http(s)://` or `dav(s)://` address. A download grows in a hidden file.
-//! It is removed when the download fails, unless the next one goes on from it; then that is said.
+//! Files on web servers, for the commands that take an `http(s)://` or `dav(s)://` address. A download grows in a
+//! hidden file. A failed download removes it, unless the next one can resume from it, and then tells the user.
 
 pub(crate) use fordway_command::web::{http_url, is_address};
 
@@ -23,7 +23,7 @@ fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
     RemoteFile::open(context.web(), &http_url(url))
 }
 
-/// Writes a file, or some of it, to standard output. With `--metalink`, `url` may be empty.
+/// Writes a file, or a range of it, to standard output. With `--metalink`, `url` may be empty.
 pub(crate) fn write_out(
     url: &str,
     range: Option<ByteRange>,
@@ -40,7 +40,7 @@ pub(crate) fn write_out(
     context.output.flush()
 }
 
-/// What `stat` shows.
+/// The output of `stat`.
 #[derive(Serialize)]
 struct FileRecord<'r> {
     url: &'r str,
@@ -63,7 +63,7 @@ impl fmt::Display for FileRecord<'_> {
     }
 }
 
-/// Shows what the server says of a file.
+/// Shows the server's metadata of a file.
 pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     let file = open(url, context)?;
     let version = file.version();
@@ -71,16 +71,16 @@ pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     context.output.record(&FileRecord { url, size_bytes: version.size_bytes, etag, last_modified })
 }
 
-/// What `cp` has done.
+/// The output of `cp`.
 #[derive(Serialize)]
 pub(crate) struct WebCopyRecord<'r> {
     pub(crate) action: &'static str,
     pub(crate) from: &'r str,
     pub(crate) to: String,
     pub(crate) bytes: u64,
-    /// Of these, this many were there from a copy that was interrupted.
+    /// The bytes that an interrupted copy had already transferred.
     pub(crate) resumed_bytes: u64,
-    /// The digest that the server or a Metalink states and the file was checked against.
+    /// The digest stated by the server or a Metalink, against which the file was verified.
     pub(crate) verified: Option<&'static str>,
 }
 
@@ -90,9 +90,9 @@ impl fmt::Display for WebCopyRecord<'_> {
     }
 }
 
-/// Copies a file to `destination`, or into it where that is a directory. It is written beside the
-/// target and renamed at the end; what an interrupted copy of the same version left there is used. A copy
-/// that has not the digest that the server states is made once more from the start.
+/// Copies a file to `destination`, or into it if that is a directory. Writes a part file beside the target and
+/// renames it at the end; resumes from the part of an interrupted copy of the same version. If a copy does not
+/// match the digest that the server states, copies once more from the start.
 pub(crate) fn download(
     url: &str,
     destination: &str,
@@ -107,7 +107,7 @@ pub(crate) fn download(
     fetched
 }
 
-/// Copies a file to `path`, whose parent is made if it is missing, as one of perhaps many.
+/// Copies a file, possibly one of many, to `path`, whose parent directory it creates if missing.
 pub(crate) fn download_to(
     url: &str,
     path: &Path,
@@ -141,7 +141,7 @@ pub(crate) fn download_to(
         }
         Err(error) => {
             let error = match places.instead(url, error, context) {
-                // What has come is used, as far as digests can prove it.
+                // Bytes received so far are kept, as far as digests can verify them.
                 Ok(file) => {
                     let (hasher, leftover) = replicas::identity(&file);
                     let part = part.given_to(path, (&hasher, leftover))?;
@@ -150,14 +150,14 @@ pub(crate) fn download_to(
                 Err(error) => error,
             };
             let bytes = part.file().metadata().map_or(0, |about| about.len());
-            // All of it, and yet an error: there is nothing to go on with.
+            // Complete, and yet an error: nothing can be resumed.
             part.failed(&error, if bytes < file.size_bytes() { bytes } else { 0 });
             Err(error)
         }
     }
 }
 
-/// Completes the part file; returns how many bytes it had before, and the digest that verified it.
+/// Completes the part file; returns its initial size in bytes, and the digest that verified it.
 fn copy_one(
     file: &RemoteFile,
     part: &PartFile<'_>,
@@ -176,7 +176,7 @@ fn copy_one(
     }
 }
 
-/// Errors: `PreconditionFailed`, if what is there must not be replaced.
+/// Errors: `PreconditionFailed`, if an existing file must not be replaced.
 pub(crate) fn is_wanted(path: &Path, existing: ExistingPolicy) -> Result<bool> {
     match existing {
         ExistingPolicy::Skip if path.exists() => Ok(false),
@@ -185,7 +185,7 @@ pub(crate) fn is_wanted(path: &Path, existing: ExistingPolicy) -> Result<bool> {
     }
 }
 
-/// Copies all from `start` on behind what the part has up to there.
+/// Appends everything from `start` on to the part.
 fn fetch(
     file: &RemoteFile,
     part: &PartFile<'_>,
@@ -206,18 +206,18 @@ fn fetch(
     })
 }
 
-/// Bytes of a part that are of the version that was opened: its name says so where that is known.
+/// Bytes of a part that belong to the opened version: its name tells, where the version is known.
 fn resumable_bytes(part: &File, file: &RemoteFile) -> std::io::Result<u64> {
     let there = part.metadata()?.len();
     Ok(if is_marked(file) && there <= file.size_bytes() { there } else { 0 })
 }
 
-/// Whether its version has a mark that no other version can have.
+/// Whether its version has a strong ETag, which no other version can have.
 fn is_marked(file: &RemoteFile) -> bool {
     file.version().etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"))
 }
 
-/// The name that a file at `url` has here; of a Metalink, the name of the file it describes.
+/// The local name for a file at `url`; for a Metalink, the name of the file it describes.
 pub(crate) fn name_of(url: &str) -> String {
     let address = url.split(['?', '#']).next().unwrap_or_default();
     let (_, rest) = address.split_once("://").unwrap_or_default();
@@ -226,7 +226,7 @@ pub(crate) fn name_of(url: &str) -> String {
     endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
 }
 
-/// Where the file goes. Errors: `InvalidArgument`.
+/// The path the file is copied to. Errors: `InvalidArgument`.
 pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf> {
     let refused = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     if destination.contains("://") {
@@ -246,20 +246,20 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
     }
 }
 
-/// A part that this process alone writes.
+/// A part file that only this process writes.
 pub(crate) struct PartFile<'c> {
     path: PathBuf,
     file: File,
     leftover: LeftoverKind,
     context: &'c CommandContext,
-    /// It is where it belongs, or kept for the next download.
+    /// Whether it is published, or kept for the next download.
     is_settled: bool,
-    /// For a signal that ends the process.
+    /// Cleans up after a signal that ends the process.
     _temporary: TemporaryFile,
 }
 
 impl<'c> PartFile<'c> {
-    /// The part of a copy to `path` that `hasher` has told from others; what is in it stays.
+    /// Opens the part of a copy to `path` that `hasher` identifies, and keeps its content.
     /// Errors: `Unavailable` while another process writes it.
     pub(crate) fn open(
         path: &Path,
@@ -281,12 +281,12 @@ impl<'c> PartFile<'c> {
         &self.path
     }
 
-    /// To append to.
+    /// The file to append to.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// The same content as the part of another copy, unless that is there already.
+    /// Turns it into the part of another copy with the same content, unless that part exists already.
     pub(crate) fn given_to(self, path: &Path, identity: (&DefaultHasher, LeftoverKind)) -> Result<Self> {
         let other = beside(path, identity.0)?;
         if !other.exists() {
@@ -298,8 +298,8 @@ impl<'c> PartFile<'c> {
         PartFile::open(path, identity, context)
     }
 
-    /// A download has failed, with `bytes` in the part. They are kept if the same command would go on from them, and
-    /// the user is told; else the part is removed.
+    /// Ends a failed download with `bytes` in the part. Keeps them and tells the user if the same command would resume
+    /// from them; otherwise removes the part.
     pub(crate) fn failed(mut self, error: &Error, bytes: u64) {
         use ErrorKind as K;
         // A download never resumes from wrong bytes, or from bytes of another version.
@@ -312,7 +312,7 @@ impl<'c> PartFile<'c> {
         self.context.output.note(&format!("{kept}; give the same command again to go on from there"));
     }
 
-    /// The part becomes the file at `path`. Errors: `PreconditionFailed` if that must not be replaced.
+    /// Renames the part to `path`. Errors: `PreconditionFailed` if an existing file must not be replaced.
     pub(crate) fn publish(mut self, path: &Path, existing: ExistingPolicy) -> Result<()> {
         let failed = |error| file_error("writing", path.display(), error);
         if existing == ExistingPolicy::Replace {
@@ -320,7 +320,7 @@ impl<'c> PartFile<'c> {
             self.is_settled = true;
             return Ok(());
         }
-        // A link, unlike a rename, replaces nothing; the name of the part goes when this is dropped.
+        // A link, unlike a rename, replaces nothing; dropping this removes the name of the part.
         match std::fs::hard_link(&self.path, path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(there_already(path)),
             linked => linked.map_err(failed),
@@ -331,7 +331,7 @@ impl<'c> PartFile<'c> {
 impl Drop for PartFile<'_> {
     fn drop(&mut self) {
         if !self.is_settled {
-            // What cannot be removed is cut off by the next copy.
+            // If it cannot be removed, the next copy truncates it.
             let _removed = std::fs::remove_file(&self.path);
         }
     }

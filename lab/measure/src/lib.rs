@@ -1,8 +1,8 @@
-//! The measuring part of the instrument, free of what is being measured: a clock, records of
+//! The measuring part of the instrument, independent of what it measures: a clock, records of
 //! operations and blocks, histograms, statistics, the machine's fingerprint, and the run file.
 //!
-//! Times are integer nanoseconds, sizes integer bytes. What was not measured is `None`, which a run
-//! file says as `null`; it is never 0 and never guessed.
+//! Times are integer nanoseconds, sizes integer bytes. What was not measured is `None`, in a run file
+//! `null`; it is never 0 and never guessed.
 
 mod counters;
 mod machine;
@@ -31,7 +31,7 @@ use std::time::Instant;
 pub struct RunClock(Instant);
 
 impl RunClock {
-    /// A clock that stands at zero.
+    /// Starts a clock at zero.
     pub fn start() -> Self {
         RunClock(Instant::now())
     }
@@ -41,7 +41,7 @@ impl RunClock {
         self.at_ns(Instant::now())
     }
 
-    /// Nanoseconds from the start to `instant`; 0 if that lies before it.
+    /// Nanoseconds from the start to `instant`; 0 if `instant` is before the start.
     pub fn at_ns(self, instant: Instant) -> u64 {
         u64::try_from(instant.saturating_duration_since(self.0).as_nanos()).unwrap_or(u64::MAX)
     }

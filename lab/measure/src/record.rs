@@ -1,6 +1,6 @@
-//! Raw records: every operation, and every block of operations that ran without a break on one lane.
+//! Raw records: every operation, and every block of operations that one lane ran without interruption.
 
-/// One operation, as it happened.
+/// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationRecord {
     /// Index into the run's lanes.
@@ -13,17 +13,17 @@ pub struct OperationRecord {
     pub block: u32,
     /// The thread that made the call, from 0.
     pub thread: u16,
-    /// When it started, ns since the start of the run.
+    /// The start, ns since the start of the run.
     pub start_ns: u64,
-    /// How long it took.
+    /// The duration.
     pub duration_ns: u64,
-    /// Bytes of content moved.
+    /// Bytes of content transferred.
     pub bytes: u64,
-    /// Whether it succeeded and its content was right.
+    /// Whether it succeeded and its content was correct.
     pub ok: bool,
-    /// When it should have started, ns since the start of the run; `None` where that is when it did.
+    /// The intended start, ns since the start of the run; `None` where it equals the start.
     pub intended_ns: Option<u64>,
-    /// From its start to the first byte of the answer; `None` where that is not known.
+    /// From the start to the first byte of the response; `None` where that is unknown.
     pub first_byte_ns: Option<u64>,
 }
 
@@ -36,21 +36,21 @@ pub struct BlockRecord {
     pub phase: u8,
     /// The round, from 0.
     pub round: u16,
-    /// The block: equal numbers on different lanes are the same work, done one after the other.
+    /// The block: equal numbers on different lanes are the same work, done one lane after the other.
     pub block: u32,
-    /// Operations in it.
+    /// The number of operations.
     pub operations: u32,
-    /// Bytes of content moved.
+    /// Bytes of content transferred.
     pub bytes: u64,
     /// From the first start to the last end.
     pub elapsed_ns: u64,
-    /// CPU time of this process meanwhile.
+    /// CPU time of this process during the block.
     pub client_cpu_ns: u64,
-    /// CPU time of the lane's server meanwhile; `None` where there is no server.
+    /// CPU time of the lane's server during the block; `None` where there is no server.
     pub server_cpu_ns: Option<u64>,
 }
 
-/// What one rank did in one phase that all ranks began together.
+/// The work of one rank in one phase that all ranks started together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankRecord {
     /// Index into the run's lanes.
@@ -63,45 +63,44 @@ pub struct RankRecord {
     pub rank: u32,
     /// Operations that succeeded.
     pub operations: u64,
-    /// Operations that failed, or whose content was wrong.
+    /// Operations that failed or returned wrong content.
     pub errors: u64,
-    /// Bytes of content moved.
+    /// Bytes of content transferred.
     pub bytes: u64,
-    /// When the phase began, ns since the start of the run.
+    /// The start of the phase, ns since the start of the run.
     pub start_ns: u64,
-    /// From there to this rank's end, without `aside_ns`.
+    /// From the start of the phase to this rank's end, without `aside_ns`.
     pub elapsed_ns: u64,
-    /// Spent on making and checking content.
+    /// Time spent generating and verifying content.
     pub aside_ns: u64,
-    /// CPU time of this rank, including making and checking content.
+    /// CPU time of this rank, including generating and verifying content.
     pub cpu_ns: u64,
 }
 
-/// One object of one round of a comparison, and what it has to do with directories.
+/// One object of one round of a comparison, and its directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectDirectories {
     /// The round, from 0.
     pub round: u16,
     /// Its size.
     pub bytes: u64,
-    /// Directories that its path goes through.
+    /// The directories on its path.
     pub directories: u16,
-    /// Those of them that held no object of this round before it.
+    /// Those directories that held no earlier object of this round.
     pub made_directories: u16,
-    /// Those of them that hold no object once it is removed.
+    /// Those directories that are empty of objects once this one is removed.
     pub emptied_directories: u16,
 }
 
 /// All records of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunRecords {
-    /// Every operation, in the order of their ends on each lane.
+    /// Every operation, ordered by its end on each lane.
     pub operations: Vec<OperationRecord>,
     /// Every block, in order.
     pub blocks: Vec<BlockRecord>,
-    /// Every object of every round, in the order in which each phase takes them; none where a run is of
-    /// no tree.
+    /// Every object of every round, in the order in which each phase processes them; empty where a run has no tree.
     pub objects: Vec<ObjectDirectories>,
-    /// What each rank did in each phase; none where a run has no ranks.
+    /// The work of each rank in each phase; empty where a run has no ranks.
     pub ranks: Vec<RankRecord>,
 }

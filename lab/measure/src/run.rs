@@ -1,8 +1,9 @@
-//! The run file: the contract between what measures and what looks at it afterwards.
+//! The run file: the contract between programs that measure and programs that analyse.
 //!
 //! A run is a directory `NAME.run/` of `run.json` (this module's [`RunDocument`]), `operations.arrow` and
 //! `blocks.arrow` (Arrow IPC files of [`crate::RunRecords`]). `docs/reference/run-file.md` describes it field by field.
-//! What only one kind of benchmark knows of its work ([`LoadSummary`], [`ParallelSummary`], [`TransferSummary`], [`Io500Scores`]) is at the end.
+//! The figures of only one kind of benchmark ([`LoadSummary`], [`ParallelSummary`], [`TransferSummary`],
+//! [`Io500Scores`]) are at the end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ConfidenceInterval, Machine, ProcessCounters, RunRecords};
 
-/// What `run.json` says it is.
+/// The value of `schema` in `run.json`.
 pub const SCHEMA: &str = "fordway.run";
-/// Raised when a reader of the version before would misunderstand.
+/// Raised when a reader of the previous version would misread the file.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The content of `run.json`.
@@ -31,32 +32,32 @@ pub struct RunDocument {
     pub schema_version: u32,
     /// Version of the program.
     pub fordway_version: String,
-    /// What was run: `compare`, ...
+    /// The kind of run: `compare`, ...
     pub kind: String,
-    /// When it started, RFC 3339 in UTC.
+    /// The start time, RFC 3339 in UTC.
     pub started: String,
-    /// How long it took.
+    /// The duration of the run.
     pub elapsed_ns: u64,
-    /// The exact command.
+    /// The exact command line.
     pub command: Vec<String>,
     /// The machine.
     pub machine: Machine,
-    /// What was chosen, by name; the meaning is the kind's.
+    /// The chosen parameters, by name; each kind of run defines their meaning.
     pub parameters: serde_json::Map<String, serde_json::Value>,
-    /// The lanes, in the order that records index them; the first is the reference.
+    /// The lanes, in the order of the indices in records; the first is the reference.
     pub lanes: Vec<MeasuredLane>,
-    /// The phases, in the order that records index them.
+    /// The phases, in the order of the indices in records.
     pub phases: Vec<String>,
     /// One for each lane and phase.
     pub summaries: Vec<PhaseSummary>,
     /// One for each lane of IO500; none for other kinds of run.
     #[serde(default)]
     pub scores: Vec<LaneScore>,
-    /// Why a result may be doubted, and what helps.
+    /// Reasons to doubt a result, and what helps.
     pub warnings: Vec<String>,
 }
 
-/// A lane, or another way of doing the same work, that was measured.
+/// A lane that was measured, or another way to do the same work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredLane {
     /// Its name in tables.
@@ -65,7 +66,7 @@ pub struct MeasuredLane {
     pub description: String,
 }
 
-/// What one lane did in one phase.
+/// The results of one lane in one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhaseSummary {
     /// The lane's name.
@@ -74,33 +75,33 @@ pub struct PhaseSummary {
     pub phase: String,
     /// Operations that succeeded.
     pub operations: u64,
-    /// Operations that failed, or whose content was wrong.
+    /// Operations that failed or returned wrong content.
     pub errors: u64,
-    /// Bytes of content moved.
+    /// Bytes of content transferred.
     pub bytes: u64,
     /// Operations per second while the lane was at work.
     pub ops_per_s: Option<f64>,
     /// Bytes of content per second while the lane was at work.
     pub bytes_per_s: Option<f64>,
-    /// Latencies of the operations that succeeded.
+    /// Latencies of the successful operations.
     pub latency: Option<LatencyQuantiles>,
-    /// The same as HdrHistogram V2, base64.
+    /// The same latencies as an HdrHistogram V2, base64.
     pub histogram: String,
     /// CPU time of the calling process per operation.
     pub client_cpu_ns_per_op: Option<f64>,
     /// CPU time of the lane's server per operation; `null` where there is none.
     pub server_cpu_ns_per_op: Option<f64>,
-    /// Speed in units of the reference lane's; `null` for the reference itself.
+    /// Speed relative to the reference lane; `null` for the reference itself.
     pub ratio: Option<SpeedRatio>,
-    /// What keeps it from being faster.
+    /// What limits the speed.
     pub limit: ResultLimit,
-    /// What only a load generator knows; `null` for other kinds of run.
+    /// Figures of a load generator; `null` for other kinds of run.
     #[serde(default)]
     pub load: Option<LoadSummary>,
-    /// What only a benchmark of transports knows; `null` for other kinds of run.
+    /// Figures of a transport benchmark; `null` for other kinds of run.
     #[serde(default)]
     pub transfer: Option<TransferSummary>,
-    /// What only a measurement of speed-up knows; `null` for other kinds of run.
+    /// Figures of a speed-up measurement; `null` for other kinds of run.
     #[serde(default)]
     pub parallel: Option<ParallelSummary>,
 }
@@ -124,18 +125,18 @@ pub struct LatencyQuantiles {
     pub mean_ns: u64,
 }
 
-/// Speed in units of the reference's, over pairs of blocks of the same work.
+/// Speed relative to the reference, over pairs of blocks of the same work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedRatio {
     /// The reference lane's name.
     pub to: String,
-    /// The median of the ratios, and its interval; `null` if there were too few blocks for one.
+    /// The median of the ratios, with its interval; `null` if there are too few blocks for one.
     pub interval: Option<ConfidenceInterval>,
-    /// What the interval allows to say.
+    /// The conclusion that the interval allows.
     pub verdict: SpeedVerdict,
 }
 
-/// Which of two is faster.
+/// Which of two lanes is faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpeedVerdict {
@@ -143,12 +144,12 @@ pub enum SpeedVerdict {
     Faster,
     /// The whole interval is below 1.
     Slower,
-    /// The interval holds 1, or there is none.
+    /// The interval contains 1, or there is none.
     CannotTell,
 }
 
 impl SpeedVerdict {
-    /// What `interval` says.
+    /// The verdict for `interval`.
     pub fn of(interval: Option<&ConfidenceInterval>) -> Self {
         match interval {
             Some(interval) if interval.low > 1.0 => SpeedVerdict::Faster,
@@ -158,7 +159,7 @@ impl SpeedVerdict {
     }
 }
 
-/// What a result is limited by, as far as its own counters tell.
+/// What limits a result, as far as its own counters show.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResultLimit {
     /// `client cpu`, `client and server cpu`, `server cpu`, `rate`, `waiting`, or `cannot tell`.
@@ -167,7 +168,7 @@ pub struct ResultLimit {
     pub evidence: String,
 }
 
-/// Why a run could not be written or read.
+/// The error of writing or reading a run.
 #[derive(Debug)]
 pub struct RunError {
     path: PathBuf,
@@ -187,7 +188,7 @@ impl std::error::Error for RunError {
 }
 
 impl RunDocument {
-    /// Writes the run to the directory `dir` (made if missing), each file whole or not at all.
+    /// Writes the run to the directory `dir`, which it creates if missing; each file is complete or absent.
     pub fn write(&self, dir: &Path, records: &RunRecords) -> Result<(), RunError> {
         let failed = |name: &'static str| move |source| RunError { path: dir.join(name), source };
         fs::create_dir_all(dir).map_err(|error| failed("")(error.into()))?;
@@ -206,7 +207,7 @@ impl RunDocument {
             replace(dir, "objects.arrow", |file| write_arrow(file, &objects))
                 .map_err(failed("objects.arrow"))?;
         }
-        // Last, so that a directory with a run.json is a whole run.
+        // Last, so that a directory with a run.json is a complete run.
         replace(dir, "run.json", |file| Ok(serde_json::to_writer_pretty(file, self)?))
             .map_err(failed("run.json"))
     }
@@ -327,104 +328,103 @@ fn replace(dir: &Path, name: &str, write: impl FnOnce(&File) -> Written) -> Writ
     })
 }
 
-/// How load was made, and what became of it besides latency and throughput.
+/// How the load was generated, and its results besides latency and throughput.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadSummary {
-    /// `closed`, or when requests were intended to start: `fixed` or `poisson`.
+    /// `closed`, or the arrival process of the open loop: `fixed` or `poisson`.
     pub arrivals: String,
-    /// Requests per second asked for; `null` in the closed loop.
+    /// Requested rate, requests per second; `null` in the closed loop.
     pub rate_asked_per_s: Option<f64>,
-    /// Connections at once.
+    /// The number of concurrent connections.
     pub connections: u64,
-    /// Requests at once on each connection.
+    /// Concurrent requests on each connection.
     pub streams: u64,
-    /// Threads that made requests.
+    /// Threads that sent requests.
     pub threads: u64,
     /// Arrivals that were due within the run and never started.
     pub skipped: u64,
     /// Failures by kind; their sum is the summary's `errors`.
     pub errors: BTreeMap<String, u64>,
-    /// Times to the first byte of the answer, counted from where latencies are.
+    /// Times to the first byte of the response, from the same start as latencies.
     pub first_byte: Option<LatencyQuantiles>,
-    /// The same as HdrHistogram V2, base64.
+    /// The same times as an HdrHistogram V2, base64.
     pub first_byte_histogram: String,
     /// How much later than intended requests were sent; `null` in the closed loop.
     pub lateness: Option<LatencyQuantiles>,
-    /// Bytes sent per operation that are no body.
+    /// Bytes sent per operation, bodies excluded.
     pub header_sent_bytes_per_op: Option<f64>,
-    /// Bytes received per operation that are no body.
+    /// Bytes received per operation, bodies excluded.
     pub header_received_bytes_per_op: Option<f64>,
-    /// Connections that were made anew within the run.
+    /// Connections that were reopened within the run.
     pub reconnects: u64,
-    /// Requests that were sent again, by whom we asked as well as by us.
+    /// Retries, by the programs that received our requests as well as by us.
     #[serde(default)]
     pub retries: u64,
-    /// What the kernel knew of the connections at the end; `null` where they are not TCP.
+    /// The kernel's figures of the connections at the end; `null` where they are not TCP.
     pub tcp: Option<TcpConnections>,
-    /// What this process used; `null` if that could not be read.
+    /// Resources that this process used; `null` if they could not be read.
     pub client: Option<ProcessCounters>,
-    /// What the server's processes used; `null` if they are not known or were not there all the time.
+    /// Resources that the server's processes used; `null` if the processes are unknown or did not run all the time.
     pub server: Option<ProcessCounters>,
 }
 
-/// TCP connections, as the kernel sees them from the client.
+/// TCP connections, as the client's kernel sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TcpConnections {
-    /// Connections asked.
+    /// The number of connections.
     pub count: u64,
-    /// The median of their smoothed round-trip times.
+    /// The median of the smoothed round-trip times.
     pub rtt_us: u64,
-    /// The largest of them.
+    /// The largest of the smoothed round-trip times.
     pub rtt_max_us: u64,
-    /// Segments sent again, on all of them since they were made.
+    /// Retransmitted segments, on all connections since they were opened.
     pub retransmits: u64,
-    /// The smallest of their maximum segment sizes.
+    /// The smallest of the maximum segment sizes.
     pub mss_bytes: u64,
 }
 
-/// Jobs of one number of ranks in one set-up. Intervals are `null` of fewer than five jobs that succeeded.
+/// Jobs with one number of ranks in one set-up. Intervals are `null` for fewer than five successful jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParallelSummary {
     /// Ranks of each job.
     pub ranks: u32,
-    /// The median wall time of a job, its launch included, ns.
+    /// The median wall time of a job, launch included, ns.
     pub wall_ns: Option<ConfidenceInterval>,
-    /// From when the first rank could communicate until the last one had nothing more to say, ns; `null` where
-    /// the ranks did not report.
+    /// The time from when the first rank could communicate until the last rank had finished communicating, ns;
+    /// `null` where the ranks did not report.
     pub work_ns: Option<ConfidenceInterval>,
-    /// S: the time of one rank in the reference set-up, divided by this one's, over pairs of the same round.
+    /// S: the time of one rank in the reference set-up divided by this one's, over pairs of the same round.
     pub speedup: Option<ConfidenceInterval>,
     /// E = S / ranks.
     pub efficiency: Option<ConfidenceInterval>,
-    /// The share of all ranks' time that they spent in calls of MPI, waiting included; `null` where they did not
-    /// report.
+    /// The share of all ranks' time spent in MPI calls, waiting included; `null` where the ranks did not report.
     pub communication_share: Option<ConfidenceInterval>,
-    /// How much later than the first the last rank came to its end, ns; likewise.
+    /// How much later the last rank finished than the first, ns; `null` where the ranks did not report.
     pub late_ns: Option<ConfidenceInterval>,
 }
 
 /// Messages of one size on one transport.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TransferSummary {
-    /// What was done with them: `latency`, `bandwidth` or `half-round-trip`.
+    /// The exchange: `latency`, `bandwidth` or `half-round-trip`.
     pub exchange: String,
     /// Bytes of each message.
     pub size_bytes: u64,
-    /// Messages under way at once.
+    /// Messages in flight at once.
     pub window: u64,
-    /// Messages that were timed.
+    /// The number of timed messages.
     pub messages: u64,
-    /// The median over blocks of a message's median time, in ns; `null` of fewer than five blocks, and
-    /// where several messages are under way.
+    /// The median over blocks of a message's median time, ns; `null` for fewer than five blocks, and where
+    /// several messages are in flight.
     pub time_ns: Option<ConfidenceInterval>,
-    /// The median over blocks of their bytes per second; `null` of fewer than five blocks.
+    /// The median over blocks of the bytes per second; `null` for fewer than five blocks.
     pub bytes_per_s: Option<ConfidenceInterval>,
-    /// CPU time of the asking side for each message, the median over blocks.
+    /// CPU time of the requesting side per message, the median over blocks.
     pub client_cpu_ns_per_message: f64,
-    /// CPU time of the answering side likewise; `null` where there is none.
+    /// CPU time of the responding side per message, the median over blocks; `null` where there is none.
     pub server_cpu_ns_per_message: Option<f64>,
     /// Processors that both sides together kept busy, the median over blocks. One message at a time is work for
-    /// one processor; what is more, was spent on waiting.
+    /// one processor; anything more was spent on waiting.
     pub processors_busy: f64,
 }
 
@@ -433,20 +433,20 @@ pub struct TransferSummary {
 pub struct LaneScore {
     /// The lane's name.
     pub lane: String,
-    /// Its scores, where every phase succeeded.
+    /// Its scores, if every phase succeeded.
     pub scores: Option<Io500Scores>,
-    /// Why they do not count.
+    /// Why the scores do not count.
     pub stamp: Option<String>,
 }
 
-/// Geometric means, as IO500 has them.
+/// Geometric means, as IO500 defines them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Io500Scores {
-    /// Of the four bandwidths, GiB/s.
+    /// The geometric mean of the four bandwidths, GiB/s.
     pub bandwidth_gib_per_s: f64,
-    /// Of the eight rates, thousands of operations per second.
+    /// The geometric mean of the eight rates, thousands of operations per second.
     pub metadata_kiops: f64,
-    /// Of the two.
+    /// The geometric mean of the two.
     pub total: f64,
 }
 

@@ -1,4 +1,4 @@
-//! A workload on a site, from making the site to removing it; and what a run of several sites says.
+//! A workload on a site, from creating the site to removing it; and the document of a run on several sites.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::phase::WorkloadRank;
 use crate::summary::{RunCapacity, limit};
 use crate::{PhaseResult, WorkloadSite};
 
-/// What can be run on ranks.
+/// A workload for ranks.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum WorkloadPlan {
@@ -45,7 +45,7 @@ impl WorkloadPlan {
         }
     }
 
-    /// Whether the plan can be carried out on `ranks`. Errors: `InvalidArgument`.
+    /// Whether `ranks` ranks can run the plan. Errors: `InvalidArgument`.
     pub fn check(&self, ranks: usize) -> Result<()> {
         match self {
             WorkloadPlan::Ior(plan) => plan.check(ranks),
@@ -55,9 +55,9 @@ impl WorkloadPlan {
         }
     }
 
-    /// Makes `site`, works there, and removes it unless `keep`, also after a failure. All ranks call it
-    /// and answer alike. Errors: `BucketAlreadyOwnedByYou` if the site is there, in which case nothing is
-    /// touched; errors of [`WorkloadPlan::check`]; what no operation could get past; `Interrupted`.
+    /// Creates `site`, works there, and removes it unless `keep`, also after a failure. All ranks call it
+    /// and return the same. Errors: `BucketAlreadyOwnedByYou` if the site exists, in which case nothing is
+    /// touched; errors of [`WorkloadPlan::check`]; failures that would meet every operation; `Interrupted`.
     pub fn run(&self, crew: &WorkloadRank, site: &WorkloadSite, keep: bool) -> Result<Vec<PhaseResult>> {
         crew.agree(self.check(crew.team.size()))?;
         let (begins, ends) = match self {
@@ -73,7 +73,7 @@ impl WorkloadPlan {
             WorkloadPlan::Mdworkbench(plan) => plan.run(crew, site),
             WorkloadPlan::Io500(plan) => plan.run(crew, site),
         };
-        // What failed before it was made, or belongs to an earlier run, stays.
+        // A site that could not be created, or belongs to an earlier run, stays.
         if ends && (outcome.is_ok() || begins) {
             let cleaned = self.clean_up(crew, site);
             return outcome.and_then(|results| cleaned.map(|()| results));
@@ -126,7 +126,7 @@ pub struct WorkloadSetting {
     pub output: OutArgs,
 }
 
-/// A bucket after which workloads can name others, which takes up to 32 bytes.
+/// A bucket name that leaves workloads up to 32 bytes to append.
 fn bucket(text: &str) -> Result<Bucket, String> {
     match text.len() {
         0..=31 => Bucket::new(text).map_err(|error| error.to_string()),
@@ -153,19 +153,19 @@ impl WorkloadSetting {
         Ok(lanes)
     }
 
-    /// Where the run is written.
+    /// The directory the run is written to.
     pub fn path(&self, workload: &WorkloadPlan) -> PathBuf {
         self.output.path(workload.name())
     }
 
-    /// What was chosen, for the run.
+    /// The chosen parameters, for the run file.
     pub fn parameters(&self) -> serde_json::Map<String, serde_json::Value> {
         let entries = [("places", self.places.clone().into()), ("rounds", self.rounds.into())];
         entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 
-/// What one lane did: its phases, round by round.
+/// The results of one lane: its phases, round by round.
 #[derive(Clone, Debug)]
 pub struct LaneResults {
     /// The lane.
@@ -213,8 +213,8 @@ impl LaneResults {
     }
 }
 
-/// Speed against the reference, over pairs of rounds: rates, because a stonewalled phase does not do
-/// the same work each time.
+/// Speed relative to the reference, over pairs of rounds. Compares rates, because a stonewalled phase does a
+/// different amount of work each time.
 fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> SpeedRatio {
     let others = reference.phase(phase);
     let pairs =
@@ -223,18 +223,18 @@ fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> Speed
     SpeedRatio { to: reference.lane.name.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
 
-/// What a run says of itself beside its results.
+/// Facts about a run besides its results.
 #[derive(Debug)]
 pub struct WorkloadHeader {
-    /// Where it ran.
+    /// The machine it ran on.
     pub machine: Machine,
-    /// When it started, RFC 3339 in UTC.
+    /// The start time, RFC 3339 in UTC.
     pub started: String,
-    /// How long it took.
+    /// The duration.
     pub elapsed: Duration,
-    /// How many ranks there were.
+    /// The number of ranks.
     pub ranks: usize,
-    /// What was chosen beside the plan.
+    /// The chosen parameters besides the plan.
     pub parameters: serde_json::Map<String, serde_json::Value>,
 }
 

@@ -1,9 +1,9 @@
-//! One tree down every target, in interleaved blocks.
+//! Sends one tree to every target, in interleaved blocks.
 //!
-//! The files of a round are shuffled and cut into blocks. A block is done on one target, then on
-//! the next, in an order drawn anew for every block, so that whatever drifts on a noisy machine
-//! drifts for all. What a block read is verified after its last clock reading, so that the check
-//! costs the measurement nothing.
+//! The files of a round are shuffled and cut into blocks. Every target does each block, one after the other, in
+//! an order drawn anew for every block, so that drift on a noisy machine affects all targets alike. The content
+//! that a block read is verified after the block's last clock reading, so that the check does not distort the
+//! measurement.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,29 +14,29 @@ use fordway_sys::process_cpu_ns;
 use super::tree;
 use crate::{FileTree, MeasuredTarget, TreeFile};
 
-/// Files in a block, for each thread: long enough that reading the clocks of CPU time is nothing.
+/// Files in a block, per thread: enough that reading the CPU clocks costs next to nothing.
 const BLOCK_FILES: usize = 64;
-/// Bytes in a block, unless one file alone has more.
+/// Bytes in a block, unless a single file is larger.
 const BLOCK_BYTES: usize = 8 << 20;
 /// Listings of a round: each is a block of its own.
 const LISTINGS: usize = 3;
-/// What a buffer is filled with before a read, so that bytes of the read before cannot pass for new.
+/// Fills a buffer before a read, so that bytes of the previous read cannot pass for new ones.
 const POISON: u8 = 0xa5;
-/// Failures kept as messages; the rest is counted.
+/// Failures kept as messages; the rest are only counted.
 const MESSAGES: usize = 5;
 
-/// What is done, in this order.
+/// The phases, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComparePhase {
     /// Store every file.
     Put,
     /// List all keys.
     List,
-    /// Ask for every object's size.
+    /// Fetch every object's size.
     Head,
     /// Read every object.
     Get,
-    /// Read a random range of every object that has bytes.
+    /// Read a random range of every object that is not empty.
     Range,
     /// Remove every object.
     Delete,
@@ -69,43 +69,43 @@ impl ComparePhase {
 /// How a comparison is run.
 #[derive(Clone, Copy, Debug)]
 pub struct ComparePlan {
-    /// Rounds that count.
+    /// Rounds that are recorded.
     pub rounds: u16,
-    /// Rounds before them that do not, so that memory and directories are as warm later as first.
+    /// Rounds before them that are not, so that memory and directories are equally warm in all recorded rounds.
     pub warm_up: u16,
-    /// Decides every order and every range.
+    /// Determines every order and every range.
     pub seed: u64,
-    /// Threads that work at once on a block.
+    /// Threads that work on a block concurrently.
     pub threads: usize,
-    /// The most bytes of a range read.
+    /// The maximum length of a range read, bytes.
     pub range_bytes: u64,
 }
 
-/// What a comparison found.
+/// The results of a comparison.
 #[derive(Debug, Default)]
 pub struct CompareOutcome {
-    /// Every operation and block of the rounds that count.
+    /// Every operation and block of the recorded rounds.
     pub records: RunRecords,
-    /// The first failures, in sentences.
+    /// The first failures, as sentences.
     pub failures: Vec<String>,
 }
 
-/// How far a comparison is.
+/// The progress of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct CompareProgress {
     /// Blocks done, over all targets.
     pub done: u64,
-    /// Blocks in all.
+    /// The total number of blocks.
     pub total: u64,
-    /// The phase at work.
+    /// The current phase.
     pub phase: ComparePhase,
     /// The round, from 0, warm-up included.
     pub round: u16,
 }
 
-/// Runs `plan` on `tree`. Ends early with `Interrupted` when `stop` is set. Errors of single
-/// operations are counted, but for those that all others would share (no space, no permission, no
-/// server), which end the run.
+/// Runs `plan` on `tree`. Ends early with `Interrupted` when `stop` is set. Counts errors of single
+/// operations; errors that every later operation would meet too (no space, no permission, no server) end the
+/// run.
 pub fn run(
     plan: &ComparePlan,
     tree: &FileTree,
@@ -140,7 +140,7 @@ struct CompareRun<'c> {
     clock: RunClock,
     random: SeededRandom,
     outcome: CompareOutcome,
-    /// One for each place in a block, kept so that no read pays for fresh memory.
+    /// One for each position in a block, kept so that no read pays for fresh memory.
     buffers: Vec<Vec<u8>>,
     blocks: u32,
     done: u64,
@@ -155,7 +155,7 @@ struct FileJob<'t> {
     len: u64,
 }
 
-/// What came of one job.
+/// The result of one job.
 struct FileJobResult {
     start_ns: u64,
     end_ns: u64,
@@ -163,7 +163,7 @@ struct FileJobResult {
     result: Result<FileResponse>,
 }
 
-/// What there is to verify.
+/// The data to verify.
 enum FileResponse {
     /// The buffer, or nothing.
     Read,
@@ -211,7 +211,7 @@ impl CompareRun<'_> {
         FileJob { item, offset, len }
     }
 
-    /// Does one block on every target, in an order of its own.
+    /// Does one block on every target, in a new random order.
     fn block(&mut self, tree: &FileTree, phase: ComparePhase, round: u16, jobs: &[FileJob]) -> Result<()> {
         let mut order: Vec<usize> = (0..self.targets.len()).collect();
         self.random.shuffle(&mut order);
@@ -243,7 +243,7 @@ impl CompareRun<'_> {
         let own_cpu = || process_cpu_ns(std::process::id()).unwrap_or_default();
         let (server_before, own_before) = (server_cpu(), own_cpu());
         let done = do_jobs(target, phase, jobs, buffers, self.plan.threads, self.clock);
-        // Read before anything is checked, so that the check counts for nobody.
+        // Read before anything is checked, so that no target is charged for the check.
         let (own_after, server_after) = (own_cpu(), server_cpu());
         let mut counted = BlockRecord {
             lane: lane as u8,
@@ -272,7 +272,7 @@ impl CompareRun<'_> {
         Ok(())
     }
 
-    /// Holds what an operation answered against the source.
+    /// Checks an operation's result against the source.
     fn verify(
         &mut self,
         tree: &FileTree,

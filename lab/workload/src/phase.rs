@@ -1,4 +1,4 @@
-//! A phase: work that all ranks begin together, timed operation by operation.
+//! A phase: work that all ranks start together, timed operation by operation.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 use crate::result::{PhaseResult, RankShare};
 use crate::{RankTeam, WorkloadSite};
 
-/// Operations of one rank and phase that are kept one by one; the histograms have all.
+/// Individual operations kept per rank and phase; the histograms contain all.
 pub const MAX_RAW_OPERATIONS: usize = 200_000;
-/// After this many failures in a row a rank leaves the phase: the endpoint is gone, not slow.
+/// A rank leaves the phase after this many failures in a row: the endpoint is then unreachable, not slow.
 const GIVES_UP_AFTER: u32 = 10;
-/// Failures that each rank keeps as sentences; the rest is counted.
+/// Failures that each rank keeps as sentences; the rest are only counted.
 const MESSAGES: usize = 3;
 /// How often progress is shown.
 const SHOWN_EVERY_NS: u64 = 100_000_000;
 
-/// What the outside world has to do with a run: the request to stop, and the display of progress.
+/// What connects a run to its caller: the request to stop, and the display of progress.
 pub struct RunWatch<'w> {
     stop: &'w AtomicBool,
     show: &'w (dyn Fn(&str, u64) + Sync),
@@ -28,8 +28,8 @@ pub struct RunWatch<'w> {
 }
 
 impl<'w> RunWatch<'w> {
-    /// Ranks of this process look at `stop`, and have `show` told the phase and lane at work and the
-    /// operations that are done, a few times a second.
+    /// Ranks of this process check `stop`, and call `show` a few times a second with the current phase and lane
+    /// and the number of finished operations.
     pub fn new(stop: &'w AtomicBool, show: &'w (dyn Fn(&str, u64) + Sync)) -> Self {
         RunWatch { stop, show, done: AtomicU64::new(0) }
     }
@@ -44,7 +44,7 @@ pub struct WorkloadRank<'c> {
 }
 
 impl<'c> WorkloadRank<'c> {
-    /// The rank that `team` is seen from. The ranks of a process share `watch` and `clock`.
+    /// The rank that `team` belongs to. The ranks of a process share `watch` and `clock`.
     pub fn new(team: &'c dyn RankTeam, watch: &'c RunWatch<'c>, clock: RunClock) -> Self {
         WorkloadRank { team, watch, clock }
     }
@@ -53,13 +53,13 @@ impl<'c> WorkloadRank<'c> {
         self.team.rank() == 0
     }
 
-    /// Does `act` on rank 0; its error is everybody's.
+    /// Runs `act` on rank 0; all ranks return its error.
     pub fn first_does(&self, act: impl FnOnce() -> Result<()>) -> Result<()> {
         let outcome = if self.is_first() { act() } else { Ok(()) };
         self.agree(outcome)
     }
 
-    /// Everybody's outcome: an error of one rank is an error of all.
+    /// The common outcome of all ranks: an error of one is an error of all.
     pub fn agree(&self, outcome: Result<()>) -> Result<()> {
         let failure = outcome.as_ref().err().map(|error| (error.kind().name(), error.to_string()));
         let all = self.team.all_gather(encoded(&failure)?)?;
@@ -72,9 +72,9 @@ impl<'c> WorkloadRank<'c> {
         Ok(())
     }
 
-    /// Runs `work` on all ranks at once, from a barrier on. Each of `tracks` is a phase of the run: the
-    /// operations of `work` are told apart by them. Answers the results and what `work` did.
-    /// Errors: `work`'s on any rank, and `Interrupted`, on every rank.
+    /// Runs `work` on all ranks concurrently, starting at a barrier. Each of `tracks` is a phase of the run, and
+    /// every operation of `work` belongs to one. Returns the results and the value of `work`.
+    /// Errors: those of `work` on any rank, and `Interrupted`, on every rank.
     pub(crate) fn phase<T>(
         &self,
         tracks: &[&str],
@@ -91,7 +91,7 @@ impl<'c> WorkloadRank<'c> {
         let shares = recorder.shares();
         self.team.barrier()?;
         let server_cpu_ns = server_before.zip(server()).map(|(before, after)| after.saturating_sub(before));
-        // One rank may have seen a signal that the others have not. All have to agree, or the rest would wait at the
+        // One rank may have seen a signal that the others have not. All must agree, or the rest would wait at the
         // next barrier.
         let stopped = self.team.max(u64::from(self.watch.stop.load(Ordering::Relaxed)))? > 0;
         let (outcome, done) = match outcome {
@@ -150,15 +150,15 @@ pub(crate) fn decoded<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> Result<T> {
         .map_err(|e| Error::new(ErrorKind::Internal, "a message from another rank").caused_by(e))
 }
 
-/// Times what one rank does in a phase.
+/// Times the work of one rank in a phase.
 pub(crate) struct PhaseRecorder<'c> {
     crew: &'c WorkloadRank<'c>,
-    /// The barrier, on this process's clock.
+    /// The time of the barrier, on this process's clock.
     origin_ns: u64,
     cpu_before_ns: u64,
-    /// Spent on making and checking content, which is no part of the work.
+    /// Time spent generating and verifying content, which is not part of the work.
     aside_ns: u64,
-    /// When the last operation ended.
+    /// The end of the last operation.
     idle_since_ns: u64,
     tracks: Vec<OperationTrack>,
     failures_in_a_row: u32,
@@ -201,9 +201,9 @@ impl<'c> PhaseRecorder<'c> {
         }
     }
 
-    /// Times `act`, which moves `bytes`, then holds its answer against `check`, untimed. A failure, or
-    /// an answer that is wrong, is counted and does not end the phase. Within [`PhaseRecorder::repeat`], all
-    /// that lies between two operations is aside. Cost: two readings of the clock.
+    /// Times `act`, which transfers `bytes`, then verifies its result with `check`, untimed. A failure or a
+    /// wrong result is counted and does not end the phase. Within [`PhaseRecorder::repeat`], all time
+    /// between two operations counts as aside. Cost: two clock readings.
     pub(crate) fn operation<A>(
         &mut self,
         track: usize,
@@ -221,12 +221,12 @@ impl<'c> PhaseRecorder<'c> {
         self.show(end_ns);
     }
 
-    /// Counts operations that were not timed one by one.
+    /// Counts operations that were not timed individually.
     pub(crate) fn passed(&mut self, track: usize, operations: u64) {
         self.tracks[track].succeeded += operations;
     }
 
-    /// Counts `outcome` if it is a failure: what belongs to no single operation.
+    /// Counts `outcome` if it is a failure that belongs to no single operation.
     pub(crate) fn expect(&mut self, track: usize, outcome: Result<()>) {
         if let Err(error) = outcome {
             self.tracks[track].fail(&error);
@@ -282,7 +282,7 @@ impl<'c> PhaseRecorder<'c> {
         self.shown = (now_ns, all);
     }
 
-    /// Does what is no part of the measured work.
+    /// Runs `act` outside the measured work.
     pub(crate) fn aside<A>(&mut self, act: impl FnOnce() -> A) -> A {
         let start_ns = self.crew.clock.now_ns();
         let answer = act();
@@ -290,8 +290,8 @@ impl<'c> PhaseRecorder<'c> {
         answer
     }
 
-    /// Does `step` for 0 and up, at most `limit` times, until `wall` has passed. Then every rank goes on
-    /// to where the fastest stood (IOR's wear-out), so that all have done the same. Answers how many.
+    /// Calls `step` with 0 and up, at most `limit` times, until `wall` has passed. Then every rank continues to
+    /// the count of the fastest (IOR's wear-out), so that all have done the same. Returns the count.
     pub(crate) fn repeat(
         &mut self,
         limit: u64,
@@ -308,7 +308,7 @@ impl<'c> PhaseRecorder<'c> {
         Ok(farthest)
     }
 
-    /// Does `step` for `from` and up to `to`, or until `end_ns`; answers where it stopped.
+    /// Calls `step` with `from` and up to `to`, or until `end_ns`; returns where it stopped.
     fn steps(&mut self, from: u64, to: u64, end_ns: u64, step: &mut impl FnMut(&mut Self, u64)) -> u64 {
         self.idle_since_ns = self.crew.clock.now_ns();
         let mut done = from;
@@ -324,7 +324,7 @@ impl<'c> PhaseRecorder<'c> {
         self.failures_in_a_row < GIVES_UP_AFTER && !self.crew.watch.stop.load(Ordering::Relaxed)
     }
 
-    /// What this rank did, a share for each track.
+    /// The work of this rank, one share per track.
     fn shares(&mut self) -> Vec<RankShare> {
         let end_ns = self.crew.clock.now_ns() - self.origin_ns;
         let cpu_ns = thread_cpu_ns().saturating_sub(self.cpu_before_ns);
@@ -351,7 +351,7 @@ impl<'c> PhaseRecorder<'c> {
     }
 }
 
-/// 24 bytes an operation.
+/// Packs 24 bytes per operation.
 fn pack(operations: &[OperationRecord]) -> Vec<u8> {
     let words =
         operations.iter().flat_map(|op| [op.start_ns, op.duration_ns, (op.bytes << 1) | u64::from(op.ok)]);

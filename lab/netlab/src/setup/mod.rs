@@ -1,6 +1,7 @@
-//! Set-ups: how two programs, ping and pong, are started, and what network is between them. Each is a small
-//! TOML file (`docs/reference/networks.md` says how to write one); the usual ones are built in. Words in braces stand for what is
-//! known only when a set-up is started. A [`WireSettings`] is what lies between the two networks, and how TCP behaves in all of them.
+//! Set-ups: how two programs, ping and pong, are started, and the network between them. Each is a small
+//! TOML file (`docs/reference/networks.md` explains how to write one); the usual ones are built in. Words in
+//! braces are placeholders for values known only when a set-up starts. A [`WireSettings`] describes the wire
+//! between the two networks, and TCP's behaviour in all of them.
 
 mod running;
 mod step;
@@ -21,7 +22,7 @@ use super::lab::set_algorithm;
 use crate::link::DEVICE;
 use crate::{LabConfig, LinkConfig, NetworkLab, NetworkNamespace};
 
-/// The built-in set-ups, the reference first, and templates for machines of your own.
+/// The built-in set-ups, the reference first, and templates for the user's own machines.
 const BUILT_IN: &[(&str, &str)] = &[
     ("bare", include_str!("../../setups/bare.toml")),
     ("container", include_str!("../../setups/container.toml")),
@@ -45,10 +46,10 @@ const BUILT_IN: &[(&str, &str)] = &[
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SetupGround {
-    /// In namespaces: two networks, `ping` and `pong`, joined by a wire, and as many others as it names.
+    /// In namespaces: the networks `ping` and `pong`, joined by a wire, and any further networks it names.
     #[default]
     Namespaces,
-    /// In the network of this machine, or wherever its commands lead.
+    /// In this machine's network, or wherever its commands lead.
     Machine,
 }
 
@@ -64,84 +65,84 @@ pub struct NetworkSetup {
     /// Where it runs.
     #[serde(default)]
     pub on: SetupGround,
-    /// Whether it emulates a machine, whose times then differ from a real one's.
+    /// Whether it emulates a machine, so that its times differ from a real machine's.
     #[serde(default)]
     pub is_emulated: bool,
-    /// Programs that must be there.
+    /// The programs it requires.
     #[serde(default)]
     pub needs: Vec<RequiredProgram>,
-    /// Words in braces and what they stand for, unless the user says otherwise; empty is for what must be said.
+    /// Placeholders and their values, which the user may override; an empty value must be given by the user.
     #[serde(default)]
     pub variables: BTreeMap<String, String>,
-    /// Networks beside `ping` and `pong`.
+    /// Networks besides `ping` and `pong`.
     #[serde(default)]
     pub networks: Vec<String>,
-    /// Whether its steps bridge the wire, which must then carry frames, as the link emulator does not.
+    /// Whether its steps bridge the wire, which must then carry Ethernet frames; the link emulator does not.
     #[serde(default)]
     pub needs_ethernet: bool,
-    /// What is done before pong and ping are started, in order.
+    /// The steps before pong and ping start, in order.
     #[serde(default)]
     pub steps: Vec<SetupStep>,
-    /// The one that answers.
+    /// The program that responds.
     pub pong: ProgramPlace,
-    /// The one that asks it.
+    /// The program that sends requests to pong.
     pub ping: ProgramPlace,
 }
 
-/// A program that must be there, and the package of Debian that brings it.
+/// A required program, and the Debian package that contains it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequiredProgram {
     /// Its name.
     pub program: String,
-    /// Where it comes from.
+    /// The package that contains it.
     pub package: String,
 }
 
-/// One step; what it has of these is done in this order.
+/// One step; the fields that are set take effect in this order.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetupStep {
-    /// In which network.
+    /// The network it applies to.
     #[serde(rename = "in")]
     pub network: String,
-    /// Parameters of the network, named by their paths below `/proc/sys`.
+    /// Kernel parameters of the network, by their paths below `/proc/sys`.
     #[serde(default)]
     pub set: BTreeMap<String, String>,
-    /// Commands of the program `ip`, one a line.
+    /// Commands for the program `ip`, one per line.
     pub ip: Option<String>,
-    /// A command that is waited for, and must succeed.
+    /// A command that must end successfully before the next step.
     pub run: Option<Vec<String>>,
-    /// What that command reads.
+    /// The standard input of that command.
     pub input: Option<String>,
-    /// A command that goes on until the set-up is taken down.
+    /// A command that runs until the set-up is taken down.
     pub start: Option<Vec<String>>,
-    /// A file, or a device as `/sys/class/net/NAME`, by which it is known that `start` is ready.
+    /// A file, or a device as `/sys/class/net/NAME`, whose existence shows that `start` is ready.
     pub ready: Option<String>,
 }
 
-/// Where one of the two programs runs, and how it is reached.
+/// Where one of the two programs runs, and its address.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProgramPlace {
-    /// In which network; `None` on a machine.
+    /// The network it runs in; `None` on a machine.
     #[serde(rename = "in")]
     pub network: Option<String>,
-    /// Where it is reached: pong by ping, and ping by the load.
+    /// Its address: pong's for ping, and ping's for the load generator.
     pub address: String,
-    /// How it is started, if not as usual. What is to be said to the program follows at the end.
+    /// Its command, if not the usual one. The program's arguments are appended.
     pub command: Option<Vec<String>>,
-    /// Whether it is run in a container of its own.
+    /// Whether it runs in a container of its own.
     #[serde(default)]
     pub container: bool,
-    /// Whether only the other program can reach it, so that nobody can wait for it here.
+    /// Whether only the other program can reach it, so that this process cannot wait for its port.
     #[serde(default)]
     pub hidden: bool,
 }
 
 impl NetworkSetup {
-    /// A built-in one by its name, or one in a file (what has a slash, or ends with `.toml`).
-    /// Errors: `InvalidArgument` for a name that is none, or a file that describes no set-up.
+    /// Loads a built-in set-up by name, or one from a file (a name with a slash, or ending in `.toml`).
+    /// Errors: `InvalidArgument` for an unknown name, or a file that is not a valid set-up.
     pub fn load(name: &str) -> Result<Self> {
         if name.contains('/') || name.ends_with(".toml") {
             let text = std::fs::read_to_string(name).map_err(|error| {
@@ -160,17 +161,17 @@ impl NetworkSetup {
         }
     }
 
-    /// The names of all built-in ones, the reference first.
+    /// The names of all built-in set-ups, the reference first.
     pub fn names() -> Vec<&'static str> {
         BUILT_IN.iter().map(|(name, _)| *name).collect()
     }
 
-    /// All built-in ones, the reference first.
+    /// All built-in set-ups, the reference first.
     pub fn all() -> Result<Vec<Self>> {
         BUILT_IN.iter().map(|(name, text)| NetworkSetup::parse(name, text)).collect()
     }
 
-    /// Errors: `InvalidArgument` for what describes no set-up.
+    /// Errors: `InvalidArgument` for text that is not a valid set-up.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("the set-up {name}: {why}"));
         let setup: NetworkSetup = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
@@ -179,37 +180,37 @@ impl NetworkSetup {
         Ok(setup)
     }
 
-    /// Whether it emulates a machine, by its own words or because its accelerator does.
+    /// Whether it emulates a machine, because it says so or because its accelerator does.
     pub fn emulates(&self) -> bool {
         self.is_emulated || self.accelerator().is_some_and(step::emulates)
     }
 
-    /// Its name with the mark of what is emulated, for every table and figure.
+    /// Its name, marked if emulated, for every table and figure.
     pub fn label(&self) -> String {
         if self.emulates() { format!("{} (emulated)", self.name) } else { self.name.clone() }
     }
 
-    /// What runs its virtual machine; `None` if it has none.
+    /// The accelerator of its virtual machine; `None` if it has none.
     fn accelerator(&self) -> Option<&str> {
         self.variables.get(step::ACCELERATOR_WORD).map(|said| step::resolved_accelerator(said))
     }
 
-    /// Whether it can be run as it is: nothing must be said about it first.
+    /// Whether it can run as it is, with no placeholder left for the user to fill.
     pub fn is_complete(&self) -> bool {
         self.variables.values().all(|value| !value.is_empty())
     }
 
-    /// Whether it is one of those that are measured when none is named: in namespaces, and complete.
+    /// Whether it is measured by default: in namespaces, complete and not emulated.
     pub fn is_usual(&self) -> bool {
         self.on == SetupGround::Namespaces && self.is_complete() && !self.emulates()
     }
 
-    /// Where its programs listen: beyond the loopback device only in networks of their own.
+    /// The address its programs listen on: beyond the loopback device only in networks of their own.
     pub fn bind(&self) -> &'static str {
         if self.on == SetupGround::Namespaces { "0.0.0.0" } else { "127.0.0.1" }
     }
 
-    /// What contradicts itself.
+    /// Checks for contradictions.
     fn check(&self) -> std::result::Result<(), String> {
         let parts = [&self.ping, &self.pong].map(|part| part.network.as_deref());
         if self.on == SetupGround::Machine {
@@ -233,7 +234,7 @@ impl NetworkSetup {
         }
     }
 
-    /// The programs that are missing, each with where it comes from.
+    /// The required programs that are missing, each with its package.
     pub fn missing(&self) -> Vec<RequiredProgram> {
         let is_missing = |need: &&RequiredProgram| step::found(&need.program).is_none();
         let mut missing: Vec<RequiredProgram> = self.needs.iter().filter(is_missing).cloned().collect();
@@ -243,29 +244,29 @@ impl NetworkSetup {
     }
 }
 
-/// The largest packet where nothing else is said: a device's own.
+/// The default MTU, which is that of the device.
 const MTU_BYTES: u32 = 1500;
-/// What overlays put before a packet: VXLAN by IPv4, and WireGuard by either.
+/// Header bytes that overlays add to a packet: VXLAN over IPv4, and WireGuard over either IP version.
 const HEADERS_BYTES: [u32; 2] = [50, 80];
-/// How long a packet may wait for a line of some rate.
+/// The longest queueing time of a packet on a rate-limited line.
 const QUEUE_TIME_MS: u64 = 50;
 
-/// What is between the two networks. By default virtual Ethernet, as fast as the machine is.
+/// The wire between the two networks. By default virtual Ethernet, as fast as the machine allows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct WireSettings {
-    /// Bits per second, each way: by a token bucket (tbf), or by the link emulator where it is asked for.
+    /// Bits per second, each way: by a token bucket (tbf), or by the link emulator where it is in use.
     pub rate_bits_per_s: Option<u64>,
-    /// A round trip, added by the link emulator.
+    /// The round-trip time that the link emulator adds.
     pub rtt: Duration,
-    /// The share of packets that the link emulator loses, 0 to 1.
+    /// The share of packets that the link emulator drops, 0 to 1.
     pub loss: f64,
-    /// Equal seeds lose the same packets of equal sequences.
+    /// Equal seeds drop the same packets of equal sequences.
     pub seed: u64,
-    /// The largest packet, bytes; `None` for the device's 1,500.
+    /// The MTU, bytes; `None` for the device's 1,500.
     pub mtu_bytes: Option<u32>,
-    /// Whether the wire takes pieces of up to 64 KiB, as network cards do that cut them themselves.
+    /// Whether the wire carries segments of up to 64 KiB, as network cards with segmentation offload do.
     pub is_offloading: bool,
-    /// With how much TCP's receive buffers begin, bytes (the second number of `tcp_rmem`); `None` for the kernel's.
+    /// The initial size of TCP's receive buffers, bytes (the second number of `tcp_rmem`); `None` for the kernel's.
     pub tcp_rmem_bytes: Option<u64>,
     /// TCP's congestion control; `None` for the kernel's.
     pub congestion_control: Option<String>,
@@ -277,13 +278,13 @@ impl WireSettings {
         !self.rtt.is_zero() || self.loss > 0.0
     }
 
-    /// Whether anything is said about it, and about TCP, that only networks of our own can have.
+    /// Whether any setting of the wire or of TCP requires networks of our own.
     fn is_altered(&self) -> bool {
         let plain = WireSettings { seed: self.seed, is_offloading: true, ..WireSettings::default() };
         *self != plain
     }
 
-    /// Makes both networks and joins them.
+    /// Creates both networks and joins them.
     fn lay(&self) -> Result<NetworkLab> {
         let link = LinkConfig {
             rtt: self.rtt,
@@ -302,7 +303,7 @@ impl WireSettings {
         Ok(lab)
     }
 
-    /// Makes one end of the wire what it is to be.
+    /// Configures one end of the wire.
     fn shape(&self, end: &NetworkNamespace) -> Result<()> {
         if let Some(mtu) = self.mtu_bytes {
             end.ip(&format!("link set {DEVICE} mtu {mtu}"))?;
@@ -316,7 +317,7 @@ impl WireSettings {
         }
     }
 
-    /// Says how large packets may be: `{mtu}` on the wire, and `{mtu-50}`, `{mtu-80}` within an overlay's headers.
+    /// Sets the placeholders for MTUs: `{mtu}` on the wire, and `{mtu-50}`, `{mtu-80}` inside an overlay's headers.
     fn describe(&self, words: &mut WordSubstitutions) {
         let mtu = self.mtu_bytes.unwrap_or(MTU_BYTES);
         words.set("mtu", mtu.to_string());
@@ -325,9 +326,9 @@ impl WireSettings {
         }
     }
 
-    /// Has TCP behave alike in a network, whatever else it is.
+    /// Sets the same TCP parameters in every kind of network.
     fn tune(&self, network: &NetworkNamespace) -> Result<()> {
-        // One connection for each request uses up the ports of a client in seconds.
+        // One connection per request exhausts a client's ports in seconds.
         network.set("net/ipv4/ip_local_port_range", "1024 65535")?;
         network.set("net/ipv4/tcp_tw_reuse", "1")?;
         network.set("net/ipv4/tcp_no_metrics_save", "1")?;
@@ -344,7 +345,7 @@ impl WireSettings {
     }
 }
 
-/// A token bucket whose burst lets the largest piece through, and a tick's worth of the rate.
+/// A token bucket whose burst admits the largest segment, and one tick's worth of the rate.
 fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64) -> Result<()> {
     let in_a_tick = rate_bits_per_s / 8 / 250;
     let (burst, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);
@@ -357,7 +358,7 @@ fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64) -> Result<()> {
     run_in(end, None, command, None)
 }
 
-/// What words stand for.
+/// The values of placeholders.
 #[derive(Clone, Debug, Default)]
 struct WordSubstitutions(BTreeMap<String, String>);
 
@@ -366,8 +367,8 @@ impl WordSubstitutions {
         self.0.insert(word.to_owned(), value.into());
     }
 
-    /// `text` with all words replaced: `{word}`, of letters, digits, `-` and `_`. Other braces stay, because the
-    /// languages of commands have them too. Errors: `InvalidArgument` for a word that stands for nothing.
+    /// Replaces all placeholders in `text`: `{word}`, of letters, digits, `-` and `_`. Other braces stay, because
+    /// the languages of commands use them too. Errors: `InvalidArgument` for an unknown placeholder.
     fn fill(&self, text: &str) -> Result<String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
@@ -388,7 +389,7 @@ impl WordSubstitutions {
         Ok(filled + rest)
     }
 
-    /// The same for each word of a command.
+    /// Fills the placeholders in each word of a command.
     fn fill_all(&self, command: &[String]) -> Result<Vec<String>> {
         command.iter().map(|part| self.fill(part)).collect()
     }

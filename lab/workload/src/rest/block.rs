@@ -1,4 +1,4 @@
-//! One block of load: threads that start together, the two loops of one thread, and counters around them.
+//! One block of load: threads that start together, a thread's closed and open loops, and the counters around them.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,27 +15,27 @@ use super::{
     RequestChannel,
 };
 
-/// How often progress is told.
+/// How often progress is reported.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// What load to make.
+/// The load to generate.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
-    /// What decides when requests start.
+    /// What determines when requests start.
     pub arrivals: ArrivalProcess,
     /// How long, warm-up excluded.
     pub duration: Duration,
-    /// Ends it earlier, after this many requests.
+    /// Ends the block earlier, after this many requests.
     pub requests: Option<u64>,
-    /// Load before it that is not recorded.
+    /// Load before the block that is not recorded.
     pub warm_up: Duration,
     /// Threads, at least 1, each with a channel of its own.
     pub threads: usize,
-    /// Decides the arrivals by chance.
+    /// Determines random arrivals.
     pub seed: u64,
-    /// Processors that the threads are kept on; none is all.
+    /// Processors that the threads are pinned to; empty means all.
     pub client_cpus: Vec<usize>,
-    /// The server's process, whose counters are read along with its descendants'.
+    /// The server's process, whose counters are read together with its descendants'.
     pub server_pid: Option<u32>,
     /// Whether a record of every request is kept.
     pub keep_operations: bool,
@@ -54,26 +54,26 @@ pub struct BlockPosition {
     pub block: u32,
 }
 
-/// How far a block is.
+/// The progress of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockProgress {
     /// Requests that have ended.
     pub requests: u64,
-    /// Since the block's start, warm-up included.
+    /// Time since the block's start, warm-up included.
     pub elapsed: Duration,
 }
 
-/// What a block brought.
+/// The results of a block.
 #[derive(Debug)]
 pub struct LoadBlock {
     pub(super) place: BlockPosition,
     pub(super) recorder: LoadRecorder,
-    /// The time that throughput counts over.
+    /// The time over which throughput is computed.
     pub(super) elapsed_ns: u64,
     pub(super) traffic: NetworkTraffic,
     pub(super) connections: Option<TcpConnections>,
     pub(super) client: Result<ProcessCounters, NotCovered>,
-    /// `None` if there is no process to watch.
+    /// `None` if no process is watched.
     pub(super) server: Option<Result<ProcessCounters, NotCovered>>,
 }
 
@@ -84,7 +84,7 @@ impl LoadBlock {
     }
 }
 
-/// What a thread hands over at its end.
+/// The results of one thread.
 struct ThreadResult {
     recorder: LoadRecorder,
     traffic: NetworkTraffic,
@@ -97,13 +97,13 @@ enum ThreadMessage {
     Done(Result<ThreadResult>),
 }
 
-/// What the threads of a block share.
+/// State shared by the threads of a block.
 struct BlockState<'a> {
     plan: &'a LoadPlan,
     place: BlockPosition,
     clock: RunClock,
     stop: &'a AtomicBool,
-    /// All threads and the one that watches.
+    /// All threads and the watching one.
     barrier: Barrier,
     start: OnceLock<Instant>,
     /// Whether all threads have a connection.
@@ -112,9 +112,8 @@ struct BlockState<'a> {
     done: AtomicU64,
 }
 
-/// Makes the load of `plan`: connects, warms up, then measures. `connect` is called once in each thread
-/// with its number. Errors: from `connect`, of which the first is told; `InvalidArgument` for
-/// processors that are not there.
+/// Generates the load of `plan`: connects, warms up, then measures. Each thread calls `connect` once, with its
+/// number. Errors: the first one from `connect`; `InvalidArgument` for processors that do not exist.
 pub fn run_block(
     plan: &LoadPlan,
     place: BlockPosition,
@@ -144,7 +143,7 @@ pub fn run_block(
     })
 }
 
-/// Turns a panic, which is a bug, into a failure: all others would wait for the thread for ever.
+/// Turns a panic, which is a bug, into a failure: all other threads would wait for this one forever.
 fn without_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread that makes load panicked")))
@@ -157,7 +156,7 @@ impl BlockState<'_> {
         connect: &(dyn Fn(usize) -> Result<Box<dyn RequestChannel>> + Sync),
         sender: &Sender<ThreadMessage>,
     ) {
-        // The watching thread is there until it has heard from all.
+        // The watching thread receives until all threads have reported.
         let tell = |message| drop(sender.send(message));
         match self.pin().and_then(|()| without_panic(|| connect(thread))) {
             Ok(mut channel) => {
@@ -183,7 +182,7 @@ impl BlockState<'_> {
                 Error::new(ErrorKind::InvalidArgument, detail).caused_by(std::io::Error::from(errno))
             })?;
         }
-        // Without it waits are longer by up to 50 µs, which shows as lateness.
+        // Without it waits are up to 50 µs longer, which shows as lateness.
         if let Err(errno) = fordway_sys::precise_timers() {
             tracing::debug!(%errno, "timers are not precise");
         }
@@ -192,7 +191,7 @@ impl BlockState<'_> {
 
     fn load(&self, thread: usize, channel: &mut dyn RequestChannel) -> Result<ThreadResult> {
         let warmed = without_panic(|| self.warm_up(thread, channel));
-        // Also where that failed: the others wait here too.
+        // Also after a failed warm-up: the others wait here too.
         self.barrier.wait();
         self.barrier.wait();
         warmed?;
@@ -240,7 +239,7 @@ impl BlockState<'_> {
         }
     }
 
-    /// Reads the counters around the load, and tells of progress meanwhile.
+    /// Reads the counters before and after the load, and reports progress in between.
     fn watch(
         &self,
         messages: &Receiver<ThreadMessage>,
@@ -250,7 +249,7 @@ impl BlockState<'_> {
             Ok(ThreadMessage::Connected(connected)) => connected,
             _ => Err(ErrorKind::Internal.into()),
         });
-        // All of them, so that none is waited for twice.
+        // Collects all of them, so that no thread is waited for twice.
         let connected = connected.collect::<Vec<_>>().into_iter().collect::<Result<()>>();
         self.go.store(connected.is_ok(), Ordering::Relaxed);
         self.barrier.wait();
@@ -320,7 +319,7 @@ impl BlockState<'_> {
     }
 }
 
-/// Connections of two threads together; their medians are not exact any more, and the larger one counts.
+/// Merges the connections of two threads; the median is then inexact: the larger one is taken.
 fn both(a: Option<TcpConnections>, b: Option<TcpConnections>) -> Option<TcpConnections> {
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
     Some(TcpConnections {
@@ -332,15 +331,15 @@ fn both(a: Option<TcpConnections>, b: Option<TcpConnections>) -> Option<TcpConne
     })
 }
 
-/// The longest wait without a look at whether to stop.
+/// The longest wait before the stop flag is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// When a stretch of load starts and ends, and what is told to the outside meanwhile.
+/// When a stretch of load starts and ends, and what it reports meanwhile.
 pub(super) struct LoadStretch<'a> {
     pub(super) start: Instant,
-    /// No request starts after it.
+    /// No request starts after this.
     pub(super) end: Option<Instant>,
-    /// Requests that may still be started, on all threads; `None` is any number.
+    /// Requests that all threads together may still start; `None` is any number.
     pub(super) budget: Option<&'a AtomicU64>,
     pub(super) stop: &'a AtomicBool,
     /// Requests that have ended, on all threads.
@@ -364,7 +363,7 @@ impl LoadStretch<'_> {
     }
 }
 
-/// Keeps a request on every slot until the stretch is over, and waits for the last answers.
+/// Keeps a request on every slot until the stretch is over, then waits for the last responses.
 pub(super) fn closed(
     channel: &mut dyn RequestChannel,
     stretch: &LoadStretch,
@@ -393,9 +392,9 @@ pub(super) fn closed(
     Ok(())
 }
 
-/// Starts requests when they are due, or as soon after as a slot is free. What was due within the stretch
-/// and did not start is counted as skipped. Arrivals are not kept while they wait: at a rate far beyond
-/// what the server can do they would fill the memory.
+/// Starts requests when they are due, or as soon as a slot is free after that. Counts requests that were due
+/// within the stretch and did not start as skipped. Does not queue waiting arrivals: at a rate far beyond
+/// the server's they would fill the memory.
 pub(super) fn open(
     channel: &mut dyn RequestChannel,
     mut schedule: ArrivalSchedule,
@@ -417,8 +416,8 @@ pub(super) fn open(
                 idle.push_front(slot);
                 break;
             }
-            // Latency counts from here, not from when a slot became free: a server that stalls would be asked later,
-            // and the wait that it caused would not be seen.
+            // Latency counts from here, not from when a slot became free: otherwise a stalled server would delay the
+            // start of requests, and the wait that it caused would not be seen.
             intended[slot] = due;
             schedule.advance();
             channel.start(slot);
@@ -428,7 +427,7 @@ pub(super) fn open(
             recorder.skipped += stretch.skipped(schedule);
             return Ok(());
         }
-        // Without an idle slot nothing can start, whatever is due: only an answer changes that.
+        // Without an idle slot nothing can start, whatever is due: only a response changes that.
         let limit = if has_more && !idle.is_empty() { stretch.until(&schedule) } else { LOOK_EVERY };
         channel.wait(limit, &mut answers)?;
         stretch.count(answers.len());
@@ -442,20 +441,20 @@ pub(super) fn open(
 
 /// The open loop's view of a stretch.
 impl LoadStretch<'_> {
-    /// The next arrival, if it lies within.
+    /// The next arrival, if it lies within the stretch.
     fn next(&self, schedule: &ArrivalSchedule) -> Option<Instant> {
         let next = self.start + Duration::from_nanos(schedule.peek_ns());
         self.end.is_none_or(|end| next < end).then_some(next)
     }
 
-    /// Until that.
+    /// The time until the next arrival.
     fn until(&self, schedule: &ArrivalSchedule) -> Duration {
         let next = self.next(schedule).map(|next| next.saturating_duration_since(Instant::now()));
         next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)
     }
 
-    /// Arrivals that were due within and are still in `schedule`; none where a number of requests was
-    /// asked for, and not those after a stop.
+    /// Arrivals that were due within the stretch and are still in `schedule`; none where a number of requests
+    /// was given, and not those after a stop.
     fn skipped(&self, mut schedule: ArrivalSchedule) -> u64 {
         let Some(end) = self.end else { return 0 };
         let end_ns = end.min(Instant::now()).duration_since(self.start).as_nanos() as u64;

@@ -1,9 +1,9 @@
-//! Load on a server: when requests are intended to start, and what each thread records of them. How they are sent is the
-//! business of a [`RequestChannel`], one for each thread.
+//! Load on a server: the intended starts of requests, and what each thread records of them. A
+//! [`RequestChannel`], one for each thread, sends them.
 //!
-//! In the closed loop each slot sends its next request when the answer to the last one is there, so a
-//! server that stalls is asked less, and its stalls are hardly seen. In the open loop requests have
-//! intended times that do not depend on answers, and latency counts from them.
+//! In the closed loop each slot sends its next request when the last response has arrived, so a server that
+//! stalls gets fewer requests, and its stalls are hardly seen. In the open loop requests have intended starts
+//! that do not depend on responses, and latency counts from those starts.
 
 mod block;
 mod summary;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use fordway_measure::{LatencyHistogram, OperationRecord, RunClock, SeededRandom, TcpConnections};
 use fordway_store::Result;
 
-/// One thread's way to the server: requests in flight, each on a slot.
+/// One thread's connections to the server: requests in flight, each on a slot.
 pub trait RequestChannel {
     /// Requests that can be in flight at once, at least 1.
     fn slots(&self) -> usize;
@@ -28,52 +28,52 @@ pub trait RequestChannel {
     fn start(&mut self, slot: usize);
 
     /// Waits until a request has ended, or for `limit`, and adds all that ended to `answers`. Every
-    /// request that was started ends at some time. Errors: those that are no single request's.
+    /// started request ends eventually. Errors: those that concern no single request.
     fn wait(&mut self, limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()>;
 
-    /// What went over its connections so far.
+    /// Traffic on its connections so far.
     fn traffic(&self) -> NetworkTraffic;
 
-    /// What the kernel knows of the connections; `None` where they are not TCP.
+    /// The kernel's figures of the connections; `None` where they are not TCP.
     fn connections(&self) -> Option<TcpConnections>;
 }
 
 /// The end of a request.
 #[derive(Debug)]
 pub struct CompletedRequest {
-    /// Where it was started.
+    /// The slot it was started on.
     pub slot: usize,
     /// When it was sent.
     pub started: Instant,
-    /// When its answer began, if one did.
+    /// When its response began, if one did.
     pub first_byte: Option<Instant>,
-    /// When its answer was whole, or it failed.
+    /// When its response was complete, or it failed.
     pub ended: Instant,
-    /// Bytes of body that it moved.
+    /// Body bytes transferred.
     pub body_bytes: u64,
-    /// How often it was sent again before it came to this end.
+    /// The number of retries before it ended.
     pub retries: u32,
-    /// What was wrong.
+    /// The failure, if it failed.
     pub failure: Option<LoadFailure>,
 }
 
 /// Why a request failed.
 #[derive(Debug)]
 pub struct LoadFailure {
-    /// What it is counted under.
+    /// The kind it is counted under.
     pub kind: Cow<'static, str>,
-    /// A sentence.
+    /// A sentence that explains it.
     pub detail: String,
 }
 
-/// What decides when a request starts.
+/// What determines when a request starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ArrivalProcess {
-    /// The answer to the one before.
+    /// The response to the previous request.
     Closed,
-    /// A clock, at equal intervals; requests per second on all threads together.
+    /// A clock, at equal intervals; requests per second of all threads together.
     Fixed(f64),
-    /// Chance: intervals are exponential, as of many independent users; mean requests per second.
+    /// A Poisson process: exponential intervals, as from many independent users; mean requests per second.
     Poisson(f64),
 }
 
@@ -96,7 +96,7 @@ impl ArrivalProcess {
     }
 }
 
-/// The intended starts of one thread of several, ns from the start of the run, without end.
+/// An endless series of one thread's intended starts, ns from the start of the run.
 struct ArrivalSchedule {
     arrivals: ArrivalProcess,
     interval_ns: f64,
@@ -105,7 +105,7 @@ struct ArrivalSchedule {
 }
 
 impl ArrivalSchedule {
-    /// `None` in the closed loop. Threads take turns at a fixed rate; by chance, each is a process of its own.
+    /// `None` in the closed loop. At a fixed rate threads take turns; with Poisson arrivals each has its own process.
     fn new(arrivals: ArrivalProcess, thread: usize, threads: usize, seed: u64) -> Option<Self> {
         let interval_ns = 1e9 / arrivals.rate()? * threads as f64;
         let random = SeededRandom::new(seed.wrapping_mul(1 << 16).wrapping_add(thread as u64));
@@ -122,7 +122,7 @@ impl ArrivalSchedule {
         self.next_ns as u64
     }
 
-    /// Goes on to the one after.
+    /// Moves on to the next start.
     fn advance(&mut self) {
         self.next_ns += self.gap_ns();
     }
@@ -130,7 +130,7 @@ impl ArrivalSchedule {
     fn gap_ns(&mut self) -> f64 {
         match self.arrivals {
             ArrivalProcess::Poisson(_) => {
-                // In (0, 1]: the logarithm of 0 has no value.
+                // In (0, 1]: the logarithm of 0 is undefined.
                 let uniform = ((self.random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
                 -uniform.ln() * self.interval_ns
             }
@@ -139,7 +139,7 @@ impl ArrivalSchedule {
     }
 }
 
-/// Counts and distributions; [`LoadRecorder::add`] joins threads and blocks.
+/// Counts and distributions; [`LoadRecorder::add`] merges threads and blocks.
 #[derive(Clone, Debug, Default)]
 struct LoadRecorder {
     latency: LatencyHistogram,
@@ -157,7 +157,7 @@ struct LoadRecorder {
     operations: Vec<OperationRecord>,
 }
 
-/// How records of operations are made, where they are kept.
+/// How operations are recorded, where records are kept.
 #[derive(Clone, Copy)]
 struct RecordKeeping {
     clock: RunClock,
@@ -169,7 +169,7 @@ struct RecordKeeping {
 }
 
 impl LoadRecorder {
-    /// Counts an answer to a request that was intended for `intended`; `None` is for when it was sent.
+    /// Counts the response to a request intended for `intended`; `None` means when it was sent.
     fn answer(
         &mut self,
         answer: CompletedRequest,
