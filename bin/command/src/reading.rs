@@ -262,7 +262,7 @@ fn read_object(
     Ok(())
 }
 
-/// Errors: `InvalidRange`, also for a range that only its end exceeds.
+/// Errors: `InvalidRange`, also for a range that begins within the object and ends beyond it.
 fn read_call(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),

@@ -1,4 +1,4 @@
-//! The users, and the uid that each acts as: one key pair, or the users of a credentials file.
+//! The users, and the user and group that each acts as: one key pair, or the users of a credentials file.
 //!
 //! * `file`: the credentials file
 //! * `confined`: a store limited to what one user may do
@@ -164,7 +164,7 @@ impl Users {
         }
     }
 
-    /// Whether the directory is where it was when it was opened; if not, requests fail from now on.
+    /// Whether there is a directory to serve. One that has taken the place of the first is opened; without any, requests fail.
     pub(crate) fn look_at_root(&self) -> bool {
         let Some(origin) = &self.origin else { return true };
         let root = origin.root.display();
