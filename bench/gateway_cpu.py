@@ -34,7 +34,7 @@ OPERATIONS = [
     ("DELETE", "DELETE", "n{number}", ONCE),
 ]
 
-# operation, at most so many times what nginx takes for it, with one worker and with two
+# operation, and its most CPU time as a multiple of nginx's, with one worker and with two
 BESIDE_NGINX = [
     ("GET 4 KiB", 1.1),
     ("GET 4 KiB of 64 MiB", 1.1),

@@ -73,7 +73,7 @@ impl CompleteOptions {
         CompleteOptions { conditions, ..Default::default() }
     }
 
-    /// Checks the client's stated size and checksum against those of the parts.
+    /// Checks the size and checksum that the client stated against the parts.
     /// Errors: `IncompleteBody`, `BadDigest`.
     pub fn check(&self, size: u64, checksum: Option<&Checksum>) -> Result<()> {
         if let Some(stated) = self.size.filter(|stated| *stated != size) {

@@ -62,7 +62,7 @@ const JUICEFS: &str = "JuiceFS loses files that get their name when they are com
 #[derive(Debug, PartialEq, Eq)]
 struct Mount<'m> {
     kind: &'m str,
-    /// Those of the file system, not those of the mount point.
+    /// The options of the file system. The mount point has its own, which are not read.
     options: &'m str,
 }
 

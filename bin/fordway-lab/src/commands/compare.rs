@@ -64,7 +64,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
 /// The name of the row of `--endpoint`.
 const ENDPOINT: &str = "endpoint";
 
-/// The services to compare with: those of `--target`, and that of `--endpoint`.
+/// The services to compare with, from `--target` and `--endpoint`.
 /// Errors: `InvalidArgument` for an endpoint that is none, and where two rows would have one name.
 fn targets(args: &CompareArgs, global: &GlobalArgs) -> Result<Vec<TargetArg>> {
     let mut targets = args.targets.clone();

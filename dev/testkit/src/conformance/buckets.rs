@@ -234,7 +234,7 @@ pub fn tags_of_versions(store: &dyn Store) {
     assert_eq!(store.tags(&b, &key("k"), Some(&two)).unwrap(), tags(&[("two", "2")]));
 }
 
-/// Tags given when an upload starts become those of its object.
+/// An object gets the tags that its upload was started with.
 pub fn tags_of_an_upload(store: &dyn Store) {
     let b = bucket(store);
     let wanted = tags(&[("a", "1"), ("b", "2")]);

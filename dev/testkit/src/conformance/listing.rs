@@ -10,7 +10,7 @@ fn names(listing: &ObjectListing) -> Vec<&str> {
     listing.entries.iter().map(|entry| entry.name()).collect()
 }
 
-/// The order is that of UTF-8 bytes, whatever the directories are.
+/// Keys are listed in the order of their UTF-8 bytes, whatever the directories are.
 pub fn listing_is_in_byte_order(store: &dyn Store) {
     let b = bucket(store);
     let mut names =
@@ -91,7 +91,7 @@ pub fn listing_with_start_after(store: &dyn Store) {
     assert_eq!(list("c"), "");
 }
 
-/// Size, ETag and time in a listing are those of the object.
+/// A listing gives each object's size, ETag and time.
 pub fn listing_says_what_head_says(store: &dyn Store) {
     let b = bucket(store);
     for (name, size) in [("a", 0), ("d/e", 10_000), ("odd//key", 3)] {
