@@ -2,8 +2,12 @@
 
 usage: against.py OLD NEW PAIRS DURATION PARTS; OLD and NEW are directories of programs. Ratios are old / new of a cost, or
 new / old of a speed: above 1 the new one is faster. The interval is that of the median, by ranks (95 %).
+
+Where the work is that of a library, both builds of it are in one process and take turns of a millisecond (turns.c), by
+the drop-in for libs3, whose interface is the same in all builds. What both do otherwise are runs of their own programs.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -20,13 +24,23 @@ WIDEST = 0.05
 LISTED = os.environ.get("LIST", "1000000")
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
-STORE_RUNS = [
-    ("3,901 B", ["--only-phases", "--size", "3901", "--rounds", "5"]),
-    ("overwrite 3,901 B", ["--size", "3901", "--objects", "10", "--rounds", "5"]),
-    ("1 MiB", ["--only-phases", "--size", "1048576", "--objects", "64", "--rounds", "5"]),
-    ("3,901 B, 8 threads", ["--only-phases", "--size", "3901", "--threads", "8", "--rounds", "5"]),
-]
-LIBS3_SHAPES = [("500", "3901"), ("200", "47008"), ("16", "2097152")]
+STORE = ["--only-phases", "--size", "3901", "--rounds", "5"]
+# name, threads, objects of each thread, bytes, rounds of a process; what is behind a host is a directory or a gateway
+TURNS = {
+    "embedded": [
+        ("3,901 B", 1, 500, 3901, 4),
+        ("47,008 B", 1, 200, 47008, 5),
+        ("1 MiB", 1, 32, 1 << 20, 6),
+        ("2 MiB", 1, 16, 2 << 20, 6),
+        ("3,901 B, 8 threads", 8, 128, 3901, 4),
+    ],
+    "node": [
+        ("4 KiB", 1, 300, 4096, 4),
+        ("1 MiB", 1, 32, 1 << 20, 6),
+        ("16 MiB", 1, 4, 16 << 20, 4),
+        ("4 KiB, 8 threads", 8, 64, 4096, 4),
+    ],
+}
 REQUESTS = [
     # name, method, object, options
     ("GET 4 KiB", "GET", "small", ["--size", "4KiB"]),
@@ -36,6 +50,7 @@ REQUESTS = [
     ("PUT 1 MiB", "PUT", "q{number}", ["--size", "1MiB", "--objects", "16"]),
 ]
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAAGAINSTBENCH0000", "AWS_SECRET_ACCESS_KEY": "a-secret-for-this-benchmark-only-0000000"}
+TURN_PROGRAM = str(Path(__file__).parent.parent / "target/turns")
 SCRATCH = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
@@ -75,7 +90,6 @@ def store_speeds(build, options):
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         printed = table([f"{build}/fordway-bench-store", "--root", root, *options])
     rows = re.findall(r"^(\w+) +embedded .*?([0-9.]+) \[[0-9.]+, [0-9.]+\]", printed, re.MULTILINE)
-    rows += re.findall(r"^(overwrite) of .*?: ([0-9.]+) \[", printed, re.MULTILINE)
     return {phase: float(ratio) for phase, ratio in rows}
 
 
@@ -88,27 +102,6 @@ def long_listing(build, _options):
     prefix = re.search(r"by prefix: ([0-9.]+) \[.*\(([0-9.]+) (\w+)\)", printed)
     one, readdir = (float(stream[1]) * UNITS[stream[2]], float(prefix[2]) * UNITS[prefix[3]])
     return {"stream": readdir / one, "pages": readdir / one / float(stream[3]), "prefix": 1 / float(prefix[1])}
-
-
-def node_speeds(build, _options):
-    """The speed of the node lane, as a multiple of bare sockets and calls that do the same."""
-    printed = table([f"{build}/fordway-bench-node"], {"ROUNDS": "9"})
-    found = {}
-    for block in re.split(r"^(?=\S)", printed, flags=re.MULTILINE):
-        title, _, rows = block.partition("\n")
-        for name, ratio in re.findall(r"^  (node .*?)  +.*?([0-9.]+) x \[", rows, re.MULTILINE):
-            many = "clients" in name
-            found[f"{name}, {title.split(',')[0]}"] = float(ratio) if many else 1 / float(ratio)
-    return found
-
-
-def libs3_speeds(build, shape):
-    """The speed of a C program on the drop-in, as a multiple of its plain calls of POSIX, by phase."""
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
-        environment = {"LD_LIBRARY_PATH": f"{build}/against-libs3/lib"}
-        printed = table([f"{build}/against-libs3/bench", root, *shape, "15"], environment)
-    rows = re.findall(r"^ *\d+ B  (\S.*?)  +([0-9.]+) +[0-9.]+ +([0-9.]+) ", printed, re.MULTILINE)
-    return {phase: float(posix) / float(ours) for phase, posix, ours in rows}
 
 
 def compare_tables(old, new, pairs, runs):
@@ -125,6 +118,54 @@ def compare_tables(old, new, pairs, runs):
             sys.exit(f"{name}: the two builds print no row in common")
         said += [verdict(f"{name}, {phase}", each) for phase, each in ratios.items()]
     return said
+
+
+def turns(builds, hosts, shape):
+    """The speed of each phase of the second build, as a multiple of the first's, in one process that has both."""
+    (first, second), (_, threads, objects, bytes_, rounds) = builds, shape
+    words = [TURN_PROGRAM, hosts[first], f"{first}/against-libs3/lib/libs3.so.4", hosts[second], f"{second}/against-libs3/lib/libs3.so.4"]
+    printed = table([*words, *map(str, [threads, objects, bytes_, rounds])])
+    return {phase: float(ratio) for phase, ratio in re.findall(r"^(\w+) ([0-9.]+)$", printed, re.MULTILINE)}
+
+
+def compare_by_turns(lane, old, new, starts):
+    """Fresh processes for each sample, and for the node lane fresh gateways: which memory they get decides some percent."""
+    said = []
+    for shape in TURNS[lane]:
+        ratios = {}
+        for _ in range(starts):
+            builds = random.sample([old, new], 2)
+            with tempfile.TemporaryDirectory(dir=SCRATCH) as root, hosts_of(lane, builds, root) as hosts:
+                for phase, ratio in turns(builds, hosts, shape).items():
+                    ratios.setdefault(phase, []).append(ratio if builds[0] == old else 1 / ratio)
+        said += [verdict(f"{lane}, {shape[0]}, {phase}", each) for phase, each in ratios.items()]
+    return said
+
+
+@contextlib.contextmanager
+def hosts_of(lane, builds, root):
+    """The host of each build: a directory of its own, or a gateway over it."""
+    with contextlib.ExitStack() as gateways:
+        hosts = {}
+        for number, build in enumerate(builds):
+            hosts[build] = f"{root}/{number}"
+            Path(hosts[build], "bucket").mkdir(parents=True)
+            if lane == "node":
+                hosts[build] = gateways.enter_context(node_gateway(f"{build}/fordway", hosts[build]))
+        yield hosts
+
+
+@contextlib.contextmanager
+def node_gateway(program, root):
+    socket = f"{root}.sock"
+    command = [program, "node", "--durability", "none", "--socket", socket, root]
+    gateway = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        gateway.stdout.readline()
+        yield f"unix://{socket}"
+    finally:
+        gateway.terminate()
+        gateway.wait()
 
 
 def start_gateway(program, root):
@@ -179,14 +220,12 @@ def main():
     print(f"{pairs} pairs; above 1 the new build is faster; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n")
     said = []
     if "store" in parts:
-        said += compare_tables(old, new, int(pairs), [(f"embedded, {name}", store_speeds, options) for name, options in STORE_RUNS])
+        said += compare_tables(old, new, int(pairs), [("store", store_speeds, STORE)])
     if "list" in parts:
         said += compare_tables(old, new, max(int(pairs) // 2, 7), [(f"list of {LISTED}", long_listing, None)])
-    if "libs3" in parts:
-        shapes = [(f"libs3, {bytes_} B", libs3_speeds, (objects, bytes_)) for objects, bytes_ in LIBS3_SHAPES]
-        said += compare_tables(old, new, int(pairs), shapes)
-    if "node" in parts:
-        said += compare_tables(old, new, int(pairs), [("node", node_speeds, None)])
+    for lane in TURNS:
+        if lane in parts:
+            said += compare_by_turns(lane, old, new, int(pairs))
     if "gateway" in parts:
         said += compare_gateways(old, new, int(pairs), duration)
     sys.exit(1 if "DOES NOT HOLD" in said else 0)

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 
 use crate::date::UtcTime;
 use crate::uri;
@@ -112,8 +113,7 @@ impl SigningKey {
     /// time.
     pub fn verifies(&self, signature: &str, amz_date: &str, request: &SignedRequest) -> bool {
         let expected = hex(&self.raw_signature(amz_date, request));
-        let difference = expected.bytes().zip(signature.bytes()).fold(0, |seen, (a, b)| seen | (a ^ b));
-        expected.len() == signature.len() && std::hint::black_box(difference) == 0
+        expected.as_bytes().ct_eq(signature.as_bytes()).into()
     }
 
     fn raw_signature(&self, amz_date: &str, request: &SignedRequest) -> [u8; 32] {
