@@ -168,12 +168,14 @@ impl<'q> VersionCollector<'q> {
         VersionCollector { query, keys: query.keys(), page: VersionListing::default(), last: None }
     }
 
-    /// Considers `key`. `list` answers its versions from the newest to the oldest, and is called only if they may be
-    /// entries; `describe` is called only for those that are, and answers `None` for what is gone by then.
-    pub fn offer<V>(
+    /// Considers `key`. `list` is called only if the key's versions may be entries. It returns them from the newest to the
+    /// oldest: all, or those after the given version, with which the previous page ended. If that one is gone, it returns
+    /// all, because none can be told from those before it: they come again rather than never. `describe` is called only
+    /// for entries, and returns `None` for what is gone by then.
+    pub fn offer<V, L: Iterator<Item = (VersionId, V)>>(
         &mut self,
         key: &str,
-        list: impl FnOnce() -> Result<Vec<(VersionId, V)>>,
+        list: impl FnOnce(Option<&VersionId>) -> Result<L>,
         mut describe: impl FnMut(V) -> Result<Option<VersionSummary>>,
     ) -> Result<WalkStep> {
         let is_wanted = key.starts_with(&self.query.prefix)
@@ -193,7 +195,8 @@ impl<'q> VersionCollector<'q> {
             self.page.prefixes.push(prefix.clone());
             return Ok(WalkStep::SkipPrefix(prefix));
         }
-        for (name, version) in self.after_start(key, list()?) {
+        let after = self.query.version_after.as_ref().filter(|_| self.query.is_resumed(key));
+        for (name, version) in list(after)? {
             if self.is_full() {
                 return Ok(WalkStep::Full);
             }
@@ -201,18 +204,6 @@ impl<'q> VersionCollector<'q> {
             self.page.versions.extend(describe(version)?);
         }
         Ok(WalkStep::Next)
-    }
-
-    /// The versions of `key` that were not on the page before. If the last one of that is gone, none
-    /// can be told from those before it: they come again rather than never.
-    fn after_start<V>(&self, key: &str, mut versions: Vec<(VersionId, V)>) -> Vec<(VersionId, V)> {
-        let shown = match &self.query.version_after {
-            Some(after) if self.query.is_resumed(key) => {
-                versions.iter().position(|(name, _)| name == after).map_or(0, |at| at + 1)
-            }
-            _ => 0,
-        };
-        versions.split_off(shown)
     }
 
     /// Whether one more entry is too many: it makes what came last the start of the next page.
@@ -228,6 +219,16 @@ impl<'q> VersionCollector<'q> {
     pub fn finish(self) -> VersionListing {
         self.page
     }
+}
+
+/// Those of `versions` that come after one of them, or all if that one is not there.
+pub(crate) fn versions_after<V>(
+    mut versions: Vec<(VersionId, V)>,
+    after: Option<&VersionId>,
+) -> std::vec::IntoIter<(VersionId, V)> {
+    let shown = versions.iter().position(|(name, _)| after == Some(name)).map_or(0, |at| at + 1);
+    versions.drain(..shown);
+    versions.into_iter()
 }
 
 #[cfg(test)]
@@ -248,8 +249,8 @@ mod tests {
                 checksum: None,
                 content: None,
             };
-            let versions =
-                || Ok([("2", true), ("1", false)].map(version).map(|it| (it.version.clone(), it)).to_vec());
+            let both = [("2", true), ("1", false)].map(version).map(|it| (it.version.clone(), it));
+            let versions = |after: Option<&VersionId>| Ok(versions_after(both.to_vec(), after));
             if page.offer(key, versions, |version| Ok(Some(version))).unwrap() == WalkStep::Full {
                 break;
             }

@@ -71,6 +71,11 @@ impl WorkDirectory {
         !self.is_fresh && self.is_removed()
     }
 
+    /// Tells directories that were opened for one path apart, as long as they are held. Never 0.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.file).addr()
+    }
+
     /// Whether both are one directory, still there. Cost: two `fstat`, or one.
     pub(crate) fn is_same_as(&self, other: &WorkDirectory) -> bool {
         let Ok(this) = stat(self) else { return false };

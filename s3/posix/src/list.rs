@@ -360,7 +360,7 @@ impl BucketWalk<'_> {
         let Some(key) = self.odd.next() else { return Ok(WalkFlow::On) };
         let (inner, place) = (self.inner, odd(self.bucket, &key));
         let describe = || {
-            if let Ok(NameLookup::Found(info)) = inner.volume.describe(&place) {
+            if let Ok(Some(info)) = inner.volume.describe(&place) {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
             match inner.summary_by_open(self.bucket, &place, key.as_str()) {

@@ -121,6 +121,14 @@ impl NameBlock {
         });
     }
 
+    /// Keeps the names that `keep` accepts; it is asked from the last to the first.
+    pub(crate) fn retain_from_last(&mut self, mut keep: impl FnMut(&str) -> bool) {
+        let text = &self.text;
+        self.entries.reverse();
+        self.entries.retain(|entry| keep(text_of(text, entry)));
+        self.entries.reverse();
+    }
+
     /// The number of names.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()

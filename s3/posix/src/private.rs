@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ use fordway_sys::{
 };
 
 use crate::area::{TrustedOwner, read_small};
-use crate::dirs::HOLD;
+use crate::dirs::{HOLD, WorkDirectory};
 use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
 use crate::shared::MAX_STALE;
 use crate::site::Site;
@@ -91,6 +91,8 @@ struct KnownArea {
     contents: AreaContents,
     /// The lock table that was seen to lie in `private` since; 0 for none.
     lock_table: AtomicU64,
+    /// The open bucket that was seen to hold `private` since; 0 for none.
+    bucket: AtomicUsize,
 }
 
 /// The purpose of a look-up.
@@ -111,6 +113,18 @@ impl AreaLookup {
     /// Whether `locks` was seen to be the bucket's lock table, which then it still is.
     pub(crate) fn vouches_for(&self, locks: &ByteLocks) -> bool {
         self.known.as_ref().is_some_and(|known| known.lock_table.load(Ordering::Relaxed) == locks.id())
+    }
+
+    /// Whether `dir` was seen to be the bucket that holds the private directory, which is there: then `dir` is there too.
+    pub(crate) fn is_held_by(&self, dir: &WorkDirectory) -> bool {
+        self.known.as_ref().is_some_and(|known| known.bucket.load(Ordering::Relaxed) == dir.address())
+    }
+
+    /// Remembers that `dir`, opened by the bucket's path, was still there after this glance.
+    pub(crate) fn was_held_by(&self, dir: &WorkDirectory) {
+        if let Some(known) = &self.known {
+            known.bucket.store(dir.address(), Ordering::Relaxed);
+        }
     }
 
     /// Remembers that `locks` was found to be current after this glance: it cannot be replaced without
@@ -250,8 +264,9 @@ impl Private {
         times: Option<(i64, i64)>,
         contents: AreaContents,
     ) {
-        let lock_table = AtomicU64::new(0);
-        let known = KnownArea { private, opened: CoarseInstant::now(), times, contents, lock_table };
+        let (lock_table, bucket_dir) = (AtomicU64::new(0), AtomicUsize::new(0));
+        let opened = CoarseInstant::now();
+        let known = KnownArea { private, opened, times, contents, lock_table, bucket: bucket_dir };
         let mut all = self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, known| known.opened.elapsed() < HOLD);

@@ -14,6 +14,7 @@ use fordway_sys::{
 };
 
 use crate::SharedStore;
+use crate::dirs::WorkDirectory;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain};
 use crate::private::AreaContents;
@@ -21,7 +22,7 @@ use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
 use crate::shared::MAX_STALE;
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
-use crate::volume::RootVolume;
+use crate::volume::{RootVolume, unreadable};
 
 /// The size up to which content on a shared file system is read at once.
 const SMALL_BYTES: u64 = 64 << 10;
@@ -100,11 +101,19 @@ impl NameLookup {
 }
 
 impl RootVolume {
-    /// Describes the file at `place` by its name. Cost: as [`RootVolume::describe_in`], and one `fstat` where it is missing.
-    pub(crate) fn describe(&self, place: &ObjectPath) -> Result<NameLookup> {
+    /// Describes the file at `place` by its name, if it is there and needs no open. Cost: as [`RootVolume::describe_in`].
+    pub(crate) fn describe(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
+        let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
+        Ok(self.describe_in(&dir, &place.name)?.found())
+    }
+
+    /// Describes the object under `key` by its name. `Missing` only if it is nowhere.
+    /// Cost: as [`RootVolume::describe_in`]; if it is missing, one `fstat` as a rule, and two for a key with a `/`.
+    fn describe_object(&self, bucket: &Bucket, key: &Key) -> Result<NameLookup> {
+        let Some(place) = plain(bucket, key) else { return Ok(NameLookup::Unclear) };
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(NameLookup::Unclear) };
         match self.describe_in(&dir, &place.name)? {
-            NameLookup::Missing if dir.is_gone() => Ok(NameLookup::Unclear),
+            NameLookup::Missing if self.may_be_elsewhere(bucket, &place, &dir)? => Ok(NameLookup::Unclear),
             described => Ok(described),
         }
     }
@@ -133,11 +142,24 @@ impl RootVolume {
         }
     }
 
-    /// Whether a key of the bucket that is not at its plain place is nowhere, and no other node can have put it there.
-    /// Cost: one `fstat` as a rule.
-    fn has_plain_places_alone(&self, bucket: &Bucket) -> Result<bool> {
-        let contents = self.contents(bucket)?;
-        Ok(contents.is_simple() && !contents.has_markers && !contents.sharing.is_shared())
+    /// Whether the object that is not at `place` may be an odd or old one, or put there by another node, or be at `place`
+    /// after all because `dir` was removed while it was held and made again.
+    fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &WorkDirectory) -> Result<bool> {
+        let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
+        let AreaContents { has_markers, sharing, .. } = glance.contents;
+        if !glance.contents.is_simple() || has_markers || sharing.is_shared() {
+            return Ok(true);
+        }
+        // A directory that holds the private one, which is there, cannot have been removed.
+        let is_bucket = place.dir == bucket.as_str();
+        if is_bucket && glance.is_held_by(dir) {
+            return Ok(false);
+        }
+        let is_gone = dir.is_gone();
+        if is_bucket && !is_gone {
+            glance.was_held_by(dir);
+        }
+        Ok(is_gone)
     }
 
     /// Opens the object under `key`. Errors: `NoSuchKey`, `NoSuchBucket`.
@@ -385,16 +407,16 @@ impl SharedStore {
 
     pub(crate) fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
         self.volume.freshen(bucket, key)?;
-        let described = match (&options.version, plain(bucket, key)) {
-            (None, Some(place)) => self.volume.describe(&place)?,
-            _ => NameLookup::Unclear,
+        let described = match &options.version {
+            None => self.volume.describe_object(bucket, key)?,
+            Some(_) => NameLookup::Unclear,
         };
         let info = match described {
             NameLookup::Found(info) => info,
-            NameLookup::Missing if self.volume.has_plain_places_alone(bucket)? => {
-                return Err(ErrorKind::NoSuchKey.into());
+            NameLookup::Missing => return Err(ErrorKind::NoSuchKey.into()),
+            NameLookup::Unclear => {
+                self.volume.open_version(bucket, key, options.version.as_ref())?.into_info().1
             }
-            _ => self.volume.open_version(bucket, key, options.version.as_ref())?.into_info().1,
         };
         options.conditions.check_read(&info)?;
         Ok(info)

@@ -33,6 +33,7 @@ use crate::dirs::WorkDirectory;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, VERSIONING, odd, plain, private_dir, split, versions_dir, versions_of};
 use crate::list::{EncodedName, KeysFrom};
+use crate::names::NameBlock;
 use crate::private::{AreaContents, ENABLED, SUSPENDED};
 use crate::read::{NameLookup, ObjectFile, system_time};
 use crate::stage::{FILE_MODE, MAX_RACES, StagedFile, give_way, hidden_name};
@@ -168,18 +169,13 @@ impl RootVolume {
 
     /// The contents of the key's versions directory, from the newest to the oldest.
     pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<ArchivedVersion>> {
-        Ok(self.archived_in(bucket, key)?.1)
-    }
-
-    /// As [`RootVolume::archived`], with the directory, if it exists.
-    fn archived_in(&self, bucket: &Bucket, key: &Key) -> Result<(Option<File>, Vec<ArchivedVersion>)> {
         let mut found = Vec::new();
         if self.contents(bucket)?.versioning == VersioningState::Unversioned {
-            return Ok((None, found));
+            return Ok(found);
         }
-        let dir = self.each_archived(bucket, key, |name| found.extend(ArchivedVersion::parse(name)))?;
+        self.each_archived(bucket, key, |name| found.extend(ArchivedVersion::parse(name)))?;
         found.sort_unstable_by_key(|archived| std::cmp::Reverse(archived.order));
-        Ok((dir, found))
+        Ok(found)
     }
 
     /// The newest of the key's old versions and delete markers. Keeps only one of them in memory.
@@ -199,15 +195,14 @@ impl RootVolume {
         Ok(newest)
     }
 
-    /// Calls `visit` for each name in the key's versions directory; returns the directory.
-    fn each_archived(&self, bucket: &Bucket, key: &Key, mut visit: impl FnMut(&str)) -> Result<Option<File>> {
-        let read = self.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
-            read_dir(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)).map(|()| dir)
-        });
+    /// Calls `visit` for each name in the key's versions directory.
+    fn each_archived(&self, bucket: &Bucket, key: &Key, mut visit: impl FnMut(&str)) -> Result<()> {
+        let read = self
+            .open_to_scan(&versions_of(bucket, key))
+            .and_then(|dir| read_dir(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)));
         match read {
-            Ok(dir) => Ok(Some(dir)),
             // Anything but a directory is not ours, and holds nothing.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
     }
@@ -539,10 +534,10 @@ impl SharedStore {
 
     fn offer_key(&self, page: &mut VersionCollector, bucket: &Bucket, key: &str) -> Result<WalkStep> {
         let dir = OnceCell::new();
-        let list = || match self.versions_to_show(bucket, key, &dir) {
+        let list = |after: Option<&VersionId>| match self.versions_to_show(bucket, key, &dir) {
             // A key that the caller may not read is skipped, and the others are shown.
-            Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(Vec::new()),
-            versions => versions,
+            Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(KeyVersions::default()),
+            versions => Ok(versions?.after(after)),
         };
         let describe = |(is_latest, shown): (bool, ShownVersion)| {
             let described = match shown {
@@ -554,22 +549,15 @@ impl SharedStore {
         page.offer(key, list, describe)
     }
 
-    /// All versions of a key, from the newest to the oldest, of which only the latest is described yet; and the
-    /// directory of the others.
-    fn versions_to_show(
-        &self,
-        bucket: &Bucket,
-        key: &str,
-        dir: &OnceCell<File>,
-    ) -> Result<Vec<(VersionId, (bool, ShownVersion))>> {
+    /// All versions of a key, of which only the latest is described yet; and the directory of the others.
+    fn versions_to_show(&self, bucket: &Bucket, key: &str, dir: &OnceCell<File>) -> Result<KeyVersions> {
         let key = Key::new(key)?;
         self.volume.freshen(bucket, &key)?;
-        let (mut latest, mut found) = (self.latest(bucket, &key)?, Vec::new());
+        let (mut latest, mut names) = (self.latest(bucket, &key)?, Arc::default());
         for race in 0..MAX_RACES {
             give_way(race);
-            let (opened, archived) = self.volume.archived_in(bucket, &key)?;
-            found = archived;
-            if let Some(opened) = opened {
+            if let Some((opened, found)) = self.archived_names(bucket, &key)? {
+                names = found;
                 let _ = dir.set(opened);
             }
             // A version that became the latest meanwhile, or ceased to be it, may have been missed.
@@ -580,18 +568,30 @@ impl SharedStore {
                 break;
             }
         }
-        let mut seen = foldhash::HashSet::default();
-        let latest = latest
-            .map(|info| (info.version.clone().unwrap_or_else(VersionId::null), ShownVersion::Latest(info)));
-        let found = found.into_iter().map(|found| (found.version.clone(), ShownVersion::Archived(found)));
-        let once = latest.into_iter().chain(found).filter(|(version, _)| seen.insert(version.clone()));
-        Ok(once.enumerate().map(|(at, (version, shown))| (version, (at == 0, shown))).collect())
+        Ok(KeyVersions::new(latest, names))
+    }
+
+    /// The names in the key's versions directory, and the directory, if it exists. Cached while nothing changes in it.
+    fn archived_names(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, Arc<NameBlock>)>> {
+        let contents = self.volume.contents(bucket)?;
+        if contents.versioning == VersioningState::Unversioned {
+            return Ok(None);
+        }
+        let read = self.volume.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
+            let names = self.remembered.names(&dir, contents.sharing, || read_names(&dir))?;
+            Ok((dir, names))
+        });
+        match read {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(from_errno(errno, "reading .fordway")),
+        }
     }
 
     /// Describes the key's latest version. Cost: as a HEAD.
     fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
         if let Some(place) = plain(bucket, key)
-            && let Some(info) = self.volume.describe(&place)?.found()
+            && let Some(info) = self.volume.describe(&place)?
         {
             return Ok(Some(info));
         }
@@ -673,6 +673,90 @@ impl SharedStore {
             }
         }
         Ok(false)
+    }
+}
+
+/// The names of a key's old versions and delete markers, the newest last, one for each version.
+fn read_names(dir: &File) -> Result<NameBlock, Errno> {
+    let mut is_unique = true;
+    let is_version = |name: &[u8]| {
+        let found = str::from_utf8(name).ok().and_then(ArchivedVersion::parse);
+        // An ID with its order in it has one name; any other may have been kept under two.
+        is_unique &= found.as_ref().is_none_or(|found| order_in(&found.version) == Some(found.order));
+        found.is_some()
+    };
+    let mut names = NameBlock::read(dir, is_version, |_| EntryKind::Link)?;
+    if !is_unique {
+        let mut seen = foldhash::HashSet::default();
+        names.retain_from_last(|name| {
+            ArchivedVersion::parse(name).is_some_and(|found| seen.insert(found.version))
+        });
+    }
+    Ok(names)
+}
+
+/// The versions of a key, from the newest to the oldest.
+#[derive(Default)]
+struct KeyVersions {
+    /// The latest version, if there is one and it is still to be shown.
+    latest: Option<ObjectInfo>,
+    /// Its ID: if it is among the old versions too, that name is ignored.
+    latest_id: Option<VersionId>,
+    names: Arc<NameBlock>,
+    /// The names still to be shown are those before this position.
+    end: usize,
+    has_shown: bool,
+}
+
+impl KeyVersions {
+    fn new(latest: Option<ObjectInfo>, names: Arc<NameBlock>) -> Self {
+        let latest_id = latest.as_ref().map(|info| info.version.clone().unwrap_or_else(VersionId::null));
+        KeyVersions { latest, latest_id, end: names.len(), names, has_shown: false }
+    }
+
+    /// Those after `shown`; all if it is not among them. Cost: a binary search, if the ID contains its order.
+    fn after(mut self, shown: Option<&VersionId>) -> Self {
+        let Some(shown) = shown else { return self };
+        let end = match self.latest_id.as_ref() == Some(shown) {
+            true => Some(self.end),
+            false => self.position(shown),
+        };
+        if let Some(end) = end {
+            self = KeyVersions { latest: None, end, has_shown: true, ..self };
+        }
+        self
+    }
+
+    fn position(&self, version: &VersionId) -> Option<usize> {
+        let is_there = |at: &usize| self.archived(*at).is_some_and(|found| found.version == *version);
+        let by_order =
+            order_in(version).map(|order| self.names.first_from(&format!("{order:016x}-{version}")));
+        let by_order = by_order.filter(|at| *at < self.names.len()).filter(is_there);
+        by_order.or_else(|| (0..self.names.len()).rev().find(is_there))
+    }
+
+    fn archived(&self, at: usize) -> Option<ArchivedVersion> {
+        ArchivedVersion::parse(self.names.get(at).text)
+    }
+}
+
+impl Iterator for KeyVersions {
+    type Item = (VersionId, (bool, ShownVersion));
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let is_latest = !std::mem::replace(&mut self.has_shown, true);
+        if let (Some(info), Some(version)) = (self.latest.take(), &self.latest_id) {
+            return Some((version.clone(), (is_latest, ShownVersion::Latest(info))));
+        }
+        while self.end > 0 {
+            self.end -= 1;
+            let found =
+                self.archived(self.end).filter(|found| self.latest_id.as_ref() != Some(&found.version));
+            if let Some(found) = found {
+                return Some((found.version.clone(), (is_latest, ShownVersion::Archived(found))));
+            }
+        }
+        None
     }
 }
 

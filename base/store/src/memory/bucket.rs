@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
+use crate::version::versions_after;
 use crate::{
     Checksum, Conditions, DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, ObjectInfo,
     ObjectPart, PartInfo, PutOptions, PutResult, Result, UploadId, VersionCollector, VersionId,
@@ -220,7 +221,8 @@ impl BucketState {
         let mut page = VersionCollector::new(query);
         let keys: BTreeSet<&String> = self.objects.keys().chain(self.older.keys()).collect();
         for key in keys {
-            if page.offer(key, || Ok(self.versions_of(key)), |version| Ok(Some(version)))? == WalkStep::Full {
+            let versions = |after: Option<&VersionId>| Ok(versions_after(self.versions_of(key), after));
+            if page.offer(key, versions, |version| Ok(Some(version)))? == WalkStep::Full {
                 break;
             }
         }
