@@ -27,7 +27,7 @@ impl Default for ListQuery {
 }
 
 impl ListQuery {
-    /// Returns a query for all keys that start with `prefix`.
+    /// Returns a query for the keys that start with `prefix`, from the first one.
     pub fn prefix(prefix: impl Into<String>) -> Self {
         ListQuery { prefix: prefix.into(), ..Default::default() }
     }

@@ -183,7 +183,7 @@ impl<'q> VersionCollector<'q> {
             return Ok(WalkStep::Next);
         }
         if let Some(prefix) = self.keys.common_prefix(key).map(str::to_owned) {
-            // Checked before the room on the page, because a prefix that the page already has needs no more of it.
+            // Checked before the room on the page, because a prefix that is already on the page needs no more room.
             if self.page.prefixes.last() == Some(&prefix) {
                 return Ok(WalkStep::SkipPrefix(prefix));
             }

@@ -67,7 +67,7 @@ calls! {
 
 #[cfg(test)]
 mod tests {
-    /// Tests could not count a rustix function that another module of this crate calls, or make it fail.
+    /// If another module called a function of rustix itself, tests could neither count that call nor make it fail.
     #[test]
     fn the_file_system_is_reached_through_here_only() {
         let sources = [

@@ -10,7 +10,7 @@
 //! | `getxattrat` | 6.13 | read through `/proc/self/fd` |
 //! | user extended attributes | not on every file system | the call fails with `NOTSUP` |
 //! | hardware counters (`perf_event_open`) | a PMU, and `perf_event_paranoid` below 3 | missing counts are `None` |
-//! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: `pread`; elsewhere: `AGAIN` |
+//! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: `pread`; else `AGAIN`: use another thread |
 //! | the groups of a socket's other end (`SO_PEERGROUPS`) | 4.13 | the call fails with `NOPROTOOPT` |
 //! | network and mount namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | `PERM` or `NOENT` |
 //! | OFD locks between nodes | depends on the mount | where that is known, [`Unfit`] says which option to change |

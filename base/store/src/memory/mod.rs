@@ -399,6 +399,7 @@ impl MultipartUploads for MemoryStore {
     ) -> Result<PutResult> {
         let (policy, fresh) = (self.policy, version_id(self.next_version()));
         self.on("complete upload", bucket, key.as_str(), |state| {
+            // A completion that is repeated gets the result of the first one, if its object is still there.
             if let Some(made) = state.made_before(key, upload, parts.len()) {
                 return Ok(made);
             }

@@ -159,6 +159,7 @@ impl MetalinkFile {
         }
         let Some(pieces) = &self.pieces else { return Ok(()) };
         let covered = pieces.length_bytes.checked_mul(pieces.hex.len() as u64);
+        // Only the last piece may be shorter, so the pieces exceed the file by less than one piece.
         let is_sound = match (covered, self.size_bytes) {
             _ if pieces.length_bytes == 0 => false,
             (None, _) => false,
