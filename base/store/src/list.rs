@@ -99,7 +99,7 @@ pub struct ObjectListing {
     pub next: Option<String>,
 }
 
-/// What the walker of a bucket does after it offered a key.
+/// What the walker of a bucket does after it has offered a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WalkStep {
     /// Offer the next key.

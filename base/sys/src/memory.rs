@@ -83,7 +83,7 @@ impl Deref for FileMapping {
 impl Drop for FileMapping {
     fn drop(&mut self) {
         if self.mapped_bytes > 0 {
-            // SAFETY: just these pages were mapped by `new`, and nothing borrows from them any more.
+            // SAFETY: exactly these pages were mapped by `new`, and nothing borrows from them any more.
             unsafe { libc::munmap(self.pages.as_ptr().cast(), self.mapped_bytes) };
         }
     }

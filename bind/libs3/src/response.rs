@@ -257,7 +257,7 @@ impl RequestFailure {
         }
     }
 
-    /// Returns the sentence for people.
+    /// Returns the message for people.
     pub(crate) fn message(&self) -> String {
         match self {
             RequestFailure::Store(error) | RequestFailure::Head(error) => error.to_string(),

@@ -136,7 +136,7 @@ fn a_rank_that_dies_ends_the_job_with_a_sentence() {
     assert!(is_told, "{told}");
 }
 
-/// Messages between two ranks by themselves: every size, both ways of counting, right bytes.
+/// Without a controller, two ranks measure latency, bandwidth and half-round-trip of each size, with the right bytes.
 #[test]
 fn transport_makes_a_run() {
     let dir = tempfile::tempdir().unwrap();

@@ -27,10 +27,10 @@ pub struct Metalink {
     pub files: Vec<MetalinkFile>,
 }
 
-/// What is known of one file.
+/// What a source says of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetalinkFile {
-    /// A relative path without `..`; empty where the source states none.
+    /// A relative path without `..`; empty if the source states none.
     pub name: String,
     /// Bytes of the whole file.
     pub size_bytes: Option<u64>,
