@@ -1,4 +1,4 @@
-//! The name by which the loader knows the library.
+//! Sets the name by which the loader finds the library (its soname).
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

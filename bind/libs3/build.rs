@@ -1,4 +1,4 @@
-//! The name by which the linker and the loader know the library.
+//! Sets the name by which the linker and the loader find the library (its soname).
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

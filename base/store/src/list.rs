@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use crate::{ETag, Result};
 
-/// The most entries one page holds (S3's limit).
+/// The largest number of entries on one page (S3's limit).
 pub const MAX_KEYS: usize = 1000;
 
 /// Which part of a bucket to list.
@@ -12,11 +12,11 @@ pub const MAX_KEYS: usize = 1000;
 pub struct ListQuery {
     /// Only keys that start with this.
     pub prefix: String,
-    /// Keys that share the part between `prefix` and this are rolled up into one entry.
+    /// Keys that are equal up to the first delimiter after `prefix` are rolled up into one entry.
     pub delimiter: Option<String>,
-    /// Only entries after this one in byte order: a key, or the `next` of the page before.
+    /// Only entries after this name in byte order: a key, or the `next` of the previous page.
     pub start_after: Option<String>,
-    /// The most entries wanted; more than [`MAX_KEYS`] is honoured by stores within the process.
+    /// The largest number of entries to return; stores within the process honour more than [`MAX_KEYS`].
     pub max_keys: usize,
 }
 
@@ -27,20 +27,20 @@ impl Default for ListQuery {
 }
 
 impl ListQuery {
-    /// Keys that start with `prefix`, from the first.
+    /// Returns a query for the keys that start with `prefix`, from the first one.
     pub fn prefix(prefix: impl Into<String>) -> Self {
         ListQuery { prefix: prefix.into(), ..Default::default() }
     }
 
-    /// The part of `key` up to and with the first delimiter after the prefix.
+    /// Returns the part of `key` up to and including the first delimiter after the prefix; `None` if there is none.
     pub fn common_prefix<'k>(&self, key: &'k str) -> Option<&'k str> {
         let delimiter = self.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty())?;
         let tail = key.strip_prefix(self.prefix.as_str())?;
         tail.find(delimiter).map(|at| &key[..self.prefix.len() + at + delimiter.len()])
     }
 
-    /// Whether `key` lies behind `start_after`. A `start_after` that keys are rolled up into was an
-    /// entry of the page before, and so covers every key below it.
+    /// Returns whether `key` comes after `start_after`. A `start_after` that is a common prefix was an entry of the
+    /// previous page. That entry stands for every key below the prefix, so none of these keys comes after it.
     pub fn is_after_start(&self, key: &str) -> bool {
         let Some(start) = &self.start_after else { return true };
         let covers = self.common_prefix(start) == Some(start);
@@ -51,15 +51,15 @@ impl ListQuery {
 /// An object as a listing shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectSummary {
-    /// Its key.
+    /// The key.
     pub key: String,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Its entity tag.
+    /// The ETag.
     pub etag: ETag,
-    /// When it was last written.
+    /// When the object was last written.
     pub modified: SystemTime,
-    /// Which checksum it has, where that is known without reading more.
+    /// The algorithm and type of its checksum, if they are known without reading more.
     pub checksum: Option<crate::ChecksumPlan>,
 }
 
@@ -73,7 +73,7 @@ pub enum ListEntry {
 }
 
 impl ListEntry {
-    /// The key or prefix: what entries are ordered by.
+    /// Returns the key or the prefix, by which entries are ordered.
     pub fn name(&self) -> &str {
         match self {
             ListEntry::Object(object) => &object.key,
@@ -81,7 +81,7 @@ impl ListEntry {
         }
     }
 
-    /// The object, where it is one.
+    /// Returns the object, if the entry is one.
     pub fn object(&self) -> Option<&ObjectSummary> {
         match self {
             ListEntry::Object(object) => Some(object),
@@ -90,21 +90,21 @@ impl ListEntry {
     }
 }
 
-/// One page of a bucket.
+/// One page of a bucket's listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectListing {
     /// Objects and common prefixes, in byte order of their names.
     pub entries: Vec<ListEntry>,
-    /// What to pass as `start_after` for the next page; `None` on the last.
+    /// The `start_after` of the next page; `None` on the last page.
     pub next: Option<String>,
 }
 
-/// What the walker of a bucket does after it offered a key.
+/// What the walker of a bucket does after it has offered a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WalkStep {
     /// Offer the next key.
     Next,
-    /// Keys that start with this need not be offered: they are in the entry just made, or before the start.
+    /// Keys that start with this need not be offered: they belong to the entry just made, or come before the start.
     SkipPrefix(String),
     /// The page is full.
     Full,
@@ -118,13 +118,13 @@ pub struct ListCollector<'q> {
 }
 
 impl<'q> ListCollector<'q> {
-    /// An empty page for `query`.
+    /// Starts an empty page for `query`.
     pub fn new(query: &'q ListQuery) -> Self {
         ListCollector { query, entries: Vec::new(), full: false }
     }
 
-    /// Considers `key`; `describe` is called only if the key itself becomes an entry, and answers
-    /// `None` if the object is gone by then.
+    /// Considers `key` for the page. Calls `describe` only if the key itself becomes an entry; `describe` returns
+    /// `None` if the object no longer exists.
     pub fn offer(
         &mut self,
         key: &str,
@@ -135,11 +135,12 @@ impl<'q> ListCollector<'q> {
         }
         let prefix = self.query.common_prefix(key);
         let last = self.entries.last().map(ListEntry::name);
-        // Keys come in order, so all below one prefix come one after the other.
+        // Keys come in order, so all keys below one prefix are adjacent.
         if prefix.is_some() && prefix == last {
             return Ok(WalkStep::Next);
         }
-        // Only now: a page is full when something is left for the next one, which is never empty then.
+        // Checked only here: a page counts as full only if an entry is left for the next page, which is never empty
+        // then.
         if self.entries.len() >= self.query.max_keys {
             self.full = true;
             return Ok(WalkStep::Full);
@@ -156,7 +157,7 @@ impl<'q> ListCollector<'q> {
         }
     }
 
-    /// The page. It has a `next` only if a key was offered that no longer fitted.
+    /// Returns the page. Its `next` is set only if a key was offered that no longer fitted.
     pub fn finish(self) -> ObjectListing {
         let last = self.entries.last().map(|entry| entry.name().to_owned());
         ObjectListing { next: last.filter(|_| self.full), entries: self.entries }
@@ -209,7 +210,7 @@ mod tests {
         }
     }
 
-    /// The marker `p/` is an object below the prefix `p/`, not what its neighbours are rolled up into.
+    /// The object `p/` is an entry below the prefix `p/`; it does not stand for the keys that start with it.
     #[test]
     fn a_marker_that_is_the_prefix_hides_nothing() {
         let keys = ["p/", "p/a", "p/b/1"];

@@ -1,4 +1,4 @@
-//! Versions of objects: their names, a bucket's state, and pages of them.
+//! Versions of objects: their IDs, a bucket's versioning state, and pages of versions.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -6,18 +6,18 @@ use std::time::SystemTime;
 use crate::list::{ListQuery, MAX_KEYS, WalkStep};
 use crate::{ChecksumPlan, ETag, Error, ErrorKind, Result};
 
-/// The name of one version of an object.
+/// The ID of one version of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VersionId(Box<str>);
 
 impl VersionId {
-    /// The name of the one version that an object has where its bucket keeps none.
+    /// The ID of the one version that an object has in a bucket that keeps no versions.
     pub const NULL: &'static str = "null";
-    /// The longest name (S3's limit).
+    /// The greatest length of an ID (S3's limit).
     pub const MAX_BYTES: usize = 1024;
 
-    /// Takes a name that a client sent: 1 to 1,024 visible ASCII characters.
-    /// Errors: `NoSuchVersion` for what no store makes.
+    /// Takes an ID that a client sent: 1 to 1,024 visible ASCII characters.
+    /// Errors: `NoSuchVersion` for any other text, because no store makes such an ID.
     pub fn new(id: impl Into<String>) -> Result<Self> {
         let id = id.into();
         match (1..=Self::MAX_BYTES).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -26,17 +26,17 @@ impl VersionId {
         }
     }
 
-    /// The version `null`.
+    /// Returns the version `null`.
     pub fn null() -> Self {
         VersionId(Self::NULL.into())
     }
 
-    /// Whether it is the version `null`.
+    /// Returns whether this is the version `null`.
     pub fn is_null(&self) -> bool {
         &*self.0 == Self::NULL
     }
 
-    /// The name.
+    /// Returns the ID as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -51,17 +51,17 @@ impl fmt::Display for VersionId {
 /// Whether a bucket keeps the versions that are overwritten and deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VersioningState {
-    /// It never did.
+    /// The bucket never kept versions.
     #[default]
     Unversioned,
-    /// It does: every write makes a version with a name of its own, every delete a delete marker.
+    /// The bucket keeps versions: every write makes a version with a new ID, and every delete a delete marker.
     Enabled,
-    /// It did, and keeps what it has; writes replace the version `null`.
+    /// The bucket kept versions and still has them; writes replace the version `null`.
     Suspended,
 }
 
 impl VersioningState {
-    /// Errors: `InvalidArgument` for what a bucket cannot be set to.
+    /// Checks that a bucket can be set to this state. Errors: `InvalidArgument` if not.
     pub fn check_settable(self) -> Result<()> {
         match self {
             VersioningState::Enabled | VersioningState::Suspended => Ok(()),
@@ -76,9 +76,9 @@ impl VersioningState {
 /// What a delete did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteResult {
-    /// The version that was removed, or the delete marker that was made; `None` in a bucket without.
+    /// The version that was removed, or the delete marker that was made; `None` in a bucket without versions.
     pub version: Option<VersionId>,
-    /// Whether that is a delete marker.
+    /// Whether `version` is a delete marker.
     pub is_marker: bool,
 }
 
@@ -87,15 +87,15 @@ pub struct DeleteResult {
 pub struct VersionSummary {
     /// The key.
     pub key: String,
-    /// The version's name.
+    /// The version ID.
     pub version: VersionId,
-    /// Whether it is what a request without a version means.
+    /// Whether a request without a version ID gets this version.
     pub is_latest: bool,
     /// When it was written.
     pub modified: SystemTime,
-    /// Size in bytes and tag; `None` for a delete marker.
+    /// Size in bytes, and ETag; `None` for a delete marker.
     pub content: Option<(u64, ETag)>,
-    /// Which checksum it has, without its value.
+    /// The algorithm and type of its checksum, without the value.
     pub checksum: Option<ChecksumPlan>,
 }
 
@@ -104,13 +104,13 @@ pub struct VersionSummary {
 pub struct VersionsQuery {
     /// Only keys that start with this.
     pub prefix: String,
-    /// Keys that share the part between `prefix` and this are rolled up into one entry.
+    /// Keys that are equal up to the first delimiter after `prefix` are rolled up into one entry.
     pub delimiter: Option<String>,
-    /// Only keys after this one, or older versions of this one if `version_after` is given.
+    /// Only keys after this one; with `version_after`, also older versions of this key.
     pub key_after: Option<String>,
-    /// With `key_after`: only versions of that key older than this one, and later keys.
+    /// With `key_after`: only the versions of that key that are older than this one, and later keys.
     pub version_after: Option<VersionId>,
-    /// The most versions and common prefixes wanted.
+    /// The largest number of versions and common prefixes to return.
     pub max_keys: usize,
 }
 
@@ -127,7 +127,7 @@ impl Default for VersionsQuery {
 }
 
 impl VersionsQuery {
-    /// The keys that may have versions on the page, as the query of a listing.
+    /// Returns the query of a listing that selects the keys that may have versions on this page.
     pub fn keys(&self) -> ListQuery {
         ListQuery {
             prefix: self.prefix.clone(),
@@ -137,7 +137,7 @@ impl VersionsQuery {
         }
     }
 
-    /// Whether some versions of `key` were on the page before.
+    /// Returns whether some versions of `key` were on the previous page.
     fn is_resumed(&self, key: &str) -> bool {
         self.version_after.is_some() && self.key_after.as_deref() == Some(key)
     }
@@ -146,11 +146,11 @@ impl VersionsQuery {
 /// One page of versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VersionListing {
-    /// By key in byte order, the versions of one from the newest to the oldest.
+    /// In byte order of their keys; the versions of one key from the newest to the oldest.
     pub versions: Vec<VersionSummary>,
     /// Prefixes that one or more keys share, in byte order.
     pub prefixes: Vec<String>,
-    /// What to pass as `key_after` and `version_after` for the next page; `None` on the last.
+    /// The `key_after` and `version_after` of the next page; `None` on the last page.
     pub next: Option<(String, Option<VersionId>)>,
 }
 
@@ -163,15 +163,15 @@ pub struct VersionCollector<'q> {
 }
 
 impl<'q> VersionCollector<'q> {
-    /// An empty page for `query`.
+    /// Starts an empty page for `query`.
     pub fn new(query: &'q VersionsQuery) -> Self {
         VersionCollector { query, keys: query.keys(), page: VersionListing::default(), last: None }
     }
 
-    /// Considers `key`. `list` is called only if the key's versions may be entries. It returns them from the newest to the
-    /// oldest: all, or those after the given version, with which the previous page ended. If that one is gone, it returns
-    /// all, because none can be told from those before it: they come again rather than never. `describe` is called only
-    /// for entries, and returns `None` for what is gone by then.
+    /// Considers `key` for the page. `list` is called only if the key's versions may become entries. It returns them from
+    /// the newest to the oldest: all of them, or those after the given version, the last one of the previous page. If that
+    /// version no longer exists, its position is unknown; `list` then returns all versions, so that none is missed.
+    /// `describe` is called only for versions that become entries, and returns `None` for a version that no longer exists.
     pub fn offer<V, L: Iterator<Item = (VersionId, V)>>(
         &mut self,
         key: &str,
@@ -184,7 +184,7 @@ impl<'q> VersionCollector<'q> {
             return Ok(WalkStep::Next);
         }
         if let Some(prefix) = self.keys.common_prefix(key).map(str::to_owned) {
-            // Before the look at room: a page that has the prefix already needs none for it.
+            // Checked before the room on the page, because a prefix that is already on the page needs no more room.
             if self.page.prefixes.last() == Some(&prefix) {
                 return Ok(WalkStep::SkipPrefix(prefix));
             }
@@ -206,7 +206,7 @@ impl<'q> VersionCollector<'q> {
         Ok(WalkStep::Next)
     }
 
-    /// Whether one more entry is too many: it makes what came last the start of the next page.
+    /// Returns whether there is no room for another entry. If so, sets the page's `next` to the last entry.
     fn is_full(&mut self) -> bool {
         let is_full = self.page.versions.len() + self.page.prefixes.len() >= self.query.max_keys;
         if is_full {
@@ -215,7 +215,7 @@ impl<'q> VersionCollector<'q> {
         is_full
     }
 
-    /// The page.
+    /// Returns the page.
     pub fn finish(self) -> VersionListing {
         self.page
     }

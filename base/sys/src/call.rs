@@ -1,5 +1,5 @@
-//! The one door to the file system: every call on it that this crate makes has its function here,
-//! so that a test can count it, fail it, or die at it.
+//! All file system calls of this crate. Each has its function here, so that a test can count it, make it
+//! fail, or kill the process at it.
 
 use std::ffi::CString;
 use std::num::NonZeroU64;
@@ -13,7 +13,7 @@ use rustix::fs::{
 use rustix::io::{self, Result};
 use rustix::path::Arg;
 
-/// Before the call `name`, which is made only on `Ok`.
+/// Marks the point before the call `name`. The caller makes the call only on `Ok`.
 #[inline(always)]
 pub(crate) fn point(name: &'static str) -> Result<()> {
     #[cfg(feature = "faults")]
@@ -67,7 +67,7 @@ calls! {
 
 #[cfg(test)]
 mod tests {
-    /// A function of rustix used elsewhere in this crate would be a call that no test sees.
+    /// If another module called a function of rustix itself, tests could neither count that call nor make it fail.
     #[test]
     fn the_file_system_is_reached_through_here_only() {
         let sources = [

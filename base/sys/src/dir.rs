@@ -1,11 +1,12 @@
-//! Reading directories, and file names as text, whatever bytes they have.
+//! Reads directories, and represents file names of any bytes as text.
 //!
-//! Linux takes any bytes but `/` and NUL for a name. In text, bytes that are no UTF-8 appear as the
-//! private characters U+EF80 to U+EFFF, one for each byte from 0x80 to 0xFF (as in the OPTU-8
-//! encoding of MirBSD); so do the three bytes of such a character that a name has itself. No two
-//! names become the same text, and names of plain UTF-8 stay what they are.
+//! Linux allows any bytes but `/` and NUL in a name. In text, each byte that is not valid UTF-8 appears
+//! as a private character: U+EF80 to U+EFFF for the bytes 0x80 to 0xFF (as in the OPTU-8 encoding of
+//! MirBSD). If a name itself contains one of these characters, each of its three bytes is represented in
+//! the same way. So no two names become the same text, and all other names in valid UTF-8 stay as they
+//! are.
 //!
-//! Every function of this crate that takes a name or path as `&str` means such text.
+//! Every function of this crate that takes a name or path as `&str` expects such text.
 
 use std::borrow::Cow;
 use std::os::fd::AsFd;
@@ -15,10 +16,10 @@ use rustix::io::{Errno, Result};
 
 use crate::call::{self, statat};
 
-/// Room for the entries of one `getdents64`: about a thousand names a call.
+/// Buffer for the entries of one `getdents64`: about a thousand names a call.
 const BUFFER_BYTES: usize = 32 * 1024;
 
-/// What a directory entry says it is, without a look at the file.
+/// The type of a file as its directory entry gives it, without a `stat` of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
@@ -27,23 +28,24 @@ pub enum EntryKind {
     Dir,
     /// A symbolic link.
     Link,
-    /// The file system does not say; a `stat` will.
+    /// The file system does not say; [`kind_in`] finds out.
     Unknown,
     /// A FIFO, socket or device.
     Other,
 }
 
-/// One name in a directory.
+/// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// The name, in the bytes the file system has.
+    /// The name, in the bytes that the file system has.
     pub name: Vec<u8>,
-    /// What it is.
+    /// The type of the file.
     pub kind: EntryKind,
 }
 
-/// Calls `visit` for every entry of `dir` but `.` and `..`, in the file system's order.
-/// A directory that is removed meanwhile has no more. Cost: one `getdents64` for about a thousand entries. `dir` is read from where it stands.
+/// Calls `visit` for every entry of `dir` except `.` and `..`, in the file system's order, starting at
+/// the current position of `dir`. If the directory is removed meanwhile, its entries end there.
+/// Cost: one `getdents64` for about a thousand entries.
 pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
@@ -53,7 +55,7 @@ pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Resu
         }
         let Some(entry) = entries.next() else { return Ok(()) };
         let entry = match entry {
-            // It was removed meanwhile, and so was all that was in it.
+            // The directory was removed meanwhile, and with it everything that was in it.
             Err(Errno::NOENT) => return Ok(()),
             entry => entry?,
         };
@@ -64,7 +66,7 @@ pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Resu
     }
 }
 
-/// What `name` in `dir` is, for an entry that was [`EntryKind::Unknown`]; a link is not followed.
+/// Returns the type of `name` in `dir`, for an entry that was [`EntryKind::Unknown`]. Links are not followed.
 /// Cost: one `newfstatat`.
 pub fn kind_in(dir: impl AsFd, name: &str) -> Result<EntryKind> {
     let stat = statat(dir, &*text_to_name(name), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -81,12 +83,12 @@ fn kind_of(kind: FileType) -> EntryKind {
     }
 }
 
-/// What the character for a byte has above that byte.
+/// The character for a byte has the code point `BASE` + the byte.
 const BASE: u32 = 0xEF00;
-/// The first byte, in UTF-8, of U+E000 to U+EFFF, which almost no name has.
+/// The first byte, in UTF-8, of U+E000 to U+EFFF. Almost no name contains it.
 const LEAD: u8 = 0xEE;
 
-/// A name of the file system as text.
+/// Converts a name of the file system to text.
 pub fn name_to_text(name: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(name) {
         Ok(text) if !may_have_escapes(text) => Cow::Borrowed(text),
@@ -94,8 +96,8 @@ pub fn name_to_text(name: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The bytes that a text stands for. [`name_to_text`] of them is the same text, unless it has escapes
-/// that are not needed.
+/// Converts text to the bytes of the name it stands for. [`name_to_text`] converts them back to the same
+/// text, unless the text has escapes that are not needed.
 pub fn text_to_name(text: &str) -> Cow<'_, [u8]> {
     if !may_have_escapes(text) {
         return Cow::Borrowed(text.as_bytes());
@@ -110,7 +112,7 @@ pub fn text_to_name(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(name)
 }
 
-/// Whether `text` is what [`name_to_text`] makes of a name: of several texts for one name just one is.
+/// Returns whether `text` is what [`name_to_text`] makes of a name. Exactly one of the texts that stand for a name is.
 pub fn is_text_of_a_name(text: &str) -> bool {
     !may_have_escapes(text) || name_to_text(&text_to_name(text)) == text
 }
@@ -159,12 +161,12 @@ mod tests {
             assert_eq!(&*text_to_name(text), name, "{text:?}");
             assert!(is_text_of_a_name(text));
         }
-        // Escaped without need: the name equals the plain text.
+        // These escapes are not needed: the name is the same as that of the plain text.
         assert_eq!(&*text_to_name("\u{efc3}\u{efa9}"), "é".as_bytes());
         assert!(!is_text_of_a_name("\u{efc3}\u{efa9}"));
     }
 
-    /// Whatever the bytes, the text leads back to them.
+    /// A name of any bytes survives the conversion to text and back.
     #[test]
     fn every_name_comes_back() {
         let mut state = 1_u32;

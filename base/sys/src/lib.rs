@@ -1,19 +1,19 @@
-//! The operating system, as Fordway needs it. Every `unsafe` of the project outside the language
-//! bindings is here, and every call says what happens on a kernel or file system that lacks it.
+//! The operating system functions that Fordway needs. All `unsafe` code of the project outside the language bindings is
+//! in this crate. Each call documents what happens on a kernel or file system that lacks it:
 //!
 //! | wanted | since | without it |
 //! |---|---|---|
 //! | `openat2` with `RESOLVE_BENEATH` | Linux 5.6 | the path is walked name by name with the same containment |
-//! | `openat2` with `RESOLVE_CACHED` | 5.12; not on every network file system | the caller waits for names |
+//! | `openat2` with `RESOLVE_CACHED` | 5.12; not on every network file system | the caller waits for look-ups |
 //! | `O_TMPFILE` | 3.11; not on FUSE, NFS | the caller stages under a hidden name |
 //! | `linkat` with `AT_EMPTY_PATH` for one's own files | 6.10, or root | linked through `/proc/self/fd` |
 //! | `getxattrat` | 6.13 | read through `/proc/self/fd` |
-//! | user extended attributes | not on every file system | the caller is told `NOTSUP` |
-//! | hardware counters (`perf_event_open`) | a PMU, and `perf_event_paranoid` below 3 | the caller is told which are missing |
-//! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: read at once; elsewhere the caller is told to wait on another thread |
-//! | the groups of a socket's other end (`SO_PEERGROUPS`) | 4.13 | the caller is told `NOPROTOOPT` |
-//! | network and mount namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | the caller is told `PERM` or `NOENT` |
-//! | OFD locks between nodes | depends on the mount | where that is known, the caller is told which option would mend it |
+//! | user extended attributes | not on every file system | the call fails with `NOTSUP` |
+//! | hardware counters (`perf_event_open`) | a PMU, and `perf_event_paranoid` below 3 | missing counts are `None` |
+//! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: `pread`; else `AGAIN`: use another thread |
+//! | the groups of a socket's other end (`SO_PEERGROUPS`) | 4.13 | the call fails with `NOPROTOOPT` |
+//! | network and mount namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | `PERM` or `NOENT` |
+//! | OFD locks between nodes | depends on the mount | where that is known, [`Unfit`] says which option to change |
 
 mod call;
 mod counters;

@@ -15,15 +15,15 @@ use crate::call::point;
 
 /// Bytes of a file, mapped for reading.
 ///
-/// What is mapped stays the version it was, because an object is replaced by another file and never
-/// written in place. A POSIX program that cuts the file short makes an access behind its new end a
-/// `SIGBUS`; a caller that cannot rule that out reads instead.
+/// The mapped content stays that of one version, because an object is replaced by another file and never written in
+/// place. If a POSIX program truncates the file, an access beyond its new end raises `SIGBUS`; a caller that cannot
+/// rule this out must read the file instead.
 #[derive(Debug)]
 pub struct FileMapping {
-    /// The first page; dangling where nothing is mapped.
+    /// The first page; dangling if nothing is mapped.
     pages: NonNull<u8>,
     mapped_bytes: usize,
-    /// Where the bytes asked for begin in the first page, and how many they are.
+    /// Where the requested bytes begin in the first page; `len` is their number.
     offset: usize,
     len: usize,
 }
@@ -46,7 +46,7 @@ impl FileMapping {
         let (start, len) = (offset - before, mapped_bytes - before as usize);
         let mut mapping =
             FileMapping { pages: NonNull::dangling(), mapped_bytes: 0, offset: before as usize, len };
-        // The kernel maps no empty range.
+        // The kernel refuses to map an empty range.
         if len > 0 {
             mapping.pages = map(file, start, mapped_bytes)?;
             mapping.mapped_bytes = mapped_bytes;
@@ -83,15 +83,15 @@ impl Deref for FileMapping {
 impl Drop for FileMapping {
     fn drop(&mut self) {
         if self.mapped_bytes > 0 {
-            // SAFETY: just these pages were mapped by `new`, and nothing borrows from them any more.
+            // SAFETY: exactly these pages were mapped by `new`, and nothing borrows from them any more.
             unsafe { libc::munmap(self.pages.as_ptr().cast(), self.mapped_bytes) };
         }
     }
 }
 
-/// Has the kernel back `memory` by huge pages (2 MiB on x86-64) when it is first touched: a fault for each of them
-/// instead of one for each 4 KiB. Worth it for fresh memory of several MiB that will all be used. It is a hint
-/// (`MADV_HUGEPAGE`), which changes no byte; where the kernel has no such pages to give, nothing happens.
+/// Asks the kernel to back `memory` with huge pages (2 MiB on x86-64) when it is first touched: one page fault for each
+/// huge page instead of one for each 4 KiB. This pays for fresh memory of several MiB that will all be used. It is a
+/// hint (`MADV_HUGEPAGE`) that changes no byte; if the kernel has no huge pages to give, nothing happens.
 /// Cost: one `madvise`.
 pub fn in_huge_pages(memory: &mut [u8]) {
     let aligned = memory.as_ptr().align_offset(page_size());
@@ -101,8 +101,8 @@ pub fn in_huge_pages(memory: &mut [u8]) {
     let _as_usual = unsafe { madvise(whole.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
 }
 
-/// Bytes that were freed, and that the allocator keeps for what comes next; 0 where it does not tell.
-/// Cost: a look at each list of free blocks, in microseconds unless there are very many.
+/// Returns how many bytes were freed but kept by the allocator for later allocations; 0 if it does not tell.
+/// Cost: a walk over the lists of free blocks, which takes microseconds unless there are very many.
 pub fn unused_heap_bytes() -> u64 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -113,8 +113,7 @@ pub fn unused_heap_bytes() -> u64 {
     0
 }
 
-/// Gives the system back what the heap does not use. Cost: a millisecond for some 10 MiB; what else allocates
-/// waits for that.
+/// Returns unused heap memory to the system. Cost: a millisecond for about 10 MiB; other allocations wait meanwhile.
 pub fn give_back_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it touches only memory that the allocator holds free.
@@ -156,7 +155,7 @@ mod tests {
     fn what_was_freed_is_given_back() {
         let mut blocks: Vec<Vec<u8>> = (0..2_000).map(|_| vec![7; 20_000]).collect();
         let before = unused_heap_bytes();
-        // The last one stays, and keeps those before it from going back by themselves.
+        // The last block stays allocated, so that the allocator does not return the blocks before it by itself.
         blocks.drain(..1_999);
         let unused = unused_heap_bytes();
         assert!(cfg!(not(target_env = "gnu")) || unused > before + (10 << 20), "{before} {unused}");

@@ -1,4 +1,4 @@
-//! What is mounted where a file is, and which mounts cannot keep what a store on several nodes relies on.
+//! Finds the mount of a file, and the mounts that cannot keep what a store on several nodes relies on.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -8,21 +8,22 @@ use rustix::io::Result;
 use crate::call::statx;
 use crate::shared::{LUSTRE, NFS, OCFS2, is_local, type_of};
 
-/// A thread may be in a mount namespace of its own.
+/// The list of the thread, because a thread may have its own mount namespace.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
-/// Why a store cannot keep its promises on a file system, with the way out.
+/// Why a store cannot keep its promises on a file system, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// Overwrites and deletes may be lost: locks exclude the programs of this node alone, or nobody knows better.
+    /// Overwrites and deletes may be lost: locks work only within this node, or it is not known whether they reach
+    /// further.
     Locks(&'static str),
-    /// Objects may be lost, locks or not.
+    /// Objects may be lost, with or without locks.
     Objects(&'static str),
 }
 
 impl Unfit {
-    /// What is known to speak against the file system of `file`; `None` says nothing. Cost: one `fstatfs`; except on
-    /// file systems that this kernel alone changes, the list of mounts is read too.
+    /// Returns the known problem of the file system of `file`; `None` means that none is known. Cost: one `fstatfs`;
+    /// the list of mounts is also read, except on file systems that only this kernel changes.
     pub fn of(file: impl AsFd) -> Result<Option<Self>> {
         let kind = type_of(&file)?;
         if is_local(kind) {
@@ -31,7 +32,7 @@ impl Unfit {
         if kind == OCFS2 {
             return Ok(Some(Unfit::Locks(NODES_OWN_LOCKS)));
         }
-        // Any user may mount FUSE at a name that is no text.
+        // Any user may mount FUSE at a path that is not UTF-8.
         let mounts = std::fs::read(MOUNTS).unwrap_or_default();
         let mounts = String::from_utf8_lossy(&mounts);
         let mount = mount_id(&file).and_then(|id| Mount::find(&mounts, id));
@@ -42,7 +43,7 @@ impl Unfit {
         })
     }
 
-    /// The sentence that says it.
+    /// Returns the sentence that explains it.
     pub fn why(self) -> &'static str {
         let (Unfit::Locks(why) | Unfit::Objects(why)) = self;
         why
@@ -67,12 +68,12 @@ struct Mount<'m> {
 }
 
 impl<'m> Mount<'m> {
-    /// The mount number `id`.
+    /// Finds the mount with the number `id`.
     fn find(mounts: &'m str, id: u64) -> Option<Self> {
         mounts.lines().filter_map(Mount::of).find(|(number, _)| *number == id).map(|(_, mount)| mount)
     }
 
-    /// `ID PARENT DEVICE ROOT POINT OPTIONS [TAG...] - TYPE SOURCE OPTIONS`
+    /// Parses `ID PARENT DEVICE ROOT POINT OPTIONS [TAG...] - TYPE SOURCE OPTIONS`.
     fn of(line: &'m str) -> Option<(u64, Self)> {
         let mut fields = line.split(' ');
         let id = fields.next()?.parse().ok()?;
@@ -85,7 +86,7 @@ impl<'m> Mount<'m> {
         self.options.split(',').any(|has| has == option)
     }
 
-    /// What is known to speak against it.
+    /// Returns the known problem of this mount.
     fn unfit(&self) -> Option<Unfit> {
         let why = match self.kind {
             "nfs" | "nfs4" => return self.unfit_nfs().map(Unfit::Locks),
@@ -103,7 +104,7 @@ impl<'m> Mount<'m> {
         if self.has("nolock") {
             return Some("the mount has `nolock`: mount it with vers=4.2");
         }
-        // `local_lock=flock` is about another kind of lock than ours.
+        // `local_lock=flock` concerns locks of `flock(2)`; ours are those of `fcntl(2)`.
         if self.has("local_lock=all") || self.has("local_lock=posix") {
             return Some("the mount has `local_lock`: mount it with local_lock=none, or vers=4.2");
         }
@@ -113,7 +114,7 @@ impl<'m> Mount<'m> {
     }
 }
 
-/// The number of the mount that `file` was opened through: Linux 5.8 says it, and `/proc` does on older ones.
+/// Returns the number of the mount that `file` was opened through: from `statx` (Linux 5.8), else from `/proc`.
 fn mount_id(file: impl AsFd) -> Option<u64> {
     if let Ok(stat) = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
         && stat.stx_mask & StatxFlags::MNT_ID.bits() != 0
@@ -133,7 +134,7 @@ fn mount_id_told(told: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// As kernels print them.
+    /// Lines as kernels print them.
     const LISTED: &str = concat!(
         "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard\n",
         "40 22 0:51 / /a rw,relatime shared:20 - nfs host:/a rw,vers=3,rsize=1048576,wsize=1048576,namlen=255,hard,\
@@ -187,7 +188,7 @@ mod tests {
         assert!(said("nfs4", "rw,vers=4.2,local_lock=posix").unwrap().contains("local_lock"));
     }
 
-    /// A name that a tenant chose is not taken for a field, and a line cut short for no other mount.
+    /// A name that a user chose is not taken for a field, and a truncated line is not taken for another mount.
     #[test]
     fn hostile_names_change_nothing() {
         let hostile = concat!(
@@ -207,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Both ways of asking agree, and what they say is listed.
+    /// `statx` and `/proc` give the same mount number, and the list of mounts has it.
     #[test]
     fn the_mount_of_an_open_file_is_found() {
         let file = std::fs::File::open("/proc/self/stat").unwrap();

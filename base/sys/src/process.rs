@@ -1,5 +1,5 @@
-//! Processes: their CPU time, their use of resources, and their end; telling one from the one that it was forked from; and on
-//! which processor a thread runs.
+//! Processes: their CPU time and use of resources, how to end them, how to tell a forked child from its parent, and
+//! which processor a thread runs on.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,21 +19,21 @@ pub struct ResourceUsage {
     pub system_ns: u64,
     /// The largest resident set so far, bytes.
     pub max_rss_bytes: u64,
-    /// Times the process waited of its own will.
+    /// How often the process gave up the processor, usually to wait.
     pub voluntary_switches: u64,
-    /// Times it was made to wait.
+    /// How often the kernel took the processor from the process.
     pub involuntary_switches: u64,
 }
 
-/// Lets the process open as many files at once as the system allows it to without privileges;
-/// returns how many that are, `None` for any number. Most shells start programs with 1,024.
+/// Raises the limit of open files to the most that the process may set without privileges. Returns that limit; `None`
+/// means no limit. Most shells start programs with 1,024.
 pub fn raise_open_files() -> Result<Option<u64>> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     Ok(maximum)
 }
 
-/// CPU time of all threads of process `pid`, ended ones included, in nanoseconds.
+/// Returns the CPU time of all threads of process `pid`, including ended ones, in nanoseconds.
 /// Errors: `SRCH` if there is no such process. Cost: one `clock_gettime`.
 pub fn process_cpu_ns(pid: u32) -> Result<u64> {
     // The kernel's encoding of another process's CPU clock (see clock_getcpuclockid(3)).
@@ -45,7 +45,7 @@ pub fn process_cpu_ns(pid: u32) -> Result<u64> {
     }
 }
 
-/// CPU time of the calling thread, in nanoseconds. Cost: one `clock_gettime`.
+/// Returns the CPU time of the calling thread, in nanoseconds. Cost: one `clock_gettime`.
 pub fn thread_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }
@@ -59,13 +59,13 @@ fn clock_ns(clock: libc::clockid_t) -> Result<u64> {
     }
 }
 
-/// Asks process `pid` to end (SIGTERM). Errors: `SRCH` if there is none, `PERM`.
+/// Asks process `pid` to end (SIGTERM). Errors: `SRCH` if there is no such process, `PERM`.
 pub fn terminate(pid: u32) -> Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     kill_process(pid, Signal::TERM)
 }
 
-/// Resources used by the calling process. Cost: one `getrusage`.
+/// Returns the resources that the calling process has used. Cost: one `getrusage`.
 pub fn process_usage() -> ResourceUsage {
     // SAFETY: `rusage` is plain data, for which all zeros is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -81,63 +81,63 @@ pub fn process_usage() -> ResourceUsage {
     }
 }
 
-/// Forks that led to this process since the first [`ProcessIdentity::current`].
+/// How many forks led from the process that first called [`ProcessIdentity::current`] to this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// A process as what it opened knows it. Locks on open files, connections and pools of threads are no
-/// good in a child that was forked after they were made: it shares them with its parent, or lacks the
-/// threads. Who keeps such a thing keeps this beside it.
+/// Identifies a process, so that a forked child recognizes what its parent opened. Locks on open files, connections and
+/// thread pools are of no use in a child that was forked after they were made: the child shares them with its parent,
+/// or lacks the threads. A type that holds such a resource stores the identity of its process next to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessIdentity(u64);
 
 impl ProcessIdentity {
-    /// The calling one. Cost: two atomic loads, no system call.
+    /// Returns the identity of the calling process. Cost: two atomic loads, no system call.
     pub fn current() -> Self {
         static WATCHED: Once = Once::new();
         extern "C" fn in_child() {
             FORKS.fetch_add(1, Ordering::AcqRel);
         }
         WATCHED.call_once(|| {
-            // SAFETY: the handler only counts, which is allowed after a fork. Without memory for the
-            // registration nothing is counted, and a child shares what its parent opened.
+            // SAFETY: the handler only counts, which is allowed after a fork. If there is no memory to register it,
+            // nothing is counted, and a child shares what its parent opened.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
         ProcessIdentity(FORKS.load(Ordering::Acquire))
     }
 
-    /// Whether it is the calling one.
+    /// Returns whether this identifies the calling process.
     pub fn is_current(self) -> bool {
         self == ProcessIdentity::current()
     }
 }
 
-/// The number of the processor that the calling thread runs on. Cost: no system call.
+/// Returns the number of the processor that the calling thread runs on. Cost: no system call.
 pub fn current_core() -> u32 {
     sched_getcpu() as u32
 }
 
-/// The numbers of the processors that the calling thread may use; none where the system does not tell.
+/// Returns the numbers of the processors that the calling thread may use; empty if the system does not tell.
 pub fn usable_cores() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
 }
 
-/// The processors of the calling thread, where it can keep to one of them for a while. To be used by the
-/// thread that made it.
+/// The processors that a thread may use; it can pin the thread to one of them for a while. Only the thread that made it
+/// may use it.
 #[derive(Debug)]
 pub struct ThreadCores {
-    /// What it may use; `None` where the system does not tell.
+    /// The processors that the thread may use; `None` if the system does not tell.
     all: Option<CpuSet>,
     kept_to: Option<u32>,
 }
 
 impl ThreadCores {
-    /// Those that the calling thread may use.
+    /// Reads which processors the calling thread may use.
     pub fn of_this_thread() -> Self {
         ThreadCores { all: sched_getaffinity(None).ok(), kept_to: None }
     }
 
-    /// Keeps to `core`, if this thread may use it. Cost: one system call if that is another one than before.
+    /// Pins the thread to `core`, if it may use that one. Cost: one system call if `core` has changed.
     pub fn keep_to(&mut self, core: u32) {
         let index = core as usize;
         let may_use = self.all.is_some_and(|all| index < CpuSet::MAX_CPU && all.is_set(index));
@@ -146,11 +146,11 @@ impl ThreadCores {
         }
         let mut only = CpuSet::new();
         only.set(index);
-        // Where it is not permitted, the thread runs where it did.
+        // If the system refuses, the thread stays where it was.
         self.kept_to = sched_setaffinity(None, &only).ok().map(|()| core);
     }
 
-    /// Uses all of them again. Cost: one system call if it did not.
+    /// Lets the thread use all its processors again. Cost: one system call if it was pinned.
     pub fn use_all(&mut self) {
         if let (Some(_), Some(all)) = (self.kept_to, &self.all) {
             let _ = sched_setaffinity(None, all);
@@ -185,15 +185,15 @@ mod tests {
     #[test]
     fn a_child_is_another_process() {
         let parent = ProcessIdentity::current();
-        // SAFETY: the child does nothing but compare and exit.
+        // SAFETY: the child only compares and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let is_other = !parent.is_current() && ProcessIdentity::current().is_current();
-            // SAFETY: ends the child at once, without anything of the test's that would run twice.
+            // SAFETY: ends the child at once, so that nothing of the test runs twice.
             unsafe { libc::_exit(i32::from(!is_other)) };
         }
         let mut status = -1;
-        // SAFETY: `status` is where the kernel may write.
+        // SAFETY: the kernel may write to `status`.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
         assert!(parent.is_current());

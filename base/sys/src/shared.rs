@@ -1,4 +1,5 @@
-//! File systems that other nodes change too: which they are, and how to ask their server instead of this node's caches.
+//! File systems that other nodes may change: how to recognize them, and how to ask their server instead of this node's
+//! caches.
 
 use std::os::fd::AsFd;
 
@@ -10,8 +11,8 @@ use super::file::get_xattr_in;
 use crate::call::{fstatfs, point, statx};
 use crate::file::FileStat;
 
-/// The types that `statfs` gives of file systems that only this kernel changes: ext2 to ext4, XFS, Btrfs, tmpfs, ramfs,
-/// overlayfs, F2FS, ZFS, bcachefs, JFS, NILFS, ReiserFS, FAT, exFAT, NTFS, UFS.
+/// The types that `statfs` returns for file systems that only this kernel changes: ext2 to ext4, XFS, Btrfs, tmpfs,
+/// ramfs, overlayfs, F2FS, ZFS, bcachefs, JFS, NILFS, ReiserFS, FAT, exFAT, NTFS, UFS.
 const LOCAL: [u64; 16] = [
     0xEF53,
     0x5846_5342,
@@ -36,13 +37,13 @@ pub(crate) const NFS: u64 = 0x6969;
 pub(crate) const OCFS2: u64 = 0x7461_636F;
 pub(crate) const LUSTRE: u64 = 0x0BD0_0BD0;
 
-/// The type of the file system of `file`.
+/// Returns the type of the file system of `file`.
 pub(crate) fn type_of(file: impl AsFd) -> Result<u64> {
-    // It is 32 bits; some architectures extend its sign.
+    // The type has 32 bits; some architectures sign-extend it.
     Ok(fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF)
 }
 
-/// Whether only this kernel changes file systems of that type.
+/// Returns whether only this kernel changes file systems of this type.
 pub(crate) fn is_local(kind: u64) -> bool {
     LOCAL.contains(&kind)
 }
@@ -50,12 +51,12 @@ pub(crate) fn is_local(kind: u64) -> bool {
 /// Whether other nodes may change a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FileSystemSharing {
-    /// This kernel alone.
+    /// Only this kernel may change it.
     #[default]
     Local,
-    /// The clients of an NFS server.
+    /// The clients of an NFS server may change it.
     Nfs,
-    /// Perhaps other nodes: FUSE, and every file system of an unknown type.
+    /// It is not known whether other nodes change it: FUSE, and every file system of an unknown type.
     Unknown,
 }
 
@@ -69,34 +70,34 @@ impl FileSystemSharing {
         })
     }
 
-    /// Whether other nodes may change it.
+    /// Returns whether other nodes may change it.
     pub fn is_shared(self) -> bool {
         self != FileSystemSharing::Local
     }
 }
 
-/// Describes an open file as its server does, and brings what the kernel remembers of it up to date: for a directory
-/// of NFS, the names in it too. Cost: one `statx`, and a round trip.
+/// Returns the state of an open file as its server has it, and updates what the kernel has cached of the file; for an
+/// NFS directory, the names in it too. Cost: one `statx`, and a round trip.
 pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let stat = statx(file, "", flags, StatxFlags::BASIC_STATS)?;
     Ok(FileStat::of_statx(&stat, makedev(stat.stx_dev_major, stat.stx_dev_minor)))
 }
 
-/// Has the kernel find out whether what it remembers under `path` (from `dir`) still exists, and look every name on
-/// the way up again if it does not. What is found is of no interest. Cost: two calls, and as many round trips.
+/// Makes the kernel check whether what it has cached for `path` (relative to `dir`) still exists, and look up every
+/// name of the path again if it does not. The results are discarded. Cost: two calls, and as many round trips.
 ///
-/// The kernel looks names up again where the server no longer knows the file behind one (`ESTALE`). NFS says so when
-/// it is asked for the state. GlusterFS answers that question from a cache of the client, but not the one for an
-/// attribute.
+/// The kernel looks names up again if the server no longer knows the file behind one (`ESTALE`). An NFS server reports
+/// that when it is asked for the state of the file. The client of GlusterFS answers that request from a cache, but not
+/// a request for an attribute.
 pub fn look_again(dir: impl AsFd, path: &str) {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     let _ = statx(&dir, &*text_to_name(path), flags, StatxFlags::BASIC_STATS);
     let _ = get_xattr_in(dir, path, c"user.fordway", &mut [0; 8]);
 }
 
-/// The inode that the directory `dir`, which must be open for reading and not have been read, gives for `name`: what
-/// the server says, whatever is remembered of the name. Cost: it reads the directory up to the name.
+/// Returns the inode that the directory `dir` lists for `name`: the server's answer, whatever is cached for the name.
+/// `dir` must be open for reading and not have been read yet. Cost: it reads the directory up to the name.
 pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     const BUFFER_BYTES: usize = 32 * 1024;
     let (name, mut buffer) = (text_to_name(name), Vec::with_capacity(BUFFER_BYTES));

@@ -7,7 +7,7 @@ const DAY_S: i64 = 86_400;
 /// A time in UTC, split into the fields that text formats are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UtcTime {
-    /// Years AD.
+    /// The year AD.
     pub year: i64,
     /// 1 to 12.
     pub month: u32,
@@ -27,12 +27,12 @@ impl From<SystemTime> for UtcTime {
 }
 
 impl UtcTime {
-    /// `20130524`, the day that a signing key is for.
+    /// Formats the day as `20130524`, for a signing key.
     pub fn day_stamp(self) -> String {
         format!("{:04}{:02}{:02}", self.year, self.month, self.day)
     }
 
-    /// `20130524T000000Z`, the form of `x-amz-date`.
+    /// Formats the time as `20130524T000000Z`, the form of `x-amz-date`.
     pub fn amz_date(self) -> String {
         let (hour, minute, second) = self.clock();
         format!("{}T{hour:02}{minute:02}{second:02}Z", self.day_stamp())
@@ -73,7 +73,7 @@ pub fn parse_amz_date(text: &str) -> Option<SystemTime> {
     is_plain.then(|| dashed(text)).flatten()
 }
 
-/// Writes `2009-10-12T17:50:30.000Z`; what is below a millisecond is dropped.
+/// Writes `2009-10-12T17:50:30.000Z`; fractions of a millisecond are dropped.
 pub fn format_iso8601(time: SystemTime) -> String {
     let utc = UtcTime::from(time);
     let (UtcTime { year, month, day, .. }, (hour, minute, second)) = (utc, utc.clock());
@@ -111,8 +111,8 @@ fn nanoseconds(fraction: &str) -> Option<u32> {
     Some(fraction.parse().unwrap_or(0) * scale)
 }
 
-/// Days since 1970-01-01 of a Gregorian date; the year is taken to start in March, so that the leap
-/// day comes last and months have a fixed pattern of lengths.
+/// Returns the days from 1970-01-01 to a Gregorian date. The year is taken to start in March, so that
+/// the leap day comes last and the lengths of the months follow a fixed pattern.
 fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));

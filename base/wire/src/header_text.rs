@@ -1,5 +1,5 @@
-//! Text of any kind in the value of a header: RFC 2047's `=?UTF-8?B?...?=`, which is what S3 itself
-//! answers for metadata that is not plain ASCII.
+//! Encodes any text as the value of a header: RFC 2047's `=?UTF-8?B?...?=`, which S3 itself returns for
+//! metadata that is not plain ASCII.
 
 use std::borrow::Cow;
 
@@ -9,8 +9,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 const OPEN: &str = "=?UTF-8?B?";
 const CLOSE: &str = "?=";
 
-/// The value as a header can carry it: unchanged where it is printable ASCII without blanks at its
-/// ends (a header would lose those), else encoded.
+/// Returns the text as a header can carry it. Printable ASCII is unchanged, unless it starts or ends
+/// with a blank or has two in a row (a header would lose those), or starts with `=?`; any other text is
+/// encoded.
 pub fn encode(text: &str) -> Cow<'_, str> {
     let printable = text.bytes().all(|b| (b' '..=b'~').contains(&b));
     let runs_of_blanks = text.contains("  ") || text.starts_with(' ') || text.ends_with(' ');
@@ -20,7 +21,7 @@ pub fn encode(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{OPEN}{}{CLOSE}", BASE64.encode(text)))
 }
 
-/// Undoes [`encode`]; what is not encoded, or not validly, is taken as it stands.
+/// Undoes [`encode`]. Text that is not encoded, or not validly, is returned as it is.
 pub fn decode(value: &str) -> Cow<'_, str> {
     let has_prefix = value.get(..OPEN.len()).is_some_and(|start| start.eq_ignore_ascii_case(OPEN));
     if !has_prefix {

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use fordway_store::ByteRange;
 
-/// The value of `Range` that asks for `range`.
+/// Returns the value of `Range` that asks for `range`.
 pub fn format_range(range: ByteRange) -> String {
     format!("bytes={range}")
 }
 
-/// Appends `first-last` of `range`, which must not be empty, to a list of ranges; a comma goes between
-/// two of them, and no space: some servers take one for the end of the list.
+/// Appends `first-last` of `range`, which must not be empty, to a list of ranges. Ranges are separated
+/// by a comma without a space, because some servers take a space for the end of the list.
 pub fn push_range(list: &mut Vec<u8>, range: &Range<u64>) {
     if list.last().is_some_and(u8::is_ascii_digit) {
         list.push(b',');
@@ -33,12 +33,12 @@ fn push_number(text: &mut Vec<u8>, mut number: u64) {
     }
 }
 
-/// Reads the `Content-Range` of an answer that no range can satisfy (416): the size of the whole.
+/// Reads the `Content-Range` of a 416 response (range not satisfiable); returns the size of the whole object.
 pub fn parse_unsatisfied_range(text: &str) -> Option<u64> {
     digits(text.trim().strip_prefix("bytes")?.trim_start().strip_prefix("*/")?)
 }
 
-/// Reads a `Range` that asks for one range. `None` for what is not one.
+/// Reads a `Range` that asks for one range. Returns `None` for anything else.
 pub fn parse_range(text: &str) -> Option<ByteRange> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     match (first, last) {
@@ -48,8 +48,8 @@ pub fn parse_range(text: &str) -> Option<ByteRange> {
     }
 }
 
-/// Reads a `Content-Range`: the bytes that follow and the size of the whole, where it is stated.
-/// `None` for what is not one.
+/// Reads a `Content-Range`; returns the range that follows, and the size of the whole object if it is
+/// stated. Returns `None` for anything else.
 pub fn parse_content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     let (range, size) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
@@ -60,7 +60,7 @@ pub fn parse_content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     is_within.then_some((first..end, size))
 }
 
-/// A number as HTTP writes it: decimal digits and nothing else.
+/// Reads a number as HTTP writes it: decimal digits and nothing else.
 pub fn digits(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     plain.then(|| text.parse().ok()).flatten()

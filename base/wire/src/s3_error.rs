@@ -1,12 +1,12 @@
 //! S3's error codes and statuses for every [`ErrorKind`], in both directions.
 //!
-//! Where S3 has a code it is used; where it has none (a full disk, a quota) ours is told apart from
-//! the others, so that a Fordway client recovers the kind and a foreign one still sees the class of
+//! If S3 has a code for a kind, that code is used. If it has none (a full disk, a quota), the kind gets
+//! a code of ours: a Fordway client recovers the kind from it, and other clients still see the class of
 //! the failure in the HTTP status.
 
 use fordway_store::ErrorKind;
 
-/// The HTTP status and the `Code` of S3's error document for `kind`.
+/// Returns the HTTP status and the `Code` of S3's error document for `kind`.
 pub const fn to_s3(kind: ErrorKind) -> (u16, &'static str) {
     match kind {
         ErrorKind::NoSuchBucket => (404, "NoSuchBucket"),
@@ -52,10 +52,10 @@ pub const fn to_s3(kind: ErrorKind) -> (u16, &'static str) {
     }
 }
 
-/// The kind that a server's answer means. `code` is empty where there was no error document (as on
-/// HEAD); the status then decides.
+/// Returns the kind that a server's response means. `code` is empty if there was no error document (as
+/// for HEAD). The status decides if the code is empty or unknown.
 pub fn from_s3(status: u16, code: &str) -> ErrorKind {
-    // What slows another server down may be anything.
+    // Another server may send `SlowDown` for any reason, so it does not mean `LockTimeout`.
     let is_said = |kind: &&ErrorKind| **kind != ErrorKind::LockTimeout && to_s3(**kind).1 == code;
     if let Some(kind) = ErrorKind::ALL.iter().find(is_said) {
         return *kind;

@@ -1,8 +1,7 @@
-//! AWS Signature Version 2 for clients, which services from before 2014 ask for: a pure function of
-//! the request.
+//! AWS Signature Version 2 for clients, which services from before 2014 require. It is a pure function of the request.
 //!
-//! Newer services refuse it, and it covers less than [`crate::sigv4`]: neither the host, nor the body
-//! (beside `Content-MD5`), nor most of the query.
+//! Newer services refuse it. It covers less than [`crate::sigv4`]: neither the host, nor the body
+//! (except by `Content-MD5`), nor most of the query.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -43,24 +42,24 @@ const SIGNED_PARAMETERS: [&str; 30] = [
     "versions",
 ];
 
-/// What of a request is signed.
+/// The parts of a request that are signed.
 pub struct LegacySignedRequest<'a> {
     /// `GET`, `PUT`, ...
     pub method: &'a str,
-    /// The bucket, if its name is in the host's and so not in `path`.
+    /// The bucket, if its name is part of the host name and so not in `path`.
     pub host_bucket: Option<&'a str>,
     /// The encoded path, starting with `/`.
     pub path: &'a str,
     /// The parameters of the query, not encoded, in any order.
     pub query: &'a [(&'a str, &'a str)],
-    /// Names in lower case and values, sorted by name; must contain `date` or `x-amz-date`.
+    /// Names in lower case, and values, sorted by name; must contain `date` or `x-amz-date`.
     pub headers: &'a [(&'a str, &'a str)],
 }
 
 impl LegacySignedRequest<'_> {
-    /// The value of `Authorization`.
+    /// Returns the value of `Authorization`.
     pub fn authorization(&self, access_key: &str, secret_key: &str) -> String {
-        // A key of any length will do.
+        // HMAC takes a key of any length, so this does not fail.
         let Ok(mut mac) = Hmac::<Sha1>::new_from_slice(secret_key.as_bytes()) else { return String::new() };
         mac.update(self.string_to_sign().as_bytes());
         format!("AWS {access_key}:{}", BASE64.encode(mac.finalize().into_bytes()))
@@ -68,7 +67,7 @@ impl LegacySignedRequest<'_> {
 
     fn string_to_sign(&self) -> String {
         let (md5, kind) = (self.header("content-md5"), self.header("content-type"));
-        // `x-amz-date` counts more, and is among the headers that follow.
+        // `x-amz-date` takes precedence; it is among the headers below.
         let date = if self.header("x-amz-date").is_empty() { self.header("date") } else { "" };
         let mut text = format!("{}\n{md5}\n{kind}\n{date}\n", self.method);
         for (name, value) in self.headers.iter().filter(|(name, _)| name.starts_with("x-amz-")) {
@@ -101,7 +100,7 @@ impl LegacySignedRequest<'_> {
 mod tests {
     use super::*;
 
-    /// Two examples of Amazon's description of this signature (REST authentication).
+    /// Two examples from Amazon's description of this signature (REST authentication).
     #[test]
     fn the_documented_examples() {
         for (method, date, signature) in [

@@ -4,13 +4,13 @@ use fordway_store::{Error, ErrorKind, Result, Tags};
 
 use crate::uri::{canonical_query, decode_listed};
 
-/// The header's value.
+/// Returns the header's value.
 pub fn encode(tags: &Tags) -> String {
     canonical_query(tags.iter().map(|(name, value)| (name.as_str(), value.as_str())))
 }
 
-/// Reads the header. Errors: `InvalidTag` for what is no query string of UTF-8, and for a tag that is
-/// named twice.
+/// Reads the header. Errors: `InvalidTag` for text that is not a query string of UTF-8, and for a tag
+/// that is listed twice.
 pub fn decode(text: &str) -> Result<Tags> {
     let tag = |pair: &str| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -21,7 +21,7 @@ pub fn decode(text: &str) -> Result<Tags> {
     collect(listed)
 }
 
-/// Tags as a request lists them. Errors: `InvalidTag` for one that is named twice.
+/// Collects the tags that a request lists. Errors: `InvalidTag` for a tag that is listed twice.
 pub fn collect(listed: Vec<(String, String)>) -> Result<Tags> {
     let mut tags = Tags::new();
     for (name, value) in listed {

@@ -1,4 +1,4 @@
-//! Every message of the node lane there and back, and bytes that are nearly messages.
+//! Writes and reads back every message of the node lane, and reads bytes that are nearly messages.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use fordway_wire::node::{
 };
 use proptest::prelude::*;
 
-/// Makes values that follow from a seed.
+/// Makes values from a seed.
 struct Make(u64);
 
-/// A value of any type, made of a seed.
+/// A type whose values are made from a seed.
 trait Made {
     fn made(make: &mut Make) -> Self;
 }
@@ -57,7 +57,7 @@ macro_rules! made {
     };
 }
 
-/// Structs of which every field is made.
+/// Implements [`Made`] for structs by making each field.
 macro_rules! made_structs {
     ($($name:ident { $($field:ident),* })*) => {
         $(impl Made for $name {
@@ -187,7 +187,7 @@ made_structs! {
     CommitResponse { made, has_spare }
 }
 
-/// One request of each operation.
+/// Makes one request of each operation.
 macro_rules! one_of_each {
     ($make:ident: $($name:ident { $($field:ident),* })*) => {
         vec![$(Request::$name { $($field: $make.any()),* }),*]
@@ -238,7 +238,7 @@ fn requests(make: &mut Make) -> Vec<Request<'static>> {
     }
 }
 
-/// What is read says the same as what was written: their words are compared, since not all types can be.
+/// Asserts that what is read equals what was written. Compares their debug output, since not all types can be compared.
 #[track_caller]
 fn there_and_back<T: WriteField + ReadField + Debug>(answer: Result<T>) {
     let mut bytes = Vec::new();
@@ -257,7 +257,7 @@ fn there_and_back<T: WriteField + ReadField + Debug>(answer: Result<T>) {
         (Err(put), Err(taken)) => assert_eq!(essence(put), essence(taken)),
         _ => panic!("{answer:?} became {read:?}"),
     }
-    // A message is what it says, no more and no less.
+    // A response that is cut short is refused.
     for len in 0..frame.fields.len() {
         let cut = MessageInput::all::<T>(&frame.fields[..len]);
         assert!(answer.is_err() || cut.is_err(), "{len} of {} bytes", frame.fields.len());
@@ -341,8 +341,8 @@ proptest! {
         there_and_back::<UploadListing>(make.any());
     }
 
-    /// A message with a few bytes changed is refused, or is another message: nothing panics, and
-    /// nothing that was only announced takes memory.
+    /// A message with a few changed bytes is refused, or is read as another message: nothing panics, and bytes that
+    /// are only announced take no memory.
     #[test]
     fn changed_bytes_do_no_harm(
         seed in any::<u64>(),

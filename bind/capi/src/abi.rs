@@ -1,4 +1,4 @@
-//! What the header says beside its functions.
+//! The structures and numbers of the C header.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -31,7 +31,7 @@ pub struct OpenOptions {
     pub session_token: *const c_char,
 }
 
-/// Bytes of [`OpenOptions`] in the first version: up to `timeout_ms`.
+/// Bytes of [`OpenOptions`] in its first version: up to `timeout_ms`.
 pub(crate) const OPTIONS_BYTES_MIN: usize = std::mem::offset_of!(OpenOptions, access_key);
 
 /// A part of a file, and where it goes.

@@ -1,4 +1,4 @@
-//! How failures are told: an errno, and a sentence for each thread.
+//! Reports failures to the caller: an errno, and a sentence for each thread.
 
 use std::cell::RefCell;
 use std::error::Error as _;
@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fordway_store::{Error, ErrorKind};
 
-/// Why a call fails.
+/// Why a call failed.
 #[derive(Debug)]
 pub(crate) struct CallFailure {
     pub(crate) errno: c_int,
@@ -32,7 +32,7 @@ impl From<Error> for CallFailure {
     }
 }
 
-/// The number for each kind.
+/// Returns the errno for an error of this kind.
 const fn errno_of(kind: ErrorKind) -> c_int {
     use ErrorKind as Kind;
     match kind {
@@ -43,7 +43,7 @@ const fn errno_of(kind: ErrorKind) -> c_int {
         Kind::EntityTooSmall | Kind::InvalidPart | Kind::InvalidPartOrder => libc::EINVAL,
         Kind::KeyTooLong => libc::ENAMETOOLONG,
         Kind::InvalidRange => libc::ERANGE,
-        // The file is not the one that was opened.
+        // The file is not the version that was opened.
         Kind::NotModified | Kind::PreconditionFailed => libc::ESTALE,
         Kind::ConditionalConflict | Kind::LockTimeout => libc::EBUSY,
         Kind::BadDigest | Kind::Corrupt => libc::EBADMSG,
@@ -68,22 +68,22 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// The sentence of this thread's last failure; valid until the next one.
+/// Returns the sentence of this thread's last failure. The pointer is valid until the next failure.
 pub(crate) fn last_sentence() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Does what a call does, and returns -1 where that fails, errno and sentence set.
+/// Runs `work`. If it fails or panics, sets errno and the thread's sentence, and returns -1.
 pub(crate) fn guarded<T: From<i8>>(work: impl FnOnce() -> Result<T, CallFailure>) -> T {
     let bug = |_| Err(CallFailure::new(libc::EIO, "a bug in fordway; please report this"));
     let CallFailure { errno, sentence } = match catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(bug) {
         Ok(value) => return value,
         Err(failure) => failure,
     };
-    // A thread that ends has nobody to read it.
+    // This fails only in a thread that is ending, which reads no sentence any more.
     let _ended = LAST
         .try_with(|last| *last.borrow_mut() = CString::new(sentence.replace('\0', "?")).unwrap_or_default());
-    // SAFETY: the C library's errno of this thread is always there.
+    // SAFETY: the C library's errno of this thread always exists.
     unsafe { *libc::__errno_location() = errno };
     T::from(-1)
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn sentence() -> String {
-        // SAFETY: it is the C string of this thread, which makes no call meanwhile.
+        // SAFETY: it is the C string of this thread, which makes no other call meanwhile.
         unsafe { CStr::from_ptr(last_sentence()) }.to_str().unwrap().to_owned()
     }
 

@@ -1,6 +1,6 @@
-//! Open files by number, and what was submitted of each, with memory of the caller's, which is filled while it goes on with
-//! other things. A number is not used again soon, so one that is used after its file was closed is an error and never another
-//! file.
+//! Open files by number, and the reads submitted for each. Reads fill memory of the caller while the caller goes on
+//! with other work. A number is not used again soon, so the number of a closed file gives an error and never reaches
+//! another file.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,7 +14,7 @@ use crate::abi::Fragment;
 use crate::failure::CallFailure;
 use crate::source::FileSource;
 
-/// A file that was opened.
+/// An open file.
 pub(crate) struct OpenFile {
     pub(crate) source: FileSource,
     submitted: Mutex<SubmittedReads>,
@@ -27,17 +27,17 @@ struct SubmittedReads {
     tickets: HashMap<i64, PendingRead>,
 }
 
-/// What a ticket stands for; with its bytes.
+/// What a ticket stands for, with its number of bytes.
 enum PendingRead {
     UnderWay(Arc<RemoteFile>, RangeTicket, usize),
-    /// Of a file that is read at once.
+    /// A read of a file that is read when it is submitted.
     Done(usize),
 }
 
 static FILES: RwLock<Option<HashMap<c_int, Arc<OpenFile>>>> = RwLock::new(None);
 static NEXT: AtomicI32 = AtomicI32::new(1);
 
-/// Gives a file its number.
+/// Adds a file, and returns its number.
 pub(crate) fn insert(source: FileSource) -> c_int {
     let file = Arc::new(OpenFile { source, submitted: Mutex::default() });
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
@@ -51,13 +51,13 @@ pub(crate) fn insert(source: FileSource) -> c_int {
     }
 }
 
-/// The file of a number. Errors: `EBADF`.
+/// Returns the file with this number. Errors: `EBADF`.
 pub(crate) fn get(number: c_int) -> Result<Arc<OpenFile>, CallFailure> {
     let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
     files.as_ref().and_then(|files| files.get(&number)).cloned().ok_or_else(|| not_open(number))
 }
 
-/// Closes a file: what is under way is given up, and nothing is written to its buffers any more.
+/// Closes a file. Its reads under way are cancelled, and nothing is written to their buffers any more.
 /// Errors: `EBADF`.
 pub(crate) fn close(number: c_int) -> Result<(), CallFailure> {
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
@@ -80,10 +80,10 @@ fn not_open(number: c_int) -> CallFailure {
 }
 
 impl OpenFile {
-    /// Sends for `buffers`, and returns a ticket. Errors: those that are known at once.
+    /// Submits reads into `buffers`, and returns a ticket. Errors: those that are known at once.
     pub(crate) fn submit(&self, mut buffers: ReadBuffers) -> Result<i64, CallFailure> {
         let bytes = buffers.total_bytes()?;
-        // Held so that a file that is closed meanwhile has nothing submitted after that.
+        // Held until the ticket is stored, so that nothing is submitted for a file after it was closed.
         let mut submitted = self.locked();
         if submitted.is_closed {
             return Err(closed());
@@ -104,7 +104,7 @@ impl OpenFile {
         Ok(number)
     }
 
-    /// Waits for a ticket, which is then gone; returns its bytes.
+    /// Waits for a ticket, which is then used up; returns its number of bytes.
     pub(crate) fn wait(&self, number: i64) -> Result<usize, CallFailure> {
         let (file, ticket, bytes) = match self.take(number)? {
             PendingRead::UnderWay(file, ticket, bytes) => (file, ticket, bytes),
@@ -116,7 +116,7 @@ impl OpenFile {
         }
     }
 
-    /// Gives a ticket up.
+    /// Cancels a ticket.
     pub(crate) fn cancel(&self, number: i64) -> Result<(), CallFailure> {
         if let PendingRead::UnderWay(file, ticket, _) = self.take(number)? {
             file.cancel(ticket);
@@ -142,22 +142,22 @@ fn closed() -> CallFailure {
     CallFailure::new(libc::ECANCELED, "the file was closed by another thread")
 }
 
-/// What is wanted, and where it goes.
+/// The ranges that are wanted, and the memory that they go to.
 pub(crate) struct ReadBuffers {
     fragments: Vec<Fragment>,
 }
 
-// SAFETY: the caller keeps the memory and lets it be until it is told that the fragments have ended (wait,
-// cancel or close has returned), so that whichever thread drives the connections may write to it.
+// SAFETY: the caller keeps the memory and does not use it until the fragments have ended (wait, cancel or close has
+// returned), so any thread that drives the connections may write to it.
 unsafe impl Send for ReadBuffers {}
 
 impl ReadBuffers {
-    /// Takes fragments over. Errors: `EINVAL` for memory that cannot be.
+    /// Takes over fragments. Errors: `EINVAL` if the list is NULL or impossibly long.
     ///
     /// # Safety
     ///
-    /// `fragments` has `count` fragments, unless it is NULL; the buffers of these are the library's until
-    /// the value is dropped.
+    /// `fragments` points to `count` fragments, unless it is NULL; their buffers belong to the library until the value
+    /// is dropped.
     pub(crate) unsafe fn new(fragments: *const Fragment, count: usize) -> Result<Self, CallFailure> {
         let fragments = match count {
             0 => Vec::new(),
@@ -165,13 +165,13 @@ impl ReadBuffers {
                 let sentence = format!("the list of {count} fragments is NULL or cannot be so long");
                 return Err(CallFailure::new(libc::EINVAL, sentence));
             }
-            // SAFETY: as the caller promises, and it was looked at.
+            // SAFETY: the caller promises this; NULL and impossible lengths were refused above.
             _ => unsafe { std::slice::from_raw_parts(fragments, count) }.to_vec(),
         };
         Ok(ReadBuffers { fragments })
     }
 
-    /// Errors: `EINVAL` for one that has no buffer.
+    /// Checks each fragment. Errors: `EINVAL` for one without a buffer, or with an impossible length.
     pub(crate) fn check(&self) -> Result<(), CallFailure> {
         let is_wrong = |part: &Fragment| {
             (part.length > 0 && part.buffer.is_null()) || isize::try_from(part.length).is_err()
@@ -188,12 +188,12 @@ impl ReadBuffers {
         }
     }
 
-    /// Position and length of each.
+    /// Returns the position and length of each fragment.
     pub(crate) fn ranges(&self) -> Vec<(u64, usize)> {
         self.fragments.iter().map(|part| (part.offset, part.length)).collect()
     }
 
-    /// Bytes of all. Errors: `EINVAL` where that is more than can be.
+    /// Returns the bytes of all fragments together. Errors: `EINVAL` if they exceed `isize::MAX`.
     pub(crate) fn total_bytes(&self) -> Result<usize, CallFailure> {
         let total = self.fragments.iter().try_fold(0_usize, |total, part| total.checked_add(part.length));
         total.filter(|total| isize::try_from(*total).is_ok()).ok_or_else(|| {
@@ -206,7 +206,7 @@ impl ReadBuffers {
 }
 
 impl ReadBuffers {
-    /// Where `len` bytes of a fragment are. Panics if it has not this many.
+    /// Returns the address of `len` bytes at `within` in a fragment. Panics if the fragment ends before their end.
     fn place(&self, fragment: usize, within: usize, len: usize) -> *mut u8 {
         let Fragment { length, buffer, .. } = self.fragments[fragment];
         assert!(within.checked_add(len).is_some_and(|end| end <= length), "a fragment ends before that");
@@ -220,15 +220,14 @@ impl FragmentMemory for ReadBuffers {
             return &mut [];
         }
         let place = self.place(fragment, within, len);
-        // SAFETY: the caller gave this many bytes there, which `check` found not to be NULL, and uses them
-        // for nothing else; the borrow of `self` keeps a second slice from being made of memory that
-        // overlaps.
+        // SAFETY: the caller gave this many bytes there, which `check` found not to be NULL, and does not use them
+        // meanwhile. The borrow of `self` prevents a second slice of overlapping memory.
         unsafe { std::slice::from_raw_parts_mut(place, len) }
     }
 
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
         let mut end = 0;
-        // A caller's buffers may overlap by mistake: only those that lie one behind the other are lent together.
+        // A caller's buffers may overlap by mistake, so only those that lie one behind the other are lent together.
         let is_behind = |(fragment, within, len): &&(usize, usize, usize)| {
             let start = self.place(*fragment, *within, *len).addr();
             start >= std::mem::replace(&mut end, start + len) && *len > 0
@@ -236,7 +235,7 @@ impl FragmentMemory for ReadBuffers {
         let count = places.iter().take_while(is_behind).count();
         let lend = |(fragment, within, len): &(usize, usize, usize)| {
             let place = self.place(*fragment, *within, *len);
-            // SAFETY: as in `slice`; and each begins behind the end of the one before it, so that none overlap.
+            // SAFETY: as in `slice`; and each begins behind the end of the previous one, so that none overlap.
             unsafe { std::slice::from_raw_parts_mut(place, *len) }
         };
         places[..count].iter().map(lend).collect()

@@ -1,19 +1,19 @@
-//! The drop-in for programs that link to libs3: the same functions, structures and numbers, over
-//! any lane. The host name picks the lane, so an unmodified program reaches a directory in its own
-//! process, or a service over HTTP.
+//! A drop-in replacement for libs3: the same functions, structures and numbers, over any lane. The host
+//! name picks the lane, so an unmodified program reaches a directory in its own process, or a service
+//! over HTTP.
 //!
 //! From the outside in:
 //!
 //! * `exports`: the functions that C calls, for libs3 4.1 and (feature `abi-2-0`) for libs3 2.0
-//! * [`abi`], [`status`]: types and numbers of both; the compiler checks where C puts the fields
-//! * `arguments`: what C hands over, checked and turned into our own types
-//! * `queue`: request contexts; without one, a request is carried out at once
+//! * [`abi`], [`status`]: types and numbers of both; the compiler checks the offsets of the fields in C
+//! * `arguments`: the arguments from C, checked and converted to our own types
+//! * `queue`: request contexts; without one, a request runs at once
 //! * `object`, `bucket`: what each request does with its store
-//! * `response`: how it ends, who is told, and the buffer through which content passes
-//! * `lane`: stores, opened once for the process and anew after a fork
+//! * `response`: the result of a request, its callbacks, and the buffer through which content passes
+//! * `lane`: stores, opened once for the process and again after a fork
 //!
-//! No lock is held while a callback runs, so a callback may make requests of its own. A panic ends
-//! as `S3StatusInternalError`. Nothing is printed unless `FORDWAY_LOG` is set.
+//! No lock is held while a callback runs, so a callback may make requests itself. A panic becomes
+//! `S3StatusInternalError`. Nothing is printed unless `FORDWAY_LOG` is set.
 
 pub mod abi;
 mod arguments;

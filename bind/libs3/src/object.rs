@@ -1,4 +1,4 @@
-//! Requests on objects, multipart uploads, and URLs that carry their own signature.
+//! Requests on objects and multipart uploads, and presigned URLs.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io::Read;
@@ -24,7 +24,7 @@ use crate::response::{
 };
 use crate::status::Status;
 
-/// Where a copy tells its result, beside the callbacks.
+/// Where a copy writes its result, in addition to the callbacks.
 pub(crate) struct CopyReturns {
     pub(crate) last_modified_s: *mut i64,
     pub(crate) etag: *mut c_char,
@@ -33,7 +33,7 @@ pub(crate) struct CopyReturns {
 
 impl CopyReturns {
     /// # Safety
-    /// The pointers are NULL or may be written, `etag_capacity` bytes at `etag`.
+    /// The pointers are NULL or may be written to; `etag` has `etag_capacity` bytes.
     pub(crate) unsafe fn tell(&self, made: &PutResult) {
         // SAFETY: the caller vouches for the pointers.
         unsafe {
@@ -45,8 +45,8 @@ impl CopyReturns {
     }
 }
 
-/// Stores what `source` gives. Without a key, nothing can be stored, and storing nothing succeeds
-/// if the bucket is there: that is how programs make a directory at the top.
+/// Stores the content of `source`. Errors: `ErrorInvalidURI` without a key; see [`touch_bucket`] for a
+/// put of no bytes to no key.
 pub(crate) fn put(
     target: &BucketTarget,
     key: Option<&Key>,
@@ -81,7 +81,7 @@ fn put_small(
     Ok(target.lane.store.put(&target.bucket, key, &piece[..filled], options)?)
 }
 
-/// Feeds `writer` with all of `source`, and publishes.
+/// Writes all of `source` to `writer`, and publishes it.
 pub(crate) fn write_all(
     mut writer: Box<dyn Writer>,
     mut source: ContentSource,
@@ -95,13 +95,14 @@ pub(crate) fn write_all(
     Ok(writer.commit(expected)?)
 }
 
-/// A put of no bytes to no key. Errors: `NoSuchBucket`.
+/// Handles a put of no bytes to no key: it stores nothing, and succeeds if the bucket exists. Programs
+/// make a directory at the top in this way. Errors: `NoSuchBucket`.
 pub(crate) fn touch_bucket(target: &BucketTarget, responder: &CallbackResponder) -> Outcome {
     target.lane.store.head_bucket(&target.bucket)?;
     responder.succeeded(SuccessProperties::default)
 }
 
-/// The range of libs3: `count` bytes from `start` on, or all of them if `count` is 0.
+/// Converts a range of libs3: `count` bytes from `start` on, or all of them if `count` is 0.
 pub(crate) fn range(start: u64, count: u64) -> Option<ByteRange> {
     match (start, count) {
         (0, 0) => None,
@@ -110,7 +111,7 @@ pub(crate) fn range(start: u64, count: u64) -> Option<ByteRange> {
     }
 }
 
-/// Reads an object, and hands it to `callback` piece by piece.
+/// Reads an object, and passes it to `callback` piece by piece.
 pub(crate) fn get(
     target: &BucketTarget,
     key: &Key,
@@ -142,7 +143,7 @@ fn deliver(content: ObjectContent, callback: GetDataCallback, data: *mut c_void)
     }
 }
 
-/// Hands over the next `left` bytes of `reader`.
+/// Passes the next `left` bytes of `reader` to `hand_over`.
 fn pump(mut reader: impl Read, mut left: u64, mut hand_over: impl FnMut(&[u8]) -> Outcome) -> Outcome {
     with_piece(|piece| {
         while left > 0 {
@@ -167,7 +168,7 @@ fn broken(error: std::io::Error, left: u64) -> RequestFailure {
     Error::new(kind, why).caused_by(error).into()
 }
 
-/// Describes an object; without a key, the bucket.
+/// Describes an object, or the bucket if there is no key.
 pub(crate) fn head(target: &BucketTarget, key: Option<&Key>, responder: &CallbackResponder) -> Outcome {
     let store = &target.lane.store;
     let Some(key) = key else {
@@ -178,7 +179,7 @@ pub(crate) fn head(target: &BucketTarget, key: Option<&Key>, responder: &Callbac
     responder.succeeded(|| SuccessProperties::of_object(&info, info.size))
 }
 
-/// Removes an object. Without a key, there is nothing to remove if the bucket is there.
+/// Deletes an object. Without a key, there is nothing to delete, which succeeds if the bucket exists.
 pub(crate) fn delete(target: &BucketTarget, key: Option<&Key>, responder: &CallbackResponder) -> Outcome {
     match key {
         Some(key) => drop(target.lane.store.delete(&target.bucket, key, &DeleteOptions::default())?),
@@ -187,7 +188,7 @@ pub(crate) fn delete(target: &BucketTarget, key: Option<&Key>, responder: &Callb
     responder.succeeded(SuccessProperties::default)
 }
 
-/// Copies `key` of the target's bucket to `to`. `said` replaces the metadata.
+/// Copies `key` of the target's bucket to `to`. `said`, if given, replaces the metadata.
 pub(crate) fn copy(
     target: &BucketTarget,
     key: &Key,
@@ -202,9 +203,9 @@ fn no_key() -> RequestFailure {
     RequestFailure::refused(Status::ErrorInvalidURI, "the key is empty; name the object to store")
 }
 
-/// The longest document that names the parts: 10,000 of them in 400 bytes each.
+/// The largest document that lists the parts: 10,000 of them with 400 bytes each.
 const MAX_DOCUMENT_BYTES: u64 = 4_000_000;
-/// What S3 calls the only class that there is here.
+/// S3's name for the only storage class that exists here.
 const STORAGE_CLASS: &std::ffi::CStr = c"STANDARD";
 
 /// Starts an upload.
@@ -224,14 +225,14 @@ pub(crate) fn initiate_upload(
     checked(unsafe { callback(id.as_ptr(), responder.data()) })
 }
 
-/// Which part of which upload.
+/// A part of an upload.
 pub(crate) struct UploadPart {
     pub(crate) key: Key,
     pub(crate) upload: UploadId,
     pub(crate) number: u16,
 }
 
-/// A part's number. Errors: what cannot be one.
+/// Converts a part's number. Errors: `ErrorInvalidArgument` if it is out of range.
 pub(crate) fn part_number(number: c_int) -> Outcome<u16> {
     u16::try_from(number).ok().filter(|number| (1..=fordway_store::MAX_PARTS).contains(number)).ok_or_else(
         || {
@@ -242,7 +243,7 @@ pub(crate) fn part_number(number: c_int) -> Outcome<u16> {
     )
 }
 
-/// The identifier a caller got when it started an upload. Errors: there is none.
+/// Converts the upload ID that a caller got when it started an upload. Errors: `ErrorNoSuchUpload` if there is none.
 pub(crate) fn upload_id(id: Option<&str>) -> Outcome<UploadId> {
     let none = || {
         RequestFailure::refused(Status::ErrorNoSuchUpload, "the upload id is empty; start an upload first")
@@ -250,7 +251,7 @@ pub(crate) fn upload_id(id: Option<&str>) -> Outcome<UploadId> {
     id.map(UploadId::foreign).ok_or_else(none)
 }
 
-/// Stores what `source` gives as a part.
+/// Stores the content of `source` as a part.
 pub(crate) fn upload_part(
     target: &BucketTarget,
     part: &UploadPart,
@@ -264,7 +265,7 @@ pub(crate) fn upload_part(
     with_piece(|piece| write_all(writer, source, piece, &ExpectedContent { size, md5, ..Default::default() }))
 }
 
-/// Fills a part from `count` bytes of an object from `start` on; 0 is to the end.
+/// Fills a part with `count` bytes of an object from `start` on; a `count` of 0 means to the end.
 pub(crate) fn copy_part(
     target: &BucketTarget,
     key: &Key,
@@ -277,7 +278,7 @@ pub(crate) fn copy_part(
     Ok(target.lane.store.copy_part((&target.bucket, key), &options, to)?)
 }
 
-/// Publishes the object made of the parts that the document of `source` names.
+/// Publishes the object assembled from the parts that the document in `source` lists.
 pub(crate) fn complete_upload(
     target: &BucketTarget,
     (key, upload): (&Key, &UploadId),
@@ -311,7 +312,7 @@ fn read_parts(mut source: ContentSource) -> Outcome<Vec<CompletedPart>> {
     })
 }
 
-/// Forgets an upload.
+/// Aborts an upload.
 pub(crate) fn abort_upload(
     target: &BucketTarget,
     (key, upload): (&Key, &UploadId),
@@ -321,7 +322,7 @@ pub(crate) fn abort_upload(
     responder.succeeded(SuccessProperties::default)
 }
 
-/// Tells of one page of an upload's parts, in batches.
+/// Passes one page of an upload's parts to the callback, in batches.
 pub(crate) fn list_parts(
     target: &BucketTarget,
     (key, upload): (&Key, &UploadId),
@@ -370,7 +371,7 @@ fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void
     Ok(())
 }
 
-/// Tells of one page of a bucket's uploads, in batches.
+/// Passes one page of a bucket's uploads to the callback, in batches.
 pub(crate) fn list_uploads(
     target: &BucketTarget,
     query: &UploadsQuery,
@@ -410,12 +411,12 @@ fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut 
     Ok(())
 }
 
-/// The longest life of a URL: seven days, by the rules of its signature.
+/// The longest lifetime of a URL: seven days, by the rules of its signature.
 const MAX_LIFETIME_S: i64 = 7 * 86_400;
 
-/// A URL for `method` (`None` is GET) that lives `lifetime_s` seconds; what is out of range lives as
-/// long as can be.
-/// Errors: a lane without URLs, a method or subresource that cannot be signed, no keys.
+/// Returns a URL for `method` (`None` is GET) that is valid for `lifetime_s` seconds. A lifetime that is
+/// out of range becomes the longest one.
+/// Errors: a lane without URLs, a method or subresource that cannot be signed, no keys, or a URL that is too long.
 pub(crate) fn presigned_url(
     target: &BucketTarget,
     key: &Key,

@@ -1,5 +1,6 @@
-//! The two callbacks that every request has, called in the right order and number; why a request did not succeed, until that
-//! becomes a number and a message; and the buffer through which content passes between the caller's callbacks and a store.
+//! Calls the two callbacks that every request has, in the right order and number; holds the reason why a
+//! request failed until that becomes a number and a message; and provides the buffer through which
+//! content passes between the caller's callbacks and a store.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -19,26 +20,27 @@ use crate::abi::{
 };
 use crate::status::Status;
 
-/// What S3 says of content whose writer said nothing.
+/// The content type that S3 returns for content whose writer stated none.
 const DEFAULT_CONTENT_TYPE: &CStr = c"binary/octet-stream";
 const SERVER: &CStr = c"fordway";
 
 thread_local! {
-    /// Programs (IOR is one) keep the pointers of the details beyond the callback, and print them.
+    /// The last failure's message and resource. Programs (IOR is one) keep the pointers of the details
+    /// beyond the callback, and print them.
     static LAST_MESSAGE: RefCell<Option<(CString, CString)>> = const { RefCell::new(None) };
 }
 
-/// The caller's side of a request.
+/// Reports to the caller of a request.
 pub(crate) struct CallbackResponder {
     abi: AbiVersion,
     handler: ResponseHandler,
     data: *mut c_void,
 }
 
-/// What is known of a request's success, for the properties callback.
+/// The properties of a request that succeeded, for the properties callback.
 #[derive(Default)]
 pub(crate) struct SuccessProperties<'a> {
-    /// What describes the content, if any follows.
+    /// The object's metadata; `None` if no object is described.
     metadata: Option<&'a Metadata>,
     content_bytes: u64,
     etag: Option<&'a ETag>,
@@ -46,7 +48,7 @@ pub(crate) struct SuccessProperties<'a> {
 }
 
 impl<'a> SuccessProperties<'a> {
-    /// Of an object of which `content_bytes` bytes follow.
+    /// Describes an object of which `content_bytes` bytes follow.
     pub(crate) fn of_object(info: &'a ObjectInfo, content_bytes: u64) -> Self {
         SuccessProperties {
             metadata: Some(&info.metadata),
@@ -56,7 +58,7 @@ impl<'a> SuccessProperties<'a> {
         }
     }
 
-    /// Of something just written.
+    /// Describes an object or part that was just written.
     pub(crate) fn of_written(made: &'a PutResult) -> Self {
         SuccessProperties { etag: Some(&made.etag), ..Default::default() }
     }
@@ -79,12 +81,12 @@ impl CallbackResponder {
         CallbackResponder { abi, handler, data }
     }
 
-    /// The pointer that the caller wants back in each callback.
+    /// Returns the pointer that the caller wants back in each callback.
     pub(crate) fn data(&self) -> *mut c_void {
         self.data
     }
 
-    /// Tells that the request succeeded. `describe` is called only if somebody listens.
+    /// Reports that the request succeeded. `describe` is called only if there is a properties callback.
     /// Errors: `Callback`.
     pub(crate) fn succeeded<'a>(&self, describe: impl FnOnce() -> SuccessProperties<'a>) -> Outcome {
         let Some(callback) = self.handler.properties else { return Ok(()) };
@@ -110,14 +112,14 @@ impl CallbackResponder {
         checked(unsafe { callback(&properties, self.data) })
     }
 
-    /// Carries out `work`, and tells how it ended.
+    /// Runs `work`, and reports its outcome.
     #[inline]
     pub(crate) fn run(self, work: impl FnOnce(&CallbackResponder) -> Outcome) {
         let outcome = without_panic(|| work(&self));
         self.complete(outcome);
     }
 
-    /// Ends the request. Consumes the responder, so that nobody hears of it twice.
+    /// Ends the request. Consumes the responder, so that the outcome is reported only once.
     pub(crate) fn complete(self, outcome: Outcome) {
         let failure = match outcome {
             Ok(()) => return self.tell(self.abi.number(Status::OK), ptr::null()),
@@ -146,9 +148,9 @@ impl CallbackResponder {
     }
 }
 
-/// Turns a panic, which is a bug, into a failure: it must not reach the C program.
+/// Turns a panic, which is a bug, into a failure, because it must not reach the C program.
 pub(crate) fn without_panic<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    // What a panic leaves half done is dropped with the request.
+    // Anything that a panic leaves half done is dropped with the request.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         Err(RequestFailure::refused(
             Status::InternalError,
@@ -157,7 +159,7 @@ pub(crate) fn without_panic<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> 
     })
 }
 
-/// What a callback's answer means for its request.
+/// Converts the return value of a callback to the outcome of its request.
 pub(crate) fn checked(answer: StatusNumber) -> Outcome {
     match answer {
         0 => Ok(()),
@@ -165,7 +167,7 @@ pub(crate) fn checked(answer: StatusNumber) -> Outcome {
     }
 }
 
-/// A copy for C, up to the first NUL.
+/// Copies text for C, up to the first NUL.
 pub(crate) fn c_text(text: &str) -> CString {
     CString::new(text).unwrap_or_else(|error| {
         let mut bytes = error.into_vec();
@@ -174,9 +176,9 @@ pub(crate) fn c_text(text: &str) -> CString {
     })
 }
 
-/// An entity tag as HTTP and S3's XML have it, in quotes.
+/// An ETag in quotes, as HTTP and S3's XML have it.
 pub(crate) enum QuotedTag {
-    /// With a NUL.
+    /// The text includes a NUL at its end.
     Short(ArrayString<48>),
     Long(CString),
 }
@@ -191,7 +193,7 @@ impl QuotedTag {
         }
     }
 
-    /// Valid for as long as the tag lives where it lies.
+    /// Returns a pointer that is valid until the tag is moved or dropped.
     pub(crate) fn as_ptr(&self) -> *const c_char {
         match self {
             QuotedTag::Short(text) => text.as_ptr().cast(),
@@ -200,7 +202,7 @@ impl QuotedTag {
     }
 }
 
-/// Seconds since the epoch.
+/// Returns the seconds since the epoch.
 pub(crate) fn seconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_secs() as i64,
@@ -208,7 +210,7 @@ pub(crate) fn seconds(time: SystemTime) -> i64 {
     }
 }
 
-/// Writes `text` and a NUL to the `capacity` bytes at `to`, cut to what fits.
+/// Writes `text` and a NUL to the `capacity` bytes at `to`, truncated to what fits.
 ///
 /// # Safety
 /// `to` is NULL, or `capacity` bytes there may be written.
@@ -217,31 +219,31 @@ pub(crate) unsafe fn write_text(to: *mut c_char, capacity: usize, text: &str) {
         return;
     }
     let len = text.len().min(capacity - 1);
-    // SAFETY: `len + 1` is at most `capacity`, and what a caller lends is no part of our `text`.
+    // SAFETY: `len + 1` is at most `capacity`, and the caller's memory does not overlap our `text`.
     unsafe {
         ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), len);
         to.add(len).write(0);
     }
 }
 
-/// A request's failure.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum RequestFailure {
-    /// The store's.
+    /// The store failed.
     Store(Error),
-    /// The store's, where a service would have answered without a body.
+    /// The store failed where a service would have sent a response without a body.
     Head(Error),
-    /// This library's, with what to do about it.
+    /// This library refused the request; the text says what to do about it.
     Refused(Status, String),
-    /// A callback's, in the caller's numbering.
+    /// A callback failed, with its status in the caller's numbering.
     Callback(StatusNumber),
 }
 
-/// How a request ended.
+/// The outcome of a request.
 pub(crate) type Outcome<T = ()> = Result<T, RequestFailure>;
 
 impl RequestFailure {
-    /// An argument or operation that is refused; `why` is a sentence that says what to do instead.
+    /// Makes a failure for a refused argument or operation; `why` is a sentence that says what to do instead.
     pub(crate) fn refused(status: Status, why: impl Into<String>) -> Self {
         RequestFailure::Refused(status, why.into())
     }
@@ -255,7 +257,7 @@ impl RequestFailure {
         }
     }
 
-    /// The sentence for a person.
+    /// Returns the message for people.
     pub(crate) fn message(&self) -> String {
         match self {
             RequestFailure::Store(error) | RequestFailure::Head(error) => error.to_string(),
@@ -266,7 +268,7 @@ impl RequestFailure {
         }
     }
 
-    /// The address of what it failed on, or empty.
+    /// Returns the address of what the request failed on, or an empty string.
     pub(crate) fn resource(&self) -> &str {
         match self {
             RequestFailure::Store(error) | RequestFailure::Head(error) => error.target(),
@@ -282,7 +284,7 @@ impl From<Error> for RequestFailure {
 }
 
 /// Logs to standard error as `FORDWAY_LOG` says (`debug`, or `fordway_libs3=trace`, ...), and sends
-/// panics there too. Called on each way in; does its work once.
+/// panics there too. Every entry point calls this; only the first call has an effect.
 pub(crate) fn start_diagnosis() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -292,7 +294,7 @@ pub(crate) fn start_diagnosis() {
                 .with_ansi(std::io::stderr().is_terminal())
                 .with_writer(std::io::stderr)
                 .finish();
-            // A program that has set up logging of its own keeps it.
+            // A program that has set up its own logging keeps it.
             let _ = tracing::subscriber::set_global_default(subscriber);
         }
         if !cfg!(test) {
@@ -301,18 +303,19 @@ pub(crate) fn start_diagnosis() {
     });
 }
 
-/// Bytes of one piece. It must fit in the second-level cache, where the copy into it and the copy
-/// out of it then stay; larger pieces save no more system calls than they cost in cache misses.
-/// Measured with 2 MiB on tmpfs, beside one `pwrite` or `pread` without a copy: pieces of 32 KiB cost
-/// 14 % more to write and 18 % to read, 128 and 256 KiB 10 and 14 %, 1 MiB 23 and 29 %.
+/// Bytes of one piece. It must fit in the second-level cache, so that both copies, into it and out of
+/// it, stay there; larger pieces cost more in cache misses than they save in system calls.
+/// Measured with 2 MiB on tmpfs, compared with one `pwrite` or `pread` without a copy: pieces of 32 KiB
+/// cost 14 % more to write and 18 % more to read; 128 and 256 KiB cost 10 and 14 % more; 1 MiB costs 23
+/// and 29 % more.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
 thread_local! {
-    /// Kept between requests: fresh memory would cost a page fault for each 4 KiB.
+    /// Kept between requests, because fresh memory would cost a page fault for each 4 KiB.
     static SPARE: Cell<Option<PageBuffer>> = const { Cell::new(None) };
 }
 
-/// Runs `work` with the thread's buffer. A request within a callback of another gets one of its own.
+/// Runs `work` with the thread's buffer. A request within the callback of another one gets a new buffer.
 pub(crate) fn with_piece<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut piece = SPARE.take().unwrap_or_else(|| PageBuffer::new(PIECE_BYTES));
     let done = work(&mut piece);
@@ -320,7 +323,7 @@ pub(crate) fn with_piece<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     done
 }
 
-/// The caller's content, asked for piece by piece and never beyond what was announced.
+/// The caller's content, requested piece by piece and never beyond the announced size.
 pub(crate) struct ContentSource {
     callback: Option<PutDataCallback>,
     data: *mut c_void,
@@ -336,8 +339,8 @@ impl ContentSource {
         self.left_bytes
     }
 
-    /// Fills `piece`, or as much of it as there is content left; returns the bytes in it.
-    /// Errors: the caller aborts, or has less than it announced.
+    /// Fills `piece`, or as much of it as there is content left; returns the number of bytes in it.
+    /// Errors: the caller aborts, or has less content than it announced.
     pub(crate) fn fill(&mut self, piece: &mut [u8]) -> Outcome<usize> {
         let wanted = usize::try_from(self.left_bytes).map_or(piece.len(), |left| left.min(piece.len()));
         let mut filled = 0;

@@ -1,4 +1,4 @@
-//! Debian's own client, unmodified, with our library of version 2.0 in the place of its own.
+//! Runs Debian's own client, unmodified, with our library of version 2.0 in place of its own.
 
 mod harness;
 
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use harness::{Lane, built, run};
 
-/// A call of the client on a lane.
+/// Returns a command of the client for a lane.
 fn s3(lane: &Lane, words: &[&str]) -> Command {
     let mut command = Command::new("s3");
-    // `-u` is HTTP without TLS, `-f` takes bucket names that fit in a path only.
+    // `-u` means HTTP without TLS; `-f` accepts bucket names that fit only in a path.
     command.args(["-u", "-f"]).args(words).env("LD_LIBRARY_PATH", built().join("lib"));
     let keys = [&lane.access_key, &lane.secret_key].map(|key| if key.is_empty() { "none" } else { key });
     command
@@ -26,7 +26,7 @@ fn succeeds(mut command: Command) -> String {
     String::from_utf8_lossy(&said.stdout).into_owned()
 }
 
-/// The client ends with status 0 whatever happens; what it says counts.
+/// The client exits with status 0 in any case, so its output decides.
 fn fails(mut command: Command, status: &str) {
     let said = command.output().unwrap();
     assert!(String::from_utf8_lossy(&said.stderr).contains(&format!("ERROR: {status}\n")), "{said:?}");

@@ -1,4 +1,4 @@
-//! The headers against the numbers and layouts of the two versions of libs3, and against the libraries.
+//! Checks the headers against the numbers and layouts of the two versions of libs3, and against the libraries.
 
 mod harness;
 
@@ -29,7 +29,7 @@ fn the_header_is_cxx_too() {
     run(Command::new("cc").args(["-x", "c++", "-Wall", "-Werror", "-fsyntax-only"]).arg(header));
 }
 
-/// The functions that a preprocessed header declares.
+/// Returns the functions that a preprocessed header declares.
 fn declared(header: &str) -> BTreeSet<String> {
     let path = built().join("include").join(header);
     let text = run(Command::new("cc").arg("-E").arg(path));
@@ -41,7 +41,7 @@ fn declared(header: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The functions that a library exports.
+/// Returns the functions that a library exports.
 fn exported(library: &str) -> BTreeSet<String> {
     let text = run(Command::new("nm").args(["-D", "--defined-only"]).arg(built().join("lib").join(library)));
     text.lines().filter_map(|line| line.split_whitespace().last()).map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! A bucket of 100,000 keys, listed by a C program on each lane.
+//! A bucket of 100,000 keys, listed by a C program on the embedded lane and through a gateway.
 
 mod harness;
 
@@ -7,7 +7,7 @@ use harness::{Lane, Program, run};
 const DIRECTORIES: usize = 100;
 const FILES: usize = 1000;
 
-/// What a listing gives: the names in order, the number of pages, and the entries of the fullest.
+/// Returns the names of a listing in order, the number of pages, and the number of entries on the fullest page.
 fn list(
     program: &Program,
     lane: &Lane,

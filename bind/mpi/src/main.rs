@@ -28,7 +28,7 @@ use self::stencil::StencilArgs;
 use self::team::MpiTeam;
 use self::transport::MpiTransportArgs;
 
-/// Raised by SIGINT and SIGTERM, which `mpirun` passes on.
+/// Set by SIGINT and SIGTERM, which `mpirun` passes on.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// I/O workloads on the ranks of an MPI job, on plain files, objects in a directory, or S3
@@ -67,7 +67,7 @@ struct BenchmarkJob<P: Args> {
 }
 
 impl MpiBenchmark {
-    /// Runs on the ranks of `world`; answers whether every operation succeeded.
+    /// Runs on the ranks of `world`; returns whether every operation succeeded.
     fn run(self, world: SimpleCommunicator) -> Result<bool> {
         let (workload, setting) = match self {
             MpiBenchmark::Ior(job) => (WorkloadPlan::Ior(job.plan), job.setting),
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // Every rank has the same error; one of them tells.
+            // Every rank has the same error, so only one of them prints it.
             if rank == 0 {
                 eprintln!("fordway-mpi: {error}");
             }
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A rank that panics must not leave the others waiting.
+/// Makes a rank that panics end the job, so that the others do not wait for it.
 fn end_the_job_on_panic(rank: i32) {
     std::panic::set_hook(Box::new(move |panic| {
         eprintln!("fordway-mpi: rank {rank} failed, which ends the job: {panic}");
@@ -122,13 +122,14 @@ fn end_the_job_on_panic(rank: i32) {
     }));
 }
 
-/// Answers whether every operation succeeded.
+/// Runs a workload on the ranks of `team`; returns whether every operation succeeded.
 fn run(workload: &WorkloadPlan, setting: &WorkloadSetting, team: &MpiTeam) -> Result<bool> {
     let show = |_: &str, _: u64| {};
     let watch = RunWatch::new(&STOP, &show);
     let crew = WorkloadRank::new(team, &watch, RunClock::start());
     let opened = open(setting);
     let (sites, outcome) = opened.map_or_else(|error| (Vec::new(), Err(error)), |sites| (sites, Ok(())));
+    // A rank that failed alone would leave the others waiting for it in the workload.
     crew.agree(outcome)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let dirs: Vec<(&str, &Path)> = setting.places.iter().map(|place| ("root", Path::new(place))).collect();
@@ -151,7 +152,7 @@ fn run(workload: &WorkloadPlan, setting: &WorkloadSetting, team: &MpiTeam) -> Re
     Ok(is_good)
 }
 
-/// Each place as a site of its own.
+/// Opens each place as a separate site.
 fn open(setting: &WorkloadSetting) -> Result<Vec<WorkloadSite>> {
     if setting.places.is_empty() {
         let why = "name at least one PLACE: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
@@ -165,6 +166,7 @@ fn open(setting: &WorkloadSetting) -> Result<Vec<WorkloadSite>> {
         }
         let options = LaneOptions { endpoint: Some(place.clone()), ..LaneOptions::default() };
         let store = fordway_lanes::open(&options)?.store;
+        // A further place on the same lane gets a number, so that every lane of the run has its own name.
         let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
         let lane =
@@ -174,7 +176,7 @@ fn open(setting: &WorkloadSetting) -> Result<Vec<WorkloadSite>> {
     Ok(sites)
 }
 
-/// Rank 0's view: the table, what is doubtful, and scores.
+/// Prints the table, warnings and scores on rank 0, and writes the scores to the run file.
 fn report(workload: &WorkloadPlan, run: &RunDocument, lanes: &[LaneResults], path: &Path) -> Result<()> {
     println!("{}", table(run, lanes));
     run.warnings.iter().for_each(|warning| eprintln!("fordway-mpi: warning: {warning}"));

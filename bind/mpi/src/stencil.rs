@@ -1,7 +1,7 @@
-//! A small parallel program to measure speed-up with: heat that spreads over a plate, by Jacobi's method.
+//! A small parallel program to measure speed-up with: heat spreads over a plate, by Jacobi's method.
 //!
-//! The plate is cut into strips of rows, one for each rank. In each step a rank exchanges its outer rows with
-//! its neighbours, and replaces every cell by the mean of the four around it. At the end the heat is added up.
+//! The plate is cut into strips of rows, one for each rank. In each step, a rank exchanges its outer rows with its
+//! neighbours, and replaces every cell by the mean of the four cells around it. At the end, the ranks add up the heat.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use mpi::point_to_point::send_receive_into;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives};
 
-/// The upper edge of the plate is so warm, and all else begins at 0.
+/// The temperature of the plate's upper edge; all other cells begin at 0.
 const EDGE: f64 = 1.0;
 
 /// Options of `stencil`.
@@ -38,7 +38,7 @@ pub(crate) struct StencilArgs {
     hang: Option<i32>,
 }
 
-/// Runs it on all ranks. Errors: `InvalidArgument` for more ranks than rows.
+/// Runs the program on all ranks. Errors: `InvalidArgument` for more ranks than rows.
 pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool> {
     let side = (args.cells as f64).sqrt().round() as usize;
     let mut strip = RowStrip::new(world, side)?;
@@ -46,6 +46,7 @@ pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool
     while args.hang == Some(world.rank()) {
         std::thread::park();
     }
+    // All ranks start together, so that the time of the steps includes no wait for a rank that starts late.
     world.barrier();
     let started = Instant::now();
     for _ in 0..args.steps {
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool
     Ok(true)
 }
 
-/// The rows of one rank, with a row of each neighbour above and below.
+/// The rows of one rank, and above and below them a row of each neighbour.
 struct RowStrip {
     width: usize,
     rows: usize,
@@ -91,12 +92,12 @@ impl RowStrip {
         Ok(RowStrip { width: side, rows, next: now.clone(), now, communication: Duration::ZERO })
     }
 
-    /// Sends the outer rows to the neighbours and takes theirs; the edges of the plate stay.
+    /// Sends the outer rows to the neighbours and receives theirs; the edges of the plate do not change.
     fn exchange(&mut self, world: &SimpleCommunicator) {
         let started = Instant::now();
         let (rank, last, width) = (world.rank(), world.size() - 1, self.width);
-        // Even ranks exchange with the one below first, odd ranks with the one above, so that nobody waits
-        // for a chain.
+        // Even ranks exchange with the rank below first, odd ranks with the rank above, so that no rank waits for a
+        // chain of others.
         for turn in 0..2 {
             let is_below = (rank + turn) % 2 == 0;
             let (other, own, theirs) = match is_below {
@@ -111,7 +112,7 @@ impl RowStrip {
         self.communication += started.elapsed();
     }
 
-    /// Every cell that is not at the left or right edge becomes the mean of the four around it.
+    /// Replaces every cell that is not at the left or right edge by the mean of the four around it.
     fn relax(&mut self) {
         let width = self.width;
         for row in 1..=self.rows {
@@ -123,11 +124,11 @@ impl RowStrip {
                 *cell = 0.25 * (above[x + 1] + below[x + 1] + own[x] + own[x + 2]);
             }
         }
-        // The rows of the neighbours are taken anew in each step; the edges of the plate are in both.
+        // The rows of the neighbours are received in each step; both buffers have the edges of the plate.
         std::mem::swap(&mut self.now, &mut self.next);
     }
 
-    /// The sum over the whole plate.
+    /// Returns the sum over the whole plate.
     fn heat(&mut self, world: &SimpleCommunicator) -> f64 {
         let own: f64 = self.now[self.width..(self.rows + 1) * self.width].iter().sum();
         let started = Instant::now();

@@ -7,8 +7,7 @@ use mpi::datatype::PartitionMut;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Root, Source};
 
-/// All processes of a job. An MPI that loses a process ends the others, so nothing here waits for one
-/// that is gone.
+/// All processes of a job. If a process dies, MPI ends the others, so nothing here waits for one that is gone.
 pub(crate) struct MpiTeam {
     world: SimpleCommunicator,
 }
@@ -25,7 +24,7 @@ impl MpiTeam {
     }
 }
 
-/// MPI counts in 32 bits.
+/// Converts a length to 32 bits, which MPI counts in.
 fn count(len: usize) -> Result<i32> {
     i32::try_from(len).map_err(|_| {
         let why = format!("a message of {len} bytes is more than MPI takes; use fewer ranks");
@@ -64,7 +63,7 @@ impl RankTeam for MpiTeam {
     }
 
     fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        // One message a rank, because what all bring may be more than one receive can count.
+        // One message for each rank, because one receive may not be able to count the bytes of all ranks.
         count(mine.len())?;
         if self.rank() > 0 {
             self.world.process_at_rank(0).send(&mine[..]);

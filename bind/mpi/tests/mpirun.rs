@@ -1,4 +1,4 @@
-//! The binary as it is used: under `mpirun`, on every lane, and when a rank dies.
+//! Runs the binary as it is used: under `mpirun`, on every lane, and with a rank that dies.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -14,11 +14,12 @@ use fordway_workload::transport::{MessageExchange, MessageOrder, MessageTranspor
 
 const RANKS: u64 = 2;
 
-/// Two ranks in `dir`, whatever the number of cores.
+/// Returns a command that runs two ranks in `dir`, whatever the number of cores.
 fn mpirun(dir: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("MPIRUN").unwrap_or_else(|| "mpirun".into()));
     command.args(["-n", "2"]);
-    // Open MPI refuses by default what a container's test does; MPICH does not know these words.
+    // By default, Open MPI refuses to run as root or with more ranks than cores, as a container's test
+    // does; MPICH ignores these variables.
     for variable in
         ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"]
     {
@@ -39,7 +40,7 @@ fn finished(mut command: Command) -> (Output, String) {
     (output, all)
 }
 
-/// A gateway on `root`, until the process ends.
+/// Starts a gateway on `root` that runs until the process ends.
 fn gateway(root: &Path) -> String {
     let store = PosixStore::open(root, PosixConfig::default()).unwrap();
     let identity = AccessKeyPair { access_key: "key".into(), secret_key: "secret".into() };
@@ -50,7 +51,7 @@ fn gateway(root: &Path) -> String {
     format!("http://{address}")
 }
 
-/// Every workload on every lane, to the end and without an error.
+/// Every workload runs on every lane to its end, without an error.
 #[test]
 fn all_workloads_on_all_lanes() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,7 +80,7 @@ fn all_workloads_on_all_lanes() {
     }
 }
 
-/// What the ranks say they wrote is what lies there.
+/// The files have as many bytes as the ranks report to have written.
 #[test]
 fn sums_over_ranks_are_those_of_the_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -98,11 +99,11 @@ fn sums_over_ranks_are_those_of_the_files() {
     assert_eq!(all.matches("choose another --name").count(), 1, "one rank tells: {all}");
 }
 
-/// The ranks that `mpirun` has started.
+/// Returns the ranks that `mpirun` has started.
 fn ranks_of(job: &Child) -> Vec<u32> {
     let children = children_of(job.id());
     match children.as_slice() {
-        // MPICH has a proxy on each node, whose children they are.
+        // MPICH has a proxy on each node, and the ranks are its children.
         [proxy] => children_of(*proxy),
         _ => children,
     }
@@ -130,12 +131,12 @@ fn a_rank_that_dies_ends_the_job_with_a_sentence() {
     assert!(started.elapsed() < Duration::from_secs(30), "the others did not wait for it");
     assert!(!output.status.success());
     let told = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-    // The words of Open MPI, and of MPICH.
+    // What Open MPI prints, or MPICH.
     let is_told = told.contains("rank 1") && told.contains("signal 9") || told.contains("EXIT CODE: 9");
     assert!(is_told, "{told}");
 }
 
-/// Messages between two ranks by themselves: every size, both ways of counting, right bytes.
+/// Without a controller, two ranks measure latency, bandwidth and half-round-trip of each size, with the right bytes.
 #[test]
 fn transport_makes_a_run() {
     let dir = tempfile::tempdir().unwrap();
@@ -175,13 +176,13 @@ fn transport_takes_orders_until_nobody_gives_them() {
 fn transport_is_for_two() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-mpi"));
-    // Without a launcher there is one rank.
+    // Without a launcher, there is one rank.
     let output = command.args(["transport", "--size", "1"]).current_dir(dir.path()).output().unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("needs 2 ranks and has 1"), "{output:?}");
 }
 
-/// What every rank of the stencil printed.
+/// Returns what every rank of the stencil printed.
 fn stencil_lines(output: &Output) -> Vec<serde_json::Value> {
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -216,7 +217,7 @@ fn a_stencil_that_fails_on_one_rank_ends_on_all() {
     assert!(all.contains("rank 1 failed, which ends the job"), "{all}");
 }
 
-/// What is preloaded sees the calls of a program that knows nothing of it.
+/// The preloaded library sees the calls of a program that was not built for it.
 #[test]
 fn ranks_report_their_communication() {
     let dir = tempfile::tempdir().unwrap();

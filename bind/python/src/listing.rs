@@ -119,7 +119,7 @@ impl EntryIterator {
         EntryIterator { store, bucket, query: Some(query), page: Vec::new().into_iter() }
     }
 
-    /// The next entry, from a new page where this one is used up.
+    /// Returns the next entry, and fetches another page if this one is used up.
     fn advance(&mut self) -> fordway_store::Result<Option<ListEntry>> {
         loop {
             if let Some(entry) = self.page.next() {
@@ -143,7 +143,7 @@ impl EntryIterator {
     }
 
     fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        // Most entries are in the page at hand: no reason to let go of the interpreter for them.
+        // Most entries are in the page that was fetched last: there is no reason to release the interpreter for them.
         let ready = self.page.next();
         let entry = match ready {
             Some(entry) => Some(entry),

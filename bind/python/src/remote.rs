@@ -11,10 +11,10 @@ use pyo3::types::PyBytes;
 
 use crate::store::without_interpreter;
 
-/// Asked for at once of what is too long to take memory for on a server's word.
+/// Bytes of each request for a range so long that memory for it is not allocated on the server's word.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// What files share that are opened without options: connections, and what was learned on the way.
+/// The session of all files that are opened without options: they share its connections, and what it has learned.
 static USUAL: LazyLock<Arc<HttpSession>> = LazyLock::new(|| Arc::new(HttpSession::new(options(None))));
 
 fn options(ca_bundle: Option<String>) -> SessionOptions {
@@ -109,6 +109,7 @@ impl PyRemoteFile {
     /// Returns `length` bytes from `start` on; fewer where the file ends.
     fn read<'py>(&self, py: Python<'py>, start: u64, length: u64) -> PyResult<Bound<'py, PyBytes>> {
         let there = self.inner.size_bytes().saturating_sub(start).min(length);
+        // Above this, memory is not allocated on the server's word alone.
         if there > TRUSTED_BYTES as u64 {
             let bytes = without_interpreter(py, || self.read_growing(start, usize::try_from(there).ok()))?;
             return Ok(PyBytes::new(py, &bytes));
@@ -142,14 +143,14 @@ impl PyRemoteFile {
     }
 
     fn __repr__(&self) -> String {
-        // What follows may be a signature.
+        // The rest of the URL may contain a signature.
         let shown = self.url.split(['?', '#']).next().unwrap_or_default();
         format!("<RemoteFile {shown}, {} bytes>", self.inner.size_bytes())
     }
 }
 
 impl PyRemoteFile {
-    /// Much of a file whose size is a server's word alone: memory is taken as bytes come.
+    /// Reads a long range of a file whose size only the server states: memory is allocated as bytes arrive.
     fn read_growing(&self, mut start: u64, length: Option<usize>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         receive_rest(&mut bytes, length.unwrap_or(usize::MAX), PIECE_BYTES, |piece| {
@@ -161,7 +162,7 @@ impl PyRemoteFile {
         Ok(bytes)
     }
 
-    /// Before memory is asked for. Errors: `InvalidRange`.
+    /// Checks ranges before memory is allocated. Errors: `InvalidRange`.
     fn check(&self, ranges: &[(u64, usize)]) -> Result<()> {
         let size = self.inner.size_bytes();
         let is_behind = |(offset, length): &&(u64, usize)| {
@@ -171,7 +172,7 @@ impl PyRemoteFile {
             let detail = format!("{length} bytes at {offset} of a file of {size} bytes");
             Err(Error::new(ErrorKind::InvalidRange, detail))
         })?;
-        // They are there twice for a moment: as they came, and as objects of Python's.
+        // For a moment the bytes are there twice: as they were received, and as Python objects.
         let lengths = ranges.iter().map(|(_, length)| *length);
         check_room(lengths.clone().chain(lengths))
     }

@@ -31,18 +31,18 @@ pub struct MemoryStore {
 struct MemoryState {
     buckets: BTreeMap<Bucket, BucketState>,
     uploads_started: u64,
-    /// Objects and parts published, which numbers their tags where these are not made of content.
+    /// The last number given out. It numbers versions, and ETags that are not made from content.
     versions: u128,
 }
 
 impl MemoryStore {
-    /// An empty store whose new objects get ETags of `policy` unless the caller says otherwise.
+    /// Creates an empty store. New objects get ETags by `policy` unless the caller asks for another policy.
     pub fn new(policy: ETagPolicy) -> Self {
         MemoryStore { policy, state: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, MemoryState> {
-        // A panic elsewhere cannot leave a half-made change: each one is a single map operation.
+        // A panic elsewhere cannot leave a half-made change, because each change is a single map operation.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -52,7 +52,7 @@ impl MemoryStore {
         state.versions
     }
 
-    /// Runs `act` on a bucket and names the operation in what goes wrong.
+    /// Runs `act` on a bucket, and names the operation in its error. Errors: `NoSuchBucket`.
     fn on<T>(
         &self,
         operation: &'static str,
@@ -399,6 +399,7 @@ impl MultipartUploads for MemoryStore {
     ) -> Result<PutResult> {
         let (policy, fresh) = (self.policy, version_id(self.next_version()));
         self.on("complete upload", bucket, key.as_str(), |state| {
+            // A completion that is repeated gets the result of the first one, if its object is still there.
             if let Some(made) = state.made_before(key, upload, parts.len()) {
                 return Ok(made);
             }
@@ -423,7 +424,7 @@ impl MultipartUploads for MemoryStore {
 impl Store for MemoryStore {}
 
 impl MemoryUpload {
-    /// The object made of the parts that are `wanted`.
+    /// Assembles the object from the parts that are `wanted`.
     fn assemble(
         &self,
         policy: ETagPolicy,
@@ -453,7 +454,7 @@ impl MemoryUpload {
     }
 }
 
-/// The name of the version with that number.
+/// Returns the version ID with this number.
 fn version_id(number: u128) -> VersionId {
     VersionId::new(format!("{number:032x}")).unwrap_or_else(|_| VersionId::null())
 }

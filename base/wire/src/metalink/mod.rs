@@ -1,9 +1,9 @@
-//! Where else a file is, and what its bytes must add up to: Metalink 4 (RFC 5854), Metalink 3, what an answer's own
-//! headers say of replicas (`Link` and `Digest`: RFC 6249, 8288, 3230), and plain lists of URLs, one a line, best first,
-//! which anybody can write. All are read into one type; Metalink 4 is written too.
+//! The replicas, size and digests of a file, as read from Metalink 4 (RFC 5854), Metalink 3, the headers `Link` and
+//! `Digest` of a response (RFC 6249, 8288, 3230), and plain lists of URLs, one a line, best first, which anybody can
+//! write. All are read into one type; Metalink 4 is written too.
 //!
-//! What is read comes from strangers. A document type, which is where entities that blow up are declared, is
-//! refused, and so are names that lead out of a directory. What is unknown is passed over.
+//! The input is not trusted. A document type is refused, because it can declare entities that expand without bound.
+//! Names that lead out of a directory are refused, too. Unknown elements are ignored.
 
 mod read;
 
@@ -14,31 +14,31 @@ use std::fmt::Write as _;
 use fordway_store::{Error, ErrorKind, Result};
 use quick_xml::escape::escape;
 
-/// The priority of a URL that states none, which is also the last (RFC 5854 section 4.2.16.2).
+/// The priority of a URL that states none. It is also the lowest priority (RFC 5854 section 4.2.16.2).
 pub const PRIORITY_LAST: u32 = 999_999;
 
-/// Bytes of a document that are read at most: a file of 64 TiB in pieces of 64 MiB has less.
+/// The largest document that is read, in bytes. That of a file of 64 TiB in pieces of 64 MiB is smaller.
 pub const DOCUMENT_BYTES_MAX: usize = 128 << 20;
 
-/// What a document says of files.
+/// The files that a document describes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metalink {
-    /// One after the other, as in the document.
+    /// In the order of the document.
     pub files: Vec<MetalinkFile>,
 }
 
-/// What is known of one file.
+/// What a source says of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetalinkFile {
-    /// A relative path without `..`; empty where the source states none.
+    /// A relative path without `..`; empty if the source states none.
     pub name: String,
-    /// Bytes of the whole.
+    /// Bytes of the whole file.
     pub size_bytes: Option<u64>,
-    /// Digests of the whole, at most one of a kind.
+    /// Digests of the whole file, at most one of each kind.
     pub hashes: Vec<FileHash>,
-    /// Digests of pieces: the strongest, where there are several.
+    /// Digests of pieces: those of the strongest kind, if there are several.
     pub pieces: Option<PieceHashes>,
-    /// Where it is, as the document has it.
+    /// Its replicas, in the order of the document.
     pub replicas: Vec<MetalinkUrl>,
     /// Addresses of documents that describe it further (RFC 6249's `describedby`).
     pub described_by: Vec<String>,
@@ -49,27 +49,27 @@ pub struct MetalinkFile {
 pub struct PieceHashes {
     /// Bytes of each piece, never 0.
     pub length_bytes: u64,
-    /// How they were made.
+    /// The kind of digest.
     pub kind: HashKind,
-    /// In the order of the file; see [`FileHash::hex`].
+    /// The digests in the order of the pieces; see [`FileHash::hex`].
     pub hex: Vec<String>,
 }
 
 /// One address of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetalinkUrl {
-    /// As it is written.
+    /// The URL as it is written.
     pub url: String,
     /// 1 is the first choice, [`PRIORITY_LAST`] the last.
     pub priority: u32,
-    /// The country (ISO 3166-1, small letters), where it is stated.
+    /// The country (ISO 3166-1, lower case), if it is stated.
     pub location: Option<String>,
 }
 
 impl Metalink {
-    /// Reads a document: Metalink 4 or 3 if it is XML, a list of URLs if not.
-    /// Errors: `InvalidArgument` for what is none, is cut, has a document type, names that lead out
-    /// of a directory, or numbers that cannot be.
+    /// Reads a document: Metalink 4 or 3 if it is XML, else a list of URLs.
+    /// Errors: `InvalidArgument` if it is neither, is truncated, has a document type, names that lead out of a
+    /// directory, or impossible numbers.
     pub fn parse(document: &[u8]) -> Result<Self> {
         if document.len() > DOCUMENT_BYTES_MAX {
             return Err(refused(format!("it has more than {DOCUMENT_BYTES_MAX} bytes")));
@@ -82,13 +82,13 @@ impl Metalink {
         Ok(metalink)
     }
 
-    /// Whether a document looks like one: it is XML, and its root is called `metalink`.
+    /// Returns whether a document looks like a Metalink: it is XML, and has `<metalink` in its first 4,096 bytes.
     pub fn is_likely(document: &[u8]) -> bool {
         let start = String::from_utf8_lossy(&document[..document.len().min(4096)]);
         start.trim_start_matches('\u{feff}').trim_start().starts_with('<') && start.contains("<metalink")
     }
 
-    /// The file of that name, or the only one. Errors: `InvalidArgument`, with the names there are.
+    /// Returns the file called `name`, or the only one. Errors: `InvalidArgument`, with the first ten names.
     pub fn file(self, name: Option<&str>) -> Result<MetalinkFile> {
         let names: Vec<String> = self.files.iter().take(10).map(|file| format!("{:?}", file.name)).collect();
         let mut files = self.files.into_iter();
@@ -110,17 +110,17 @@ impl Metalink {
 }
 
 impl MetalinkFile {
-    /// The strongest digest of the whole.
+    /// Returns the strongest digest of the whole file.
     pub fn strongest_hash(&self) -> Option<&FileHash> {
         self.hashes.iter().max_by_key(|hash| hash.kind)
     }
 
-    /// Whether it names no place, and nothing that would.
+    /// Returns whether it names neither a replica nor a document that could name one.
     pub fn is_empty(&self) -> bool {
         self.replicas.is_empty() && self.described_by.is_empty()
     }
 
-    /// Takes over what `other` says of the same file and this one does not.
+    /// Adds what `other` says of the same file and this one does not.
     pub fn complete_with(&mut self, other: MetalinkFile) {
         self.size_bytes = self.size_bytes.or(other.size_bytes);
         if self.pieces.is_none() {
@@ -159,6 +159,7 @@ impl MetalinkFile {
         }
         let Some(pieces) = &self.pieces else { return Ok(()) };
         let covered = pieces.length_bytes.checked_mul(pieces.hex.len() as u64);
+        // Only the last piece may be shorter, so the pieces exceed the file by less than one piece.
         let is_sound = match (covered, self.size_bytes) {
             _ if pieces.length_bytes == 0 => false,
             (None, _) => false,
@@ -178,14 +179,14 @@ fn refused(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("the Metalink cannot be used: {}", why.into()))
 }
 
-/// Replicas that one answer names at most; there may be more in the document that describes them.
+/// The largest number of replicas read from one response; the document that describes them may name more.
 const REPLICAS_MAX: usize = 100;
 
-/// What headers say; addresses may be relative to the answer's.
+/// What headers say. Addresses may be relative to that of the response.
 pub type Links = MetalinkFile;
 
-/// Reads the values of `Link` and `Digest` headers. What cannot be read is passed over: these headers
-/// are an extra, and other relations stand in them too.
+/// Reads the values of `Link` and `Digest` headers. What cannot be read is ignored: these headers are an extra, and
+/// carry other relations, too.
 pub fn read_links<'a>(
     links: impl IntoIterator<Item = &'a str>,
     digests: impl IntoIterator<Item = &'a str>,
@@ -220,7 +221,7 @@ pub fn read_links<'a>(
     found
 }
 
-/// Whether a media type names a Metalink of either version.
+/// Returns whether a media type is that of a Metalink of either version.
 pub fn is_metalink_type(text: &str) -> bool {
     let plain = text.split(';').next().unwrap_or_default().trim();
     ["application/metalink4+xml", "application/metalink+xml"]
@@ -228,7 +229,7 @@ pub fn is_metalink_type(text: &str) -> bool {
         .any(|known| plain.eq_ignore_ascii_case(known))
 }
 
-/// The entries of one header: an address, and names with values.
+/// Returns the entries of one header: each an address, and its parameters as names and values.
 fn entries(value: &str) -> Vec<(String, Vec<(String, String)>)> {
     let (mut found, mut rest) = (Vec::new(), value);
     while let Some((address, after)) = rest.split_once('<').and_then(|(_, after)| after.split_once('>')) {
@@ -239,7 +240,7 @@ fn entries(value: &str) -> Vec<(String, Vec<(String, String)>)> {
     found
 }
 
-/// `; name=value; name="value"` up to a comma; returns what follows that.
+/// Reads `; name=value; name="value"` up to a comma; also returns the text that follows.
 fn parameters(text: &str) -> (Vec<(String, String)>, &str) {
     let (mut found, mut rest) = (Vec::new(), text.trim_start());
     while let Some(after) = rest.strip_prefix(';') {
@@ -272,7 +273,7 @@ fn parameter_value(text: &str) -> (String, &str) {
     (value, "")
 }
 
-/// Lines that begin with `#` are remarks.
+/// Reads a list of URLs. Lines that begin with `#` are comments.
 fn read(text: &str) -> Result<Metalink> {
     let mut file = MetalinkFile::default();
     let lines = text.lines().map(str::trim).enumerate();
@@ -293,7 +294,7 @@ fn read(text: &str) -> Result<Metalink> {
 }
 
 impl Metalink {
-    /// The document (RFC 5854), which [`Metalink::parse`] reads back.
+    /// Writes the document (RFC 5854) that [`Metalink::parse`] reads back.
     pub fn to_xml(&self) -> String {
         let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         xml.push_str("<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\">\n");

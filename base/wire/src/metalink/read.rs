@@ -1,4 +1,4 @@
-//! Metalink documents: version 4 (RFC 5854), and version 3, which grid storage still answers.
+//! Reads Metalink documents: version 4 (RFC 5854), and version 3, which grid storage still returns.
 
 use std::collections::HashMap;
 
@@ -9,9 +9,9 @@ use quick_xml::{Reader, XmlVersion};
 use super::{FileHash, HashKind, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes, refused};
 use crate::range::digits;
 
-/// Deeper elements than any version has.
+/// The greatest depth of elements; no version nests elements that deeply.
 const DEPTH_MAX: usize = 32;
-/// Addresses of one file, and files of one document, at most.
+/// The largest number of addresses of one file, and of files in one document.
 const ENTRIES_MAX: usize = 10_000;
 
 /// An element that is being read.
@@ -26,7 +26,7 @@ struct OpenElement {
 struct MetalinkReader {
     metalink: Metalink,
     file: MetalinkFile,
-    /// Values of the `pieces` that is being read, by number.
+    /// The hashes in the `pieces` that is being read, each with its number if it has one.
     pieces: Vec<(Option<u64>, String)>,
 }
 
@@ -50,8 +50,8 @@ pub(super) fn document(text: &str) -> Result<Metalink> {
             Event::CData(more) => push(&mut path, &more),
             Event::GeneralRef(reference) => match reference.resolve_char_ref().map_err(not_xml)? {
                 Some(character) => push(&mut path, character.encode_utf8(&mut [0; 4])),
-                // Only the five that XML itself knows. Others would need a document type, by which a few bytes become
-                // gigabytes.
+                // Only the five entities that XML itself defines. Others would need a document type, which can make
+                // gigabytes of a few bytes.
                 None => {
                     let known = quick_xml::escape::resolve_predefined_entity(&reference);
                     push(&mut path, known.ok_or_else(|| refused("it has an entity of its own"))?);
@@ -81,7 +81,7 @@ fn push(path: &mut [OpenElement], text: &str) {
     }
 }
 
-/// An element begins; whether it is the root.
+/// Handles the start of an element; returns whether it is the root.
 fn begin(path: &[OpenElement], reading: &mut MetalinkReader) -> Result<bool> {
     if path.len() > DEPTH_MAX {
         return Err(refused("its elements are nested too deep"));
@@ -104,12 +104,12 @@ fn begin(path: &[OpenElement], reading: &mut MetalinkReader) -> Result<bool> {
     Ok(false)
 }
 
-/// An element ends, and its text is whole.
+/// Handles the end of an element, whose text is then complete.
 fn end(path: &mut Vec<OpenElement>, reading: &mut MetalinkReader) -> Result<()> {
     let Some(element) = path.pop() else { return Ok(()) };
     let parent = path.last().map_or("", |parent| parent.name.as_str());
     let text = element.text.trim();
-    // Version 3 has `verification` and `resources` between a file and what is said of it.
+    // Version 3 has the elements `verification` and `resources` between a file and its properties.
     match (parent, element.name.as_str()) {
         ("file", "size") => reading.file.size_bytes = Some(number("size", text)?),
         ("file" | "verification", "hash") => {
@@ -145,7 +145,7 @@ fn end_pieces(element: &OpenElement, reading: &mut MetalinkReader) -> Result<()>
     let Some(kind) = element.attributes.get("type").and_then(|name| HashKind::from_name(name)) else {
         return Ok(());
     };
-    // Version 3 numbers them; version 4 has them in order.
+    // Version 3 numbers the pieces; version 4 lists them in order.
     values.sort_by_key(|(at, _)| *at);
     if values.iter().zip(0..).any(|((at, _), expected)| at.is_some_and(|at| at != expected)) {
         return Err(refused("its pieces are not numbered from 0 on"));
@@ -165,7 +165,7 @@ fn replica(element: &OpenElement, url: &str) -> Result<MetalinkUrl> {
     let attribute = |name: &str| element.attributes.get(name).map(|text| text.trim());
     let priority = match (attribute("priority"), attribute("preference")) {
         (Some(priority), _) => number("a priority", priority)?.clamp(1, u64::from(PRIORITY_LAST)) as u32,
-        // Of version 3: 100 is the first choice.
+        // Version 3, where 100 is the first choice.
         (None, Some(preference)) => 101 - number("a preference", preference)?.clamp(1, 100) as u32,
         (None, None) => PRIORITY_LAST,
     };

@@ -1,4 +1,4 @@
-//! Documents that are written: those that a client sends, and answers that a server writes itself, element by element.
+//! Documents that are written: request bodies of a client, and responses that a server writes element by element.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::{etag, for_each_element, number, required};
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
-/// The body of a completion: the parts in the order given.
+/// Returns the body of a completion, with the parts in the order given.
 pub fn complete_multipart_upload(parts: &[CompletedPart]) -> String {
     let mut body = opened("CompleteMultipartUpload", 96 * parts.len());
     for part in parts {
@@ -29,8 +29,8 @@ fn push_checksum(body: &mut String, checksum: Option<&Checksum>) {
     }
 }
 
-/// Reads the body of a completion, which a program wrote itself. Errors: `BadResponse`, and
-/// `InvalidArgument` for a checksum that is none.
+/// Reads the body of a completion, as a client or program wrote it. Errors: `BadResponse`, and `InvalidArgument` for an
+/// invalid checksum.
 pub fn completed_parts(document: &[u8]) -> Result<Vec<CompletedPart>> {
     let mut parts = Vec::new();
     let (mut part_number, mut tag, mut sum) = (None, None, None);
@@ -55,8 +55,8 @@ pub fn completed_parts(document: &[u8]) -> Result<Vec<CompletedPart>> {
     Ok(parts)
 }
 
-/// The path below the root of the first element that is not known; `None` if all are, and for what is no
-/// XML, which its reader says better.
+/// Returns the path, below the root, of the first unknown element; `None` if all are known. Also `None` if the document
+/// is not XML, because its reader reports that better.
 pub fn unknown_element(document: &[u8], is_known: impl Fn(&str) -> bool) -> Option<String> {
     let mut unknown = None;
     let looked = for_each_element(document, "", |path, _| {
@@ -68,7 +68,7 @@ pub fn unknown_element(document: &[u8], is_known: impl Fn(&str) -> bool) -> Opti
     looked.ok().and(unknown)
 }
 
-/// The body that deletes `keys`; the server is asked to say of each what became of it.
+/// Returns the body that deletes `keys` and asks the server for the result of each.
 pub fn delete<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
     let mut body = opened("Delete", 4096);
     body.push_str("<Quiet>false</Quiet>");
@@ -81,7 +81,7 @@ pub fn delete<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
     body
 }
 
-/// The body that makes a bucket in `region`.
+/// Returns the body that creates a bucket in `region`.
 pub fn create_bucket_configuration(region: &str) -> String {
     let mut body = opened("CreateBucketConfiguration", 128);
     body.push_str("<LocationConstraint>");
@@ -90,7 +90,7 @@ pub fn create_bucket_configuration(region: &str) -> String {
     body
 }
 
-/// The body that has a bucket keep versions, or no longer.
+/// Returns the body that enables or suspends a bucket's versioning.
 pub fn versioning_configuration(versioning: VersioningState) -> String {
     let mut body = opened("VersioningConfiguration", 128);
     match versioning {
@@ -102,7 +102,7 @@ pub fn versioning_configuration(versioning: VersioningState) -> String {
     body
 }
 
-/// The body that replaces an object's tags.
+/// Returns the body that replaces an object's tags.
 pub fn tagging(tags: &Tags) -> String {
     let mut body = opened("Tagging", 128 * tags.len());
     body.push_str("<TagSet>");
@@ -129,15 +129,15 @@ pub(super) fn opened(root: &str, capacity: usize) -> String {
     body
 }
 
-/// Text as documents have it.
+/// Escapes text for a document.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     push_escaped(&mut escaped, text);
     escaped
 }
 
-/// Appends text. Control characters become references: a parser would fold a carriage return, and
-/// some refuse the others when they stand for themselves.
+/// Appends text, escaped. Control characters become references: a parser would turn a carriage return into a line feed,
+/// and some parsers refuse the others if they are not escaped.
 fn push_escaped(to: &mut String, text: &str) {
     for character in text.chars() {
         match character {
@@ -180,7 +180,7 @@ impl ResponseDocument {
         self
     }
 
-    /// Opens an element, which holds what follows until it is closed.
+    /// Opens an element. It holds everything that is added until it is closed.
     pub fn open(&mut self, name: &'static str) -> &mut Self {
         let _infallible = write!(self.text, "<{name}>");
         self.open.push(name);
@@ -209,7 +209,7 @@ impl ResponseDocument {
         self.checksum(checksum).maybe("ChecksumType", kind)
     }
 
-    /// The whole document.
+    /// Closes all open elements, and returns the document.
     pub fn finish(mut self) -> String {
         while !self.open.is_empty() {
             self.close();

@@ -1,8 +1,8 @@
-//! Lists: of buckets, with what is said of one; one page of a bucket, of either version of the request; and one page of
-//! versions and delete markers, both ways.
+//! Lists: all buckets, and the versioning of one; a page of a bucket, for either version of the request; and a page of
+//! versions and delete markers, which is read and written.
 //!
-//! Versions and delete markers stand in one sequence, by key and from the newest to the oldest: two lists, which a generated
-//! writer would make, lose the order in which versions and delete markers of a key came.
+//! Versions and delete markers form one sequence, by key and from the newest to the oldest. A generated writer would
+//! make two lists, which lose the order of the versions and delete markers of a key.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use super::bodies::{opened, push_element};
 use super::{bad, decoded, etag, for_each_element, number, plan, time};
 use crate::date;
 
-/// A page as the server sent it, names decoded; objects and prefixes are two lists, as in S3.
+/// A page as the server sent it, with names decoded. Objects and prefixes are two lists, as in S3.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListBucketPage {
     /// The objects.
@@ -77,12 +77,12 @@ impl ListBucketPage {
     }
 }
 
-/// A bucket as the server names it; it may have a name that is none by our rules.
+/// A bucket as the server names it; the name may be invalid by our rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedBucket {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// When it was made.
+    /// When the bucket was created.
     pub created: SystemTime,
 }
 
@@ -120,17 +120,17 @@ pub fn bucket_versioning(document: &[u8]) -> Result<VersioningState> {
     Ok(found)
 }
 
-/// What a server answers to a query beside the page itself.
+/// What the response to a query for versions needs besides the page itself.
 pub struct VersionsResponse<'a> {
     /// The bucket.
     pub bucket: &'a str,
-    /// What was asked for.
+    /// The query.
     pub query: &'a VersionsQuery,
-    /// How names are written: as they are, or encoded where the client asked for that.
+    /// Writes a name: as it is, or encoded if the client asked for that.
     pub encode: &'a dyn Fn(&str) -> String,
-    /// Whether they are encoded.
+    /// Whether names are encoded.
     pub is_url_encoded: bool,
-    /// The identifier of the owner of everything.
+    /// The identifier of the owner of all versions.
     pub owner: &'a str,
 }
 
@@ -187,7 +187,7 @@ fn push_version(body: &mut String, version: &VersionSummary, answer: &VersionsRe
     body.push_str(&format!("</Owner></{element}>"));
 }
 
-/// Reads a `ListVersionsResult`; names are decoded, and `next` is set where there are more.
+/// Reads a `ListVersionsResult`. Names are decoded, and `next` is set if there are more versions.
 /// Errors: `BadResponse`.
 pub fn list_versions(document: &[u8]) -> Result<VersionListing> {
     let mut page = VersionListing::default();
@@ -222,7 +222,7 @@ pub fn list_versions(document: &[u8]) -> Result<VersionListing> {
     Ok(page)
 }
 
-/// A version of which the elements are still arriving.
+/// A version whose elements are still being read.
 #[derive(Default)]
 struct PartialVersion {
     key: String,
@@ -254,7 +254,7 @@ impl PartialVersion {
     }
 
     fn finish(self, is_object: bool) -> Result<VersionSummary> {
-        // A service that keeps no versions may leave the name out.
+        // A service that keeps no versions may leave the version ID out.
         let version = match self.version.as_str() {
             "" => VersionId::null(),
             name => VersionId::new(name)?,

@@ -1,4 +1,4 @@
-//! What is answered about objects: copies, deletions, tags, attributes, multipart uploads and access control lists.
+//! Responses about objects: copies, deletions, tags, attributes, multipart uploads and access control lists.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,12 +11,12 @@ use super::{
     ErrorDocument, checksum, decoded, error_document, etag, for_each_element, number, plan, required, time,
 };
 
-/// How a copy of an object or part ended; like a completion it may fail under status 200.
+/// The result of a copy of an object or part. Like a completion, it may fail under status 200.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyResult {
-    /// The copy is there, with this tag and time, and with this checksum where it has one.
+    /// The copy exists, with this ETag and time, and with this checksum if it has one.
     Done(ETag, SystemTime, Option<Checksum>),
-    /// It is not.
+    /// The copy failed.
     Failed(ErrorDocument),
 }
 
@@ -42,18 +42,18 @@ pub fn copied(document: &[u8]) -> Result<CopyResult> {
 pub struct DeleteFailure {
     /// The key.
     pub key: String,
-    /// S3's code.
+    /// S3's error code.
     pub code: String,
     /// A sentence for people.
     pub message: String,
 }
 
-/// What became of each key that was to be deleted.
+/// The result for each key that was to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteOutcome {
-    /// Keys that are gone, and what that made of them.
+    /// Keys that were deleted, each with what the delete did.
     pub deleted: Vec<(String, DeleteResult)>,
-    /// Keys that are not.
+    /// Keys that were not deleted.
     pub failures: Vec<DeleteFailure>,
 }
 
@@ -66,7 +66,7 @@ pub fn delete_result(document: &[u8]) -> Result<DeleteOutcome> {
         match path {
             "Deleted/Key" => text.clone_into(&mut key),
             "Deleted/DeleteMarker" => deleted.is_marker = text.trim() == "true",
-            // Of a marker that was removed both are stated, and are the same.
+            // For a delete marker that was removed, both are given and are the same.
             "Deleted/VersionId" | "Deleted/DeleteMarkerVersionId" => {
                 deleted.version = VersionId::new(text).ok();
             }
@@ -97,14 +97,14 @@ pub fn object_tags(document: &[u8]) -> Result<Tags> {
     Ok(tags)
 }
 
-/// One page of the parts that an object was completed of.
+/// One page of the parts that an object was assembled from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttributesPage {
     /// The parts, under the numbers that the server gives them.
     pub parts: Vec<ObjectPart>,
-    /// How many the object has in all; S3 itself lists only those that were sent with checksums.
+    /// How many parts the object has; S3 itself lists only those that were sent with checksums.
     pub total: u16,
-    /// The number to go on after, if there are more.
+    /// The part number after which the next page starts, if there is one.
     pub next: Option<u16>,
 }
 
@@ -132,13 +132,13 @@ pub fn object_attributes(document: &[u8]) -> Result<AttributesPage> {
     Ok(page)
 }
 
-/// How a completion ended. S3 sends the status before it has joined the parts, so that a failure
-/// may arrive under status 200.
+/// The result of a completion. S3 sends the status before it has joined the parts, so that a failure may arrive under
+/// status 200.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompletedUpload {
-    /// The object is there, with this tag, and with this checksum where the parts had one.
+    /// The object exists, with this ETag, and with this checksum if the parts had one.
     Published(ETag, Option<Checksum>),
-    /// It is not.
+    /// The completion failed.
     Failed(ErrorDocument),
 }
 
@@ -155,7 +155,7 @@ pub fn initiate_multipart_upload(document: &[u8]) -> Result<UploadId> {
     required(id, ID)
 }
 
-/// Reads the answer to a completion. Errors: `BadResponse`.
+/// Reads the response to a completion. Errors: `BadResponse`.
 pub fn complete_multipart_upload_result(document: &[u8]) -> Result<CompletedUpload> {
     const TAG: &str = "ETag";
     if let Some(error) = error_document(document)? {
@@ -199,14 +199,14 @@ pub fn list_parts(document: &[u8]) -> Result<PartListing> {
     Ok(listing)
 }
 
-/// One page of uploads as the server sent it, names decoded.
+/// One page of uploads as the server sent it, with names decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UploadsPage {
     /// The uploads.
     pub listing: UploadListing,
-    /// The key to go on from.
+    /// The key from which to continue.
     pub next_key: Option<String>,
-    /// The upload of that key to go on from.
+    /// The upload of that key from which to continue.
     pub next_upload: Option<String>,
 }
 
@@ -248,27 +248,27 @@ pub fn list_uploads(document: &[u8]) -> Result<UploadsPage> {
     Ok(page)
 }
 
-/// An `AccessControlPolicy`. Texts that it does not have are empty.
+/// An `AccessControlPolicy`. Missing texts are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AclDocument {
     /// The owner's canonical id.
     pub owner_id: String,
     /// The owner's name.
     pub owner_name: String,
-    /// What is granted to whom.
+    /// The grants.
     pub grants: Vec<GrantElement>,
 }
 
-/// One grant: of the grantee's texts, those that its kind has are there.
+/// One grant. Of the grantee's texts, only those that its kind has are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrantElement {
-    /// Of a user by e-mail address.
+    /// The e-mail address, for a user given by it.
     pub email: String,
-    /// Of a user by canonical id.
+    /// The canonical id, for a user given by it.
     pub id: String,
-    /// Of a user by canonical id: the name.
+    /// The name, for a user given by canonical id.
     pub name: String,
-    /// Of a group.
+    /// The URI, for a group.
     pub uri: String,
     /// `READ`, `WRITE`, `READ_ACP`, `WRITE_ACP` or `FULL_CONTROL`.
     pub permission: String,

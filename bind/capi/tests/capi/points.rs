@@ -1,4 +1,4 @@
-//! What the header promises, point by point (`probe.c`), on each kind of file.
+//! Tests what the header promises, point by point (`probe.c`), on each kind of file.
 
 use std::process::Command;
 
@@ -45,7 +45,7 @@ fn of_an_object_behind_a_gateway() {
     Probe::new(Build::Plain).all_points(&[], &gateway(None), 8);
 }
 
-/// Who is trusted is said by `ca_bundle` of the options alone: no system knows this certificate.
+/// Only `ca_bundle` of the options makes this certificate trusted: no system trusts it.
 #[test]
 fn of_an_object_behind_tls() {
     let (ours, another) = (Certificate::new(), Certificate::new());
@@ -79,7 +79,7 @@ fn under_valgrind() {
     Probe::new(Build::Plain).all_points(&VALGRIND, &at_a_server(LieScript::honest()), 2);
 }
 
-/// Whoever cancels or closes may free its buffers at once: the sanitizer would tell of a late write.
+/// A program may free its buffers right after a cancel or close: the sanitizer would report a late write.
 #[test]
 fn nothing_is_written_after_a_cancel_or_close() {
     let probe = Probe::new(Build::AddressSanitizer);
@@ -88,7 +88,7 @@ fn nothing_is_written_after_a_cancel_or_close() {
     assert_eq!(said.lines().filter(|line| line.starts_with("ok stalled")).count(), 6, "{said}");
 }
 
-/// The example of the manual does what it says there, as C and with a header that C++ takes.
+/// The example of the manual does what the manual says, compiled as C; and C++ accepts the header.
 #[test]
 fn the_example_of_the_manual_runs() {
     let manual =
@@ -103,7 +103,7 @@ fn the_example_of_the_manual_runs() {
     let mut command = Command::new(&program);
     command.arg(server.url()).env("LD_LIBRARY_PATH", lib()).env("BEARER_TOKEN", "a-token");
     assert_eq!(run(&mut command), "1000 bytes are here\n".repeat(2));
-    // The server is on this machine, where tokens may go without TLS.
+    // The server is on this machine, so tokens may be sent without TLS.
     let token = ("authorization".to_owned(), "Bearer a-token".to_owned());
     let requests = server.requests();
     assert!(!requests.is_empty() && requests.iter().all(|request| request.headers.contains(&token)));
@@ -114,7 +114,7 @@ fn the_example_of_the_manual_runs() {
     run(Command::new("c++").args(["-x", "c++", "-fsyntax-only", "-Wall", "-Werror"]).arg(header));
 }
 
-/// A point that cannot hold must fail the program: the others are worth nothing otherwise.
+/// A point that cannot hold must make the program fail; otherwise the other points prove nothing.
 #[test]
 fn the_probe_can_fail() {
     let probe = Probe::new(Build::Plain);

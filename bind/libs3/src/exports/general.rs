@@ -12,7 +12,7 @@ use crate::queue::RequestContext;
 use crate::response::{self, Outcome, RequestFailure, without_panic, write_text};
 use crate::status::Status;
 
-/// The number of how `work` ended, for functions without a handler.
+/// Returns the status number of how `work` ended, for functions without a handler.
 pub(super) fn status_of(work: impl FnOnce() -> Outcome) -> StatusNumber {
     response::start_diagnosis();
     match without_panic(work) {
@@ -24,10 +24,10 @@ pub(super) fn status_of(work: impl FnOnce() -> Outcome) -> StatusNumber {
     }
 }
 
-/// Runs waiting requests until `is_done`, told the number that waits before each, or none does.
+/// Runs waiting requests until none waits, or until `is_done`, which is called before each, returns true.
 ///
 /// # Safety
-/// `context` is NULL or a context that is not destroyed.
+/// `context` is NULL or a context that has not been destroyed.
 unsafe fn drive(context: *const RequestContext, mut is_done: impl FnMut() -> bool) -> StatusNumber {
     status_of(|| {
         // SAFETY: the caller vouches for it.
@@ -40,7 +40,7 @@ unsafe fn drive(context: *const RequestContext, mut is_done: impl FnMut() -> boo
 exported! {
     when all();
 
-    /// Sets the host for requests that name none. May be called again, and need not be called.
+    /// Sets the host for requests that name none. It need not be called, and may be called again.
     fn S3_initialize(_user_agent: *const c_char, _flags: c_int, default_host: *const c_char) -> StatusNumber {
         status_of(|| {
             // SAFETY: the caller vouches for it.
@@ -51,15 +51,15 @@ exported! {
         })
     }
 
-    /// Lanes stay open until the process ends: another part of it may be at work.
+    /// Does nothing. Lanes stay open until the process ends, because another part of it may use them.
     fn S3_deinitialize() {}
 
-    /// The status's name without the prefix `S3Status`; `Unknown` for what is none.
+    /// Returns the status's name without the prefix `S3Status`; `Unknown` for a number that is not a status.
     fn S3_get_status_name(status: StatusNumber) -> *const c_char {
         Status::from_number(AbiVersion::EXPORTED, status).map_or(c"Unknown", Status::name).as_ptr()
     }
 
-    /// Whether libs3 allows the name for a bucket.
+    /// Checks whether libs3 allows `name` for a bucket.
     fn S3_validate_bucket_name(name: *const c_char, uri_style: c_int) -> StatusNumber {
         status_of(|| {
             // SAFETY: the caller vouches for it.
@@ -80,8 +80,8 @@ exported! {
         grants: *mut AclGrant,
     ) -> StatusNumber {
         status_of(|| {
-            // SAFETY: the caller vouches for the document, two buffers of 128 bytes, the number, and
-            // room for 100 grants, which is the most that `AccessControlList` holds.
+            // SAFETY: the caller vouches for the document, two buffers of 128 bytes, the count, and room
+            // for 100 grants, which is the most that `AccessControlList` holds.
             unsafe {
                 let acl = AccessControlList::read(text(document)?.unwrap_or_default().as_bytes())?;
                 write_text(owner_id, MAX_OWNER_BYTES, &acl.owner_id);
@@ -93,12 +93,12 @@ exported! {
         })
     }
 
-    /// Whether a request that ended so may succeed if it is made again.
+    /// Returns whether a request that ended with this status may succeed if it is repeated.
     fn S3_status_is_retryable(status: StatusNumber) -> c_int {
         c_int::from(Status::from_number(AbiVersion::EXPORTED, status).is_some_and(Status::is_retryable))
     }
 
-    /// Makes a request context.
+    /// Creates a request context.
     fn S3_create_request_context(made: *mut *mut RequestContext) -> StatusNumber {
         status_of(|| {
             let context = RequestContext::new()
@@ -109,22 +109,22 @@ exported! {
         })
     }
 
-    /// Ends the requests that wait as interrupted, then the context.
+    /// Ends the waiting requests as interrupted, then destroys the context.
     fn S3_destroy_request_context(context: *mut RequestContext) {
         if !context.is_null() {
-            // SAFETY: it was made by `Box::into_raw`, and the caller lets go of it.
+            // SAFETY: it was made by `Box::into_raw`, and the caller gives it up.
             let context = unsafe { Box::from_raw(context) };
             context.interrupt();
         }
     }
 
-    /// Carries out all that waits, and what its callbacks add.
+    /// Runs all waiting requests, and those that their callbacks add.
     fn S3_runall_request_context(context: *mut RequestContext) -> StatusNumber {
         // SAFETY: the caller vouches for it.
         unsafe { drive(context, || false) }
     }
 
-    /// Carries out one request, and tells how many wait still.
+    /// Runs one request, and reports how many are still waiting.
     fn S3_runonce_request_context(context: *mut RequestContext, remaining: *mut c_int) -> StatusNumber {
         let mut ran = 0;
         let is_done = || std::mem::replace(&mut ran, 1) > 0;
@@ -138,7 +138,7 @@ exported! {
         }
     }
 
-    /// What to wait for: a descriptor that is ready as long as anything waits.
+    /// Adds the descriptor to wait for, which is ready as long as any request waits.
     fn S3_get_request_context_fdsets(
         context: *mut RequestContext,
         read: *mut libc::fd_set,
@@ -162,7 +162,7 @@ exported! {
         })
     }
 
-    /// How many milliseconds to wait at most: none while anything waits, else -1.
+    /// Returns the longest time to wait, in milliseconds: 0 while any request waits, else -1.
     fn S3_get_request_context_timeout(context: *mut RequestContext) -> i64 {
         // SAFETY: the caller vouches for it.
         match unsafe { context.as_ref() } {

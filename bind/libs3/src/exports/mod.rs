@@ -1,5 +1,5 @@
-//! The functions that C calls. Each takes its arguments as its header declares them, and hands them
-//! to `requests`, which is the same for both ABIs.
+//! The functions that C calls. Each takes its arguments as its header declares them, and passes them to
+//! `requests`, which is the same for both ABIs.
 
 mod general;
 mod requests;
@@ -8,7 +8,7 @@ pub mod v4_1;
 
 pub use general::*;
 
-/// Defines functions that are exported under their own names in builds to which `$when` applies.
+/// Defines functions that are exported under these names in builds to which `$when` applies.
 macro_rules! exported {
     (
         when $when:meta;
@@ -17,8 +17,8 @@ macro_rules! exported {
         $(#[$doc])*
         ///
         /// # Safety
-        /// All arguments are what the header says: pointers to structures, C strings and buffers of
-        /// the sizes given, where not NULL, and callbacks that may be called with `data`.
+        /// All arguments are what the header says: pointers that are NULL or point to structures, C
+        /// strings and buffers of the given sizes, and callbacks that may be called with `data`.
         #[cfg_attr($when, unsafe(no_mangle))]
         #[allow(non_snake_case, reason = "the name is that of the C interface")]
         pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? $body

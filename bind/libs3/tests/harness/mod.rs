@@ -1,4 +1,4 @@
-//! The libraries as programs find them, C programs to load them, and places to point these at.
+//! The libraries as programs find them, C programs that load them, and lanes for these programs.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 use std::net::SocketAddr;
@@ -15,27 +15,27 @@ use tempfile::TempDir;
 /// The directory of this crate's tests.
 pub const TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 
-/// The directory with `lib` and `include`, built anew if the source changed.
+/// Returns the directory with `lib` and `include`, built again if the source has changed.
 pub fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let out = repository.join("target/test-libraries");
         let mut build = Command::new(repository.join("tools/build-libs3"));
-        // What cargo tells a test about its package would look like a change to build scripts.
+        // The variables that cargo sets for a test would look like a change to build scripts.
         let told = std::env::vars_os().map(|(name, _)| name);
         let told = told.filter(|name| name.to_str().is_some_and(|name| name.starts_with("CARGO_")));
         let kept = ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS"];
         for name in told.filter(|name| !kept.iter().any(|kept| name == kept)) {
             build.env_remove(name);
         }
-        // The profile of tests: what `make libs3` builds would compile all crates once more.
+        // The profile of tests, because that of `make libs3` would compile all crates once more.
         run(build.arg(&out).arg("dev"));
         out
     })
 }
 
-/// Runs a command to its end. Panics with all it said if it fails.
+/// Runs a command to its end, and returns its output. Panics with all its output if it fails.
 pub fn run(command: &mut Command) -> String {
     let Output { status, stdout, stderr } =
         command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
@@ -64,7 +64,7 @@ impl Program {
         Program { directory }
     }
 
-    /// A call of it, through `wrapper` unless that is empty.
+    /// Returns a command that runs the program, through `wrapper` unless that is empty.
     pub fn command(&self, wrapper: &[&str]) -> Command {
         let program = self.directory.path().join("program");
         let mut command = match wrapper {
@@ -80,7 +80,7 @@ impl Program {
     }
 }
 
-/// A lane with a directory behind it, as a program is told of it.
+/// A lane to a directory, with what a program needs to use it.
 pub struct Lane {
     pub root: TempDir,
     pub host: String,
@@ -89,7 +89,7 @@ pub struct Lane {
     _gateway: Option<Box<dyn std::any::Any>>,
 }
 
-/// A directory in memory where there is such a place: these tests make many files.
+/// Creates a directory, in memory if possible, because these tests make many files.
 fn root() -> TempDir {
     TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
 }
@@ -101,7 +101,7 @@ impl Lane {
         Lane { root, host, access_key: String::new(), secret_key: String::new(), _gateway: None }
     }
 
-    /// Through a node gateway of this process, which ends with the lane.
+    /// Serves a directory through a node gateway of this process, which ends with the lane.
     pub fn node() -> Self {
         let (root, sockets) = (root(), TempDir::new().unwrap());
         let (path, socket) = (root.path().to_owned(), sockets.path().join("socket"));
@@ -112,7 +112,7 @@ impl Lane {
         Lane { root, host, access_key, secret_key, _gateway: Some(Box::new((gateway, sockets))) }
     }
 
-    /// Through a gateway of this process, which ends with the lane.
+    /// Serves a directory through a gateway of this process, which ends with the lane.
     pub fn http() -> Self {
         let root = root();
         let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();
