@@ -318,7 +318,7 @@ impl RootVolume {
         }
     }
 
-    /// Like [`RootVolume::guard`], but the private area need not exist. Cost: one `openat2`, one `fstat`.
+    /// Like [`RootVolume::guard`], but the private area need not exist.
     pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         let of =
             self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the bucket's state"))?;

@@ -18,7 +18,7 @@ use crate::node::session::{NodeCall, NodeSession};
 use crate::node::write::{NodeWriter, WriteKind, WriteTarget};
 use crate::node::{LANE, batch, read, write};
 
-/// A root behind a node gateway. Clones share connections; each call uses one connection at a time.
+/// A root behind a node gateway. Clones share connections; each thread uses one at a time.
 #[derive(Clone)]
 pub struct NodeStore {
     session: Arc<NodeSession>,

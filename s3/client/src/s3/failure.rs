@@ -109,8 +109,8 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     }
 }
 
-/// Returns whether the error says that the version ID is not one of the service's. A response to HEAD has no code;
-/// its error counts too.
+/// Returns whether the error says that the service makes no such version IDs. Also true if the response states no code,
+/// as responses to HEAD do not.
 fn says_no_version(said: &ErrorDocument) -> bool {
     said.code.is_empty() || said.message.starts_with("Invalid version id")
 }
