@@ -37,6 +37,7 @@ impl SharedStore {
             }
             Ok(DeleteResult { version: options.version.clone(), is_marker: false })
         };
+        // Without conditions, a delete must be possible even if the file system has no room for a lock table.
         match options.conditions.is_empty() {
             true => self.locked_if_room(bucket, key, delete),
             false => self.locked(bucket, key, delete),

@@ -158,6 +158,7 @@ fn hand_over(
     }
     let failed = |errno| from_errno(errno, "migrating the private area");
     let caller = file_user();
+    // Only root and the owner may change the mode.
     if caller != 0 && caller != now.user {
         return Ok(false);
     }

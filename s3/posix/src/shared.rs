@@ -87,6 +87,7 @@ impl RootVolume {
                     return Ok(());
                 }
                 Ok(false) => std::thread::sleep(PAUSE),
+                // This node may remember as missing a directory that another node has made.
                 Err(Errno::NOENT) if race == 0 => self.refresh_dirs(&place.dir),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(()),
                 Err(Errno::STALE) => self.refresh_dirs(&place.dir),

@@ -33,7 +33,7 @@ impl Site {
 pub(crate) fn require_fit(unfit: Option<Unfit>, config: &PosixConfig, what: impl Display) -> Result<()> {
     let way_out = match unfit {
         None => return Ok(()),
-        // Without `If-Match` no locks are needed.
+        // Without `If-Match` no locks are taken.
         Some(Unfit::Locks(_)) if !config.if_match => return Ok(()),
         Some(Unfit::Locks(_)) => "; or give up If-Match with conditions=none-match-only",
         Some(Unfit::Objects(_)) => "",

@@ -232,7 +232,7 @@ impl BucketTree {
         }
     }
 
-    /// Opens `path` in two steps, because other rules apply to a bucket that is a link than to links beneath the bucket.
+    /// Opens `path` in two steps: the rule for a bucket that is a link differs from the rule for links beneath it.
     fn open_through_links(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Err(Errno::LOOP) };
         let to_bucket = match self.rule {

@@ -71,6 +71,7 @@ pub(super) fn of_answer(
         },
         may_pass: match call.replay {
             ReplayPolicy::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
+            // With these statuses the server says that it did not act on the request.
             ReplayPolicy::IfUnsent => matches!(status, 429 | 503),
         },
         retry_after: wish,

@@ -242,6 +242,7 @@ pub(super) fn object_parts(
     let (mut parts, mut after) = (Vec::new(), None);
     loop {
         let AttributesPage { parts: page, total, next } = page(session, target, options, after)?;
+        // The service states only how many parts there are: request each one.
         if page.is_empty() && parts.len() < usize::from(total) {
             return (1..=total).map(|number| one(session, target, options, number)).collect();
         }

@@ -81,10 +81,12 @@ impl OpenedResponse {
                 };
                 (range, size, ObjectBody::Streaming { ends: true })
             }
+            // A server that does not support parts sends the whole object, which can only be taken for part 1.
             (_, _) if options.part.is_some_and(|number| number > 1) => {
                 let detail = "the server answered a whole object where a part was asked for";
                 return Err(Error::new(ErrorKind::BadResponse, detail));
             }
+            // A server that does not support ranges sends the whole object: skip to the range.
             (_, Some(size)) => {
                 let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
                 skip(&mut response, range.start)?;
