@@ -1,4 +1,4 @@
-//! S3 from the client's side: `s3`, the store over HTTP, and `node`, the store over the protocol of the node's gateway.
+//! S3 clients: `s3` is the store over HTTP; `node` is the store over the protocol of the node gateway.
 
 pub mod node;
 pub mod s3;

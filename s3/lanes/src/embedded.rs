@@ -1,4 +1,4 @@
-//! Options of the embedded lane, as the query of its endpoint:
+//! Options of the embedded lane, given in the query of its endpoint:
 //! `file:///lustre/objects?durability=data&conditions=none-match-only`.
 
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use fordway_posix::{Durability, PosixConfig, ReadConsistency};
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 
-/// Where the store lies, and how it is to behave.
+/// The root of an embedded store, and its options.
 #[derive(Clone, Debug)]
 pub(crate) struct EmbeddedEndpoint {
     pub(crate) root: PathBuf,
@@ -14,8 +14,8 @@ pub(crate) struct EmbeddedEndpoint {
 }
 
 impl EmbeddedEndpoint {
-    /// The store at `path` behind `file://`, with its query. A `?` in a directory's name needs a bare
-    /// path as the endpoint. Errors: `InvalidArgument` for an option that is not known.
+    /// Parses what follows `file://`: a path and a query. A root whose name has a `?` must be given as a bare path
+    /// instead. Errors: `InvalidArgument` for an unknown option.
     pub(crate) fn parse(path: &str) -> Result<Self> {
         let (root, query) = path.split_once('?').unwrap_or((path, ""));
         let mut config = PosixConfig::default();
@@ -25,7 +25,7 @@ impl EmbeddedEndpoint {
         Ok(EmbeddedEndpoint { root: root.into(), config })
     }
 
-    /// The store at `root`, with the defaults.
+    /// Returns the endpoint at `root` with the default options.
     pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
         EmbeddedEndpoint { root: root.into(), config: PosixConfig::default() }
     }

@@ -1,6 +1,6 @@
-//! Care for the files of many users by a process that may act as all of them: each is looked at, and
-//! removed, with the rights of its owner and no more. What one user leads root to by a name or a link is
-//! then nothing that the user could not have done alone.
+//! Maintenance of the files of many users by a process that may act as any of them. Each file is examined and removed
+//! with the rights of its owner and no more, so that no user can make root do, by a name or a link, what the user could
+//! not do alone.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -15,9 +15,9 @@ use fordway_sys::{
 use crate::SharedStore;
 use crate::errors::from_errno;
 
-/// The users that were acted as so far.
+/// A cache of the roles in which the process acted as other users.
 pub(crate) struct RoleCache {
-    /// Whether the process may act as others at all; if not, it is itself.
+    /// Whether the process may act as other users; if not, it acts as itself.
     may: bool,
     roles: RefCell<HashMap<u32, Rc<UserRole>>>,
 }
@@ -27,7 +27,7 @@ impl RoleCache {
         RoleCache { may: may_act_as_others(), roles: RefCell::default() }
     }
 
-    /// Does `work` as the user `uid`, without any capability; as the process itself where that is all it can.
+    /// Does `work` as the user `uid`, without any capability, or as itself if the process may not act as others.
     pub(crate) fn act_as<T>(&self, uid: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.may {
             return work();
@@ -53,7 +53,7 @@ impl RoleCache {
         self.act_as(of.user, work)
     }
 
-    /// Does `work`, and where that is denied, does it as `owner`, the owner of what it is on.
+    /// Does `work`. If that is denied, repeats it as `owner`, the owner of the file concerned.
     pub(crate) fn or_as<T>(&self, owner: Option<u32>, work: impl Fn() -> Result<T>) -> Result<T> {
         match (work(), owner) {
             (Err(error), Some(owner))
@@ -65,8 +65,8 @@ impl RoleCache {
         }
     }
 
-    /// Opens the directory `name` of `parent` that was denied to the caller, as its owner, and says who that
-    /// is: what is in it is then to be looked at as that user. Errors: `denied` where that does not help.
+    /// Opens, as its owner, the directory `name` of `parent` that the caller was denied. Returns it with its owner, as
+    /// whom the caller must examine its content. Errors: `denied` if the owner may not open it either.
     pub(crate) fn open_as_owner(
         &self,
         parent: &File,
@@ -74,14 +74,14 @@ impl RoleCache {
         denied: Errno,
     ) -> Result<(File, u32), Errno> {
         let owner = self.owner_where_denied(parent, name, denied).ok_or(denied)?;
-        // The owner need not be allowed to search `parent`.
+        // Two steps, because the owner may lack the right to search `parent`.
         let held = open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
         let open = || open_in(&held, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         let opened = self.act_as(owner, || open().map_err(|errno| from_errno(errno, "opening")));
         opened.map(|dir| (File::from(dir), owner)).map_err(|_| denied)
     }
 
-    /// Does `open`, of `name` in `dir`, and where that is denied, does it as the owner of that.
+    /// Does `open`, which opens `name` in `dir`. If that is denied, repeats it as the owner of `name`.
     pub(crate) fn or_as_owner<T>(
         &self,
         dir: &File,

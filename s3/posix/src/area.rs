@@ -1,12 +1,11 @@
-//! What Fordway keeps beside the objects of a bucket, `.fordway`, is made here, and told from what others
-//! put in its place.
+//! Makes the directories and files of a bucket's private area, `.fordway`, and distinguishes them from what others put
+//! in their place.
 //!
-//! Whoever may write to a bucket may write to its `.fordway`, so nothing there is believed because of its
-//! name. Links are not followed (see [`crate::volume::BucketTree`]); only regular files are read, and no more of them
-//! than Fordway writes; only what was just made is given a mode or a group. In a bucket with the sticky bit
-//! one writer may not touch what is another's, so there owners count as well: directories are made as the
-//! bucket's owner where the process may act as others, and where they are a third user's, nothing of one's
-//! own is kept in them.
+//! Anyone who may write to a bucket may write to its `.fordway`, so nothing there is trusted because of its name. Links
+//! are not followed (see [`crate::volume::BucketTree`]). Only regular files are read, and no more bytes of them than
+//! Fordway writes. Mode and group are set only on what was just made. In a bucket with the sticky bit, a writer may not
+//! touch the files of another, so owners matter there too: directories are made as the bucket's owner if the process
+//! may act as others, and a writer keeps no files in a directory that belongs to a third user.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,31 +22,33 @@ use crate::layout::{is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_
 use crate::stage::{DIR_MODE, FILE_MODE, HiddenName, MAX_RACES, give_way, hidden_name};
 use crate::volume::RootVolume;
 
-/// The bit of a directory in which everybody may remove what is their own only.
+/// The sticky bit: in a directory with it, users may remove only their own files.
 const STICKY: u32 = 0o1000;
-/// The bits that a bucket's directory hands on to what is made for all of its writers.
+/// The mode bits that directories made for all writers of a bucket take over from the bucket's directory.
 const HANDED_ON: u32 = 0o1777;
-/// The mode of a directory that is one writer's own.
+/// The mode of a directory that only one writer uses.
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o700);
 
-/// Who is trusted with the directories of a bucket that has the sticky bit.
+/// The user who, next to root, is trusted with the directories of a bucket that has the sticky bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TrustedOwner {
     owner: u32,
 }
 
 impl TrustedOwner {
-    /// That of a bucket whose directory has the state `of`; `None` where all writers are alike.
+    /// Returns the trusted owner of a bucket whose directory has the state `of`, or `None` if it lacks the sticky bit,
+    /// so that all writers have the same rights.
     pub(crate) fn of(of: &FileStat) -> Option<Self> {
         (of.mode & STICKY != 0).then_some(TrustedOwner { owner: of.user })
     }
 
-    /// Whether `user` may remove what others keep in the bucket anyway.
+    /// Returns whether `user` is the bucket's owner or root, who can remove the files of others in any case.
     pub(crate) fn trusts(&self, user: u32) -> bool {
         user == self.owner || user == 0
     }
 
-    /// Why a third user could remove what `caller` keeps in the directory with the state `dir`, if one could.
+    /// Returns why a third user could remove what `caller` keeps in the directory with the state `dir`, or `None` if
+    /// none could.
     pub(crate) fn danger(&self, dir: &FileStat, caller: u32) -> Option<String> {
         if dir.user != caller && !self.trusts(dir.user) {
             return Some(format!("belongs to the user with the id {}", dir.user));
@@ -57,7 +58,7 @@ impl TrustedOwner {
     }
 }
 
-/// A directory of one's own among staged files, removed when dropped.
+/// A directory among the staged files that only the caller may enter. Removed when dropped.
 pub(crate) struct StagingDirectory {
     parent: WorkDirectory,
     name: String,
@@ -65,13 +66,14 @@ pub(crate) struct StagingDirectory {
 
 impl Drop for StagingDirectory {
     fn drop(&mut self) {
-        // What cannot be removed is left to `gc`.
+        // If it cannot be removed now, `gc` removes it later.
         let _ = remove_dir(&self.parent, &self.name);
     }
 }
 
-/// The content of a small file, opened without waiting, and its state; `None` for what Fordway did not
-/// write: no regular file, or one of more than `most` bytes. Memory: as much as the file has.
+/// Reads a small file, which must have been opened with `O_NONBLOCK`, and returns its content and state. Returns `None`
+/// for what Fordway did not write: anything but a regular file, or a file of more than `most` bytes. Memory: the file's
+/// size.
 pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>, FileStat)>, Errno> {
     let state = stat(&file)?;
     let Ok(size) = usize::try_from(state.size) else { return Ok(None) };
@@ -83,13 +85,13 @@ pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>
     Ok(Some((bytes, state)))
 }
 
-/// Why `path` is not used, and what to do.
+/// Returns the error that says why `path` is not used, and what to do.
 pub(crate) fn not_ours(path: &str, why: &str) -> Error {
     let next = "Fordway does not make such a thing; have the bucket's owner remove it";
     Error::new(ErrorKind::AccessDenied, format!("{path} {why}, and {next}"))
 }
 
-/// Why nothing of the caller's is kept at `path`, and what to do.
+/// Returns the error that says why nothing of the caller's is kept at `path`, and what to do.
 fn unsafe_place(path: &str, why: &str) -> Error {
     let next =
         "have root run `fordway fsck ROOT --migrate`, which gives it to the bucket's owner and sets its mode";
@@ -99,7 +101,8 @@ fn unsafe_place(path: &str, why: &str) -> Error {
     )
 }
 
-/// Runs `make` in `parent` as the bucket's owner, if that is to be and can be; else as the caller.
+/// Runs `make` in `parent` as the bucket's owner if the caller is root, or may write to a bucket with the sticky bit,
+/// and the process may act as others; otherwise as the caller.
 fn as_keeper<T: Send + 'static>(
     of: &FileStat,
     parent: impl AsFd,
@@ -121,7 +124,7 @@ fn as_keeper<T: Send + 'static>(
     }
 }
 
-/// Whether a user who is not its owner may write to the directory, as far as its mode tells.
+/// Returns whether the caller, who is not its owner, may write to the directory according to its mode.
 fn may_write(of: &FileStat) -> bool {
     of.mode & 0o002 != 0 || (of.mode & 0o020 != 0 && is_in_group(of.group))
 }
@@ -130,8 +133,8 @@ fn owned(dir: impl AsFd) -> Result<OwnedFd, Errno> {
     dir.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)
 }
 
-/// What a directory of the private area may be used for, by whom: as the bucket, but an upload in a bucket
-/// with the sticky bit is written to by its starter alone.
+/// Returns the mode of a directory of the private area. It is the mode of the bucket, but in a bucket with the sticky
+/// bit only the user who started an upload may write to its directory.
 pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     match of.mode & STICKY != 0 && is_upload_dir(path) {
         true => of.mode & 0o755,
@@ -139,12 +142,12 @@ pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     }
 }
 
-/// Makes the directory, if it is missing, and gives it what the bucket hands on; says whether it is new.
+/// Makes the directory if it is missing, and gives it the bucket's group and mode. Returns whether it is new.
 fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Result<bool, Errno> {
     if !make_dir(parent, name, DIR_MODE)? {
         return Ok(false);
     }
-    // One that is not empty, or somebody else's, was put in its place meanwhile.
+    // A directory that is not empty or belongs to another user was put in its place meanwhile.
     if let Ok(dir) = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
         && stat(&dir).is_ok_and(|made| made.user == file_user())
         && is_empty(&dir)
@@ -160,8 +163,8 @@ fn is_empty(dir: &OwnedFd) -> bool {
     again.and_then(|dir| read_dir(dir, |_, _| has_any = true)).is_ok() && !has_any
 }
 
-/// Gives what was just made the group and, within `mask`, the mode that all writers of the bucket need,
-/// whatever the umask is. Where that is not allowed it stays as it was made.
+/// Sets on what was just made the group and, within `mask`, the mode that all writers of the bucket need, whatever the
+/// umask is. What the process may not change stays as it was made.
 fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     let Ok(now) = stat(made) else { return };
     if now.group != group {
@@ -173,7 +176,7 @@ fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     }
 }
 
-/// Makes a directory in `tmp` that nobody else may enter.
+/// Makes a directory in `tmp` that only the caller may enter.
 fn shelter_in(tmp: WorkDirectory) -> Result<(WorkDirectory, StagingDirectory)> {
     let failed = |errno| from_errno(errno, "making a directory for a staged file");
     let name = hidden_name()?;
@@ -191,7 +194,7 @@ fn shelter_in(tmp: WorkDirectory) -> Result<(WorkDirectory, StagingDirectory)> {
     Ok((WorkDirectory::new(dir), shelter))
 }
 
-/// Removes a file or link; a directory stays.
+/// Removes a file or link. A directory stays; that, or a missing file, is not an error.
 pub(crate) fn remove_if_file(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     match remove_file(dir, name) {
         Err(Errno::NOENT | Errno::ISDIR) => Ok(()),
@@ -200,7 +203,7 @@ pub(crate) fn remove_if_file(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     }
 }
 
-/// The names in a directory, from its first one on.
+/// Returns all names in a directory, independent of the read position of `dir`.
 pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
     let mut names = Vec::new();
     let dir = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
@@ -208,7 +211,7 @@ pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
     Ok(names)
 }
 
-/// Removes a staged file, or the directory that shelters one.
+/// Removes a staged file, or the directory that protects one, with its content.
 pub(crate) fn remove_staged(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     remove_if_file(dir, name)?;
     match open_in(dir, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
@@ -226,12 +229,12 @@ pub(crate) fn remove_staged(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
 }
 
 impl RootVolume {
-    /// The state of the bucket's own directory.
+    /// Returns the state of the bucket's directory.
     fn bucket_state(&self, bucket: &Bucket) -> Result<FileStat, Errno> {
         self.open_dir(bucket.as_str()).and_then(stat)
     }
 
-    /// Makes the directory `name`, which has the path `path`, in `parent`; says whether it is new.
+    /// Makes the directory `name`, whose path is `path`, in `parent`. Returns whether it is new.
     pub(crate) fn make_private_dir(
         &self,
         bucket: &Bucket,
@@ -242,13 +245,13 @@ impl RootVolume {
         let (group, mode) = (of.group, mode_of_dir(&of, path));
         let name = name.to_owned();
         let make = move |parent: &OwnedFd| make_shared_dir(parent, &name, group, mode);
-        // An upload is its starter's.
+        // The directory of an upload belongs to the user who starts the upload.
         let is_own = is_upload_dir(path) && file_user() != 0;
         if is_own { make(&owned(parent)?) } else { as_keeper(&of, parent, make) }
     }
 
-    /// Opens the file `name` of the bucket's private area, which is empty for ever, to write; makes it where
-    /// it is missing. Errors: `AccessDenied` for what is no regular file.
+    /// Opens the file `name` of the bucket's private area for writing, and makes it if it is missing. Such a file
+    /// always stays empty. Errors: `AccessDenied` if it is not a regular file.
     pub(crate) fn open_shared_file(&self, bucket: &Bucket, name: &'static str) -> Result<File> {
         let dir = private_dir(bucket);
         let failed = |errno| from_errno(errno, &format!("opening .fordway/{name}"));
@@ -266,7 +269,7 @@ impl RootVolume {
                     return Err(not_ours(&format!("{dir}/{name}"), "is no regular file"));
                 }
                 Err(Errno::EXIST) => {}
-                // A concurrent removal of the bucket took the directory.
+                // The directory was removed by a concurrent removal of the bucket.
                 Err(Errno::NOENT) => self.dirs.forget(&dir),
                 Err(errno) => return Err(failed(errno)),
             }
@@ -290,8 +293,9 @@ impl RootVolume {
         })
     }
 
-    /// The directory for staged files, made where it is missing; with it, one of the caller's own in it
-    /// where a third user could put another file in the place of a staged one.
+    /// Returns the directory for staged files, and makes it if it is missing. If a third user could replace a staged
+    /// file there, returns instead a new directory in it that only the caller may enter, with the guard that removes
+    /// it.
     pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(WorkDirectory, Option<StagingDirectory>)> {
         let path = tmp_dir(bucket);
         let dir = self.parent_of(bucket, &path)?;
@@ -304,27 +308,27 @@ impl RootVolume {
         }
     }
 
-    /// Who is trusted in the bucket's private area, which exists. Cost: none as a rule.
+    /// Returns who is trusted in the bucket's private area, which must exist. Cost: usually none.
     pub(crate) fn guard(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         let contents = self.contents_for_write(bucket)?;
         match contents.exists {
             true => Ok(contents.guard),
-            // It was made since.
+            // The private area was made after its state was cached.
             false => self.guard_now(bucket),
         }
     }
 
-    /// As [`RootVolume::guard`], where there may be no private area.
+    /// Like [`RootVolume::guard`], but the private area need not exist.
     pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         let of =
             self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the bucket's state"))?;
         Ok(TrustedOwner::of(&of))
     }
 
-    /// Whether the caller may keep things of their own in the directory at `path` of the private area.
-    /// Errors: `AccessDenied` where a third user could remove them.
+    /// Checks that the caller may keep files in the directory at `path` of the private area.
+    /// Errors: `AccessDenied` if a third user could remove them.
     pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
-        // What is staged is sheltered instead.
+        // Staged files are protected by a separate directory instead.
         if is_tmp_dir(path) {
             return Ok(());
         }
@@ -333,14 +337,14 @@ impl RootVolume {
             return self.check_uploader(path);
         }
         match self.first_untrusted(guard, path)? {
-            // The table of locks and the like are of use all the same.
+            // The private directory itself holds the lock table and other shared files, which can be used in any case.
             Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
             None => Ok(()),
             Some((at, why)) => Err(unsafe_place(&at, &why)),
         }
     }
 
-    /// Errors: `AccessDenied` for the upload of another user.
+    /// Checks that the caller is root or started the upload at `path`. Errors: `AccessDenied`.
     fn check_uploader(&self, path: &str) -> Result<()> {
         let failed = |errno| from_errno(errno, "opening the upload");
         let owner = self.open_dir(path).and_then(stat).map_err(failed)?.user;
@@ -352,8 +356,8 @@ impl RootVolume {
         Err(Error::new(ErrorKind::AccessDenied, why))
     }
 
-    /// The first directory on the way to `path` in which a third user could remove what the caller keeps, and
-    /// why.
+    /// Returns the first directory of the private area on the way to `path` in which a third user could remove what the
+    /// caller keeps, and why.
     fn first_untrusted(&self, guard: TrustedOwner, path: &str) -> Result<Option<(String, String)>> {
         let caller = file_user();
         let bucket_end = path.find('/').unwrap_or(path.len());
@@ -377,7 +381,8 @@ impl RootVolume {
         Ok((file, Some(HiddenName { dir, name, is_temporary: true, _shelter: shelter })))
     }
 
-    /// Errors: `AccessDenied` for a user who may not say for all writers of a bucket what `what` names.
+    /// Checks that the caller may decide for all writers of the bucket whether it `what`.
+    /// Errors: `AccessDenied` if the bucket has the sticky bit and the caller is neither its owner nor root.
     pub(crate) fn check_decides(&self, bucket: &Bucket, what: &str) -> Result<()> {
         match self.guard_now(bucket)? {
             Some(guard) if !guard.trusts(file_user()) => {

@@ -1,7 +1,8 @@
-//! Buckets, which are the directories of the root, and their documents, each a small file in the private area: `document-cors`, `document-tagging`.
+//! Buckets, which are the directories of the root, and their documents, each a small file in the private area such as
+//! `document-cors` or `document-tagging`.
 //!
-//! A document is believed if it is a regular file of no more bytes than a document has and, in a bucket with the sticky
-//! bit, if the bucket's owner or root made it. Documents are not cached: each call reads the file.
+//! A document is accepted if it is a regular file no larger than a document may be and, in a bucket with the sticky
+//! bit, if it belongs to the bucket's owner or root. Documents are not cached: each call reads the file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -41,7 +42,7 @@ impl SharedStore {
         })
         .map_err(|errno| from_errno(errno, "reading the root"))?;
         names.sort_unstable();
-        // What is gone by now, or is a link to no directory beneath the root, is no bucket.
+        // Leaves out names that are gone by now, and links that lead to no directory beneath the root.
         Ok(names.iter().filter_map(|name| self.head_bucket(name).ok()).collect())
     }
 
@@ -63,7 +64,7 @@ impl SharedStore {
         }
     }
 
-    /// Forces out which buckets there are, where that is asked for.
+    /// Writes the root's directory to stable storage if the durability is `full`.
     fn sync_root(&self) -> Result<()> {
         match self.volume.config.durability {
             Durability::Full => sync_dir(self.volume.root.dir())
@@ -72,8 +73,8 @@ impl SharedStore {
         }
     }
 
-    /// Removes a bucket that holds nothing. What makes it the bucket that it is goes last, and comes back
-    /// where the bucket stays after all.
+    /// Removes an empty bucket. Its private files are removed only after all checks; if the bucket cannot be removed
+    /// nonetheless, its versioning state is restored.
     pub(crate) fn delete_bucket(self: &Arc<Self>, bucket: &Bucket) -> Result<()> {
         self.head_bucket(bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
@@ -97,7 +98,8 @@ impl SharedStore {
         }
     }
 
-    /// Errors: `BucketNotEmpty` for directories and files that are no objects, `AccessDenied` for a link.
+    /// Checks that the bucket's directory holds nothing but Fordway's own files. Errors: `BucketNotEmpty` for
+    /// directories and files that are not objects, `AccessDenied` if the bucket is a link.
     fn check_removable(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| from_errno(errno, "reading the bucket");
         if stat_in(self.volume.root.dir(), bucket.as_str()).map_err(failed)?.is_link {
@@ -111,7 +113,8 @@ impl SharedStore {
         if holds_more || !holds_only_ours(dir) { Err(holds_no_objects()) } else { Ok(()) }
     }
 
-    /// Objects that come meanwhile are never removed: directories that hold some stay.
+    /// Removes the bucket's private directory, then its directory. Objects written meanwhile are never removed:
+    /// directories that hold any stay.
     fn remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| match errno {
             Errno::NOTEMPTY | Errno::BUSY => in_use(),
@@ -127,7 +130,7 @@ impl SharedStore {
                 })?;
             }
             Err(Errno::NOENT) => {}
-            // Not ours, but nobody can have an object there.
+            // This file or link is not ours, but it cannot be an object.
             Err(Errno::NOTDIR | Errno::LOOP) => remove_file(dir, PRIVATE_DIR).map_err(failed)?,
             Err(errno) => return Err(failed(errno)),
         }
@@ -137,7 +140,7 @@ impl SharedStore {
         })
     }
 
-    /// Cost: one `openat2`; with a document a read and a few `fstat` more.
+    /// Reads a document of the bucket. Cost: one `openat2`; if there is a document, also a read and a few `fstat`.
     pub(crate) fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
         let path = join(&private_dir(bucket), &document_name(kind));
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -187,7 +190,7 @@ impl SharedStore {
     }
 }
 
-/// Whether all that lies in the private directory of the bucket `dir` has names that Fordway writes.
+/// Returns whether all names in the private directory of the bucket `dir` are ones that Fordway writes.
 fn holds_only_ours(dir: &File) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let Ok(private) = open_in(dir, PRIVATE_DIR, flags, Mode::empty()) else { return true };
@@ -201,10 +204,10 @@ fn holds_only_ours(dir: &File) -> bool {
         && holds_only(UPLOADS, |name| upload_of(name).is_some())
 }
 
-/// Removes what is in a bucket's private directory, objects and old versions excepted.
+/// Removes the content of a bucket's private directory, except objects and old versions.
 fn remove_private(private: &OwnedFd) -> Result<()> {
     let failed = |errno| match errno {
-        // NFS and FUSE keep a file that is open when it is removed under a hidden name.
+        // When an open file is removed, NFS and FUSE keep it under a hidden name.
         Errno::NOTEMPTY | Errno::BUSY => in_use(),
         errno => from_errno(errno, "removing the bucket's own files"),
     };
@@ -225,8 +228,8 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
     remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), remove_upload_dir)
 }
 
-/// Removes what is ours in the directory `name`, and the directory if that leaves it empty.
-/// Errors: `BucketNotEmpty` for what is not ours.
+/// Removes Fordway's own files in the directory `name`, and the directory if it is then empty.
+/// Errors: `BucketNotEmpty` if it holds other files; `ConditionalConflict` if it is in use.
 fn remove_ours(
     private: &OwnedFd,
     name: &str,
@@ -242,7 +245,7 @@ fn remove_ours(
     };
     for name in names_of(&dir).map_err(failed)?.iter().filter(|name| is_ours(name)) {
         match remove(&dir, name) {
-            // Something else is in it, or arrives at this moment.
+            // A directory that holds something else, or into which something was just written.
             Ok(()) | Err(Errno::NOTEMPTY) => {}
             Err(errno) => return Err(failed(errno)),
         }
@@ -255,8 +258,8 @@ fn remove_ours(
     }
 }
 
-/// Whether the directory holds names that Fordway does not write. NFS keeps an open file as `.nfs...`, FUSE
-/// as `.fuse_hidden...`: those go with their users.
+/// Returns whether the directory holds names that Fordway does not write. The names `.nfs...` and `.fuse_hidden...` do
+/// not count: NFS and FUSE keep removed files under them only as long as these are open.
 fn holds_foreign(dir: &OwnedFd, is_ours: impl Fn(&str) -> bool) -> bool {
     let is_kept = |name: &str| name.starts_with(".nfs") || name.starts_with(".fuse_hidden");
     names_of(dir).is_ok_and(|names| names.iter().any(|name| !is_ours(name) && !is_kept(name)))

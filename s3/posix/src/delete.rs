@@ -1,4 +1,4 @@
-//! Removing objects.
+//! Removes objects, and the directories that become empty.
 
 use std::os::fd::AsFd;
 
@@ -37,21 +37,22 @@ impl SharedStore {
             }
             Ok(DeleteResult { version: options.version.clone(), is_marker: false })
         };
+        // Without conditions, a delete must be possible even if the file system has no room for a lock table.
         match options.conditions.is_empty() {
             true => self.locked_if_room(bucket, key, delete),
             false => self.locked(bucket, key, delete),
         }
     }
 
-    /// Removes the key's file wherever it lies. A key may have a file in both places: one written
-    /// while its plain path was taken, hidden by one written afterwards: the hidden one goes first,
-    /// or a reader (or a crash) in between would bring it back.
+    /// Removes the key's file wherever it lies. A key may have two files: one at its odd place, written while the plain
+    /// path was taken, and one written to the plain path afterwards, which hides it. The hidden file is removed first:
+    /// otherwise readers would see it again after a crash, or between the two steps.
     fn remove(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.exists {
-            // Made now, it makes every later delete cheaper; where it cannot be made, none is.
+            // The private directory makes every later delete cheaper. A failure only means that they stay as they are.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
-        // At its odd place it hides a marker.
+        // An object at the odd place hides a marker, so the marker goes before it.
         let marker = self.remove_marker(bucket, key, contents)?;
         let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
         let plain = match plain(bucket, key) {
@@ -64,7 +65,7 @@ impl SharedStore {
         Ok(())
     }
 
-    /// Removes the key's file at its odd place, which the one at `place` hides.
+    /// Removes the key's file at its odd place, which the file at `place` hides.
     pub(crate) fn remove_hidden_odd(
         &self,
         bucket: &Bucket,
@@ -79,7 +80,8 @@ impl SharedStore {
         }
     }
 
-    /// Removes the file at `place`, then the parents that this leaves empty and that we had made.
+    /// Removes the file at `place`, then those of its parents that are now empty and were made by Fordway. Returns
+    /// whether there was a file.
     pub(crate) fn remove_at(
         &self,
         bucket: &Bucket,
@@ -104,11 +106,11 @@ impl SharedStore {
         }
     }
 
-    /// Removes the file; answers it if it may have had a sidecar file.
+    /// Removes the file. Returns it, held open, if it may have had a sidecar file.
     fn unlink(&self, place: &ObjectPath, contents: AreaContents) -> Result<Option<LeavingFile>, Errno> {
         let mut dir = self.volume.dirs.open(&self.volume.root, &place.dir)?;
         if contents.sharing.is_shared() {
-            // Or a name that another node has just made is not known to be there.
+            // Without this, the client of the file system may not see a name that another node has just made.
             let _ = stat_now(&dir);
         }
         let gone = self.volume.may_have_sidecar(contents, &dir, &place.name);
@@ -131,8 +133,8 @@ impl SharedStore {
         Ok(gone)
     }
 
-    /// Removes `dir` and its parents as long as they are empty and ours. What cannot be removed
-    /// stays: an empty directory is no object, so nobody sees it through S3.
+    /// Removes `dir` and its parents as long as they are empty and ours. A directory that cannot be removed stays: an
+    /// empty directory is not an object, so it is not visible through S3.
     pub(crate) fn prune(&self, bucket: &Bucket, dir: &str, contents: AreaContents) {
         let mut dir = dir;
         while dir.len() > bucket.as_str().len() {
@@ -149,18 +151,19 @@ impl SharedStore {
     }
 }
 
-/// Whether the directory bears the mark of one that a put made.
+/// Returns whether the directory has the mark that Fordway sets on directories made for a put.
 pub(crate) fn is_marked(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)))
 }
 
-/// The same, or directories cannot be marked here: a bucket could never be emptied if those stayed.
+/// Like [`is_marked`], but also true if the file system cannot mark directories: a bucket there could otherwise never
+/// be emptied.
 fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)) | Err(Errno::OPNOTSUPP))
 }
 
-/// Removes the directory `name` in `parent` with all directories in it, if there is nothing else; what is
-/// gone already is no error. Errors: `NOTEMPTY`.
+/// Removes the directory `name` in `parent` with all directories in it, if there is nothing else in them. A missing
+/// directory is not an error. Errors: `NOTEMPTY`.
 pub(crate) fn remove_empty_tree(parent: &impl AsFd, name: &str) -> Result<(), Errno> {
     let dir = match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => dir,

@@ -1,8 +1,8 @@
-//! Directories held open, so that a look-up walks one name and not a path.
+//! Directories held open, so that a look-up resolves one name and not a whole path.
 //!
-//! A directory that another program moves or replaces is found again within [`HOLD`]; one that was
-//! removed is found at once, because the kernel knows a removed directory. What S3 operations do to
-//! directories (make, prune) is of the second kind, so they never see a stale one.
+//! If another program moves or replaces a directory, the cache notices within [`HOLD`]. A removed directory is noticed
+//! at once, because the kernel shows that it has no links. S3 operations only make and remove directories, so they
+//! never use a stale one.
 
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -16,20 +16,21 @@ use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 
 use crate::volume::BucketTree;
 
-/// How long a directory is trusted to be where its path says, give or take a tick of the kernel. A thousand operations share the cost
-/// of opening it, and a program that renames directories beneath a running store waits no longer.
+/// How long a held directory is assumed to be still at its path, give or take a tick of the kernel's clock. Long enough
+/// for a thousand operations to share the cost of opening it, and the longest that a store overlooks another program's
+/// rename of a directory.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The most directories held.
 const MOST: usize = 512;
 
-/// Paths whose last use is remembered; a power of two.
+/// The number of slots in which requests for paths are remembered; a power of two.
 const SLOTS: usize = 64;
 
-/// The directories that were used last.
+/// A cache of the directories that are used often.
 pub(crate) struct DirectoryCache {
     held: RwLock<HashMap<Box<str>, HeldDirectory>>,
-    /// Hashes of paths that were asked for and not held: one that is asked for again soon is worth
-    /// holding, while a walk over many directories leaves the table alone.
+    /// Hashes of paths that were requested while not held. A path that is requested again soon is worth holding; a walk
+    /// over many directories requests each once, so that it does not fill `held`.
     asked: [AtomicU64; SLOTS],
 }
 
@@ -60,37 +61,38 @@ impl AsFd for WorkDirectory {
 }
 
 impl WorkDirectory {
-    /// One that was opened just now.
+    /// Wraps a directory that was opened just now.
     pub(crate) fn new(opened: File) -> Self {
         WorkDirectory { file: Arc::new(opened), is_fresh: true }
     }
 
-    /// Whether a name that is missing in it might be there after all, because this directory was
-    /// removed while it was held. Cost: one `fstat`.
+    /// Returns whether this directory was removed while it was held: a name missing in it may then exist in a new
+    /// directory at its path. Cost: one `fstat`.
     pub(crate) fn is_gone(&self) -> bool {
         !self.is_fresh && self.is_removed()
     }
 
-    /// Tells directories that were opened for one path apart, as long as they are held. Never 0.
+    /// Returns what tells apart the directories that are held for one path at the same time. Never 0.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.file).addr()
     }
 
-    /// Whether both are one directory, still there. Cost: two `fstat`, or one.
+    /// Returns whether both are the same directory, and it still exists. Cost: one or two `fstat`.
     pub(crate) fn is_same_as(&self, other: &WorkDirectory) -> bool {
         let Ok(this) = stat(self) else { return false };
         let is_same = || stat(other).is_ok_and(|of| (of.device, of.inode) == (this.device, this.inode));
         this.links > 0 && (Arc::ptr_eq(&self.file, &other.file) || is_same())
     }
 
-    /// Whether it was removed, even if just after it was opened. Cost: one `fstat`.
+    /// Returns whether the directory was removed, even if just after it was opened. Cost: one `fstat`.
     pub(crate) fn is_removed(&self) -> bool {
         stat(self).map_or(true, |stat| stat.links == 0)
     }
 }
 
 impl DirectoryCache {
-    /// The directory at `path` beneath `root`. Cost: one `openat2` each 10 ms, else none.
+    /// Opens the directory at `path` beneath `root`, or returns the held one. Cost for a directory in use: one
+    /// `openat2` every 10 ms.
     pub(crate) fn open(&self, root: &BucketTree, path: &str) -> Result<WorkDirectory, Errno> {
         if let Some(dir) = self.held(path) {
             return Ok(WorkDirectory { file: dir, is_fresh: false });
@@ -98,7 +100,7 @@ impl DirectoryCache {
         Ok(self.keep(path, root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?))
     }
 
-    /// `opened`, the directory at `path`; held if it was asked for before.
+    /// Wraps `opened`, the directory at `path`, and holds it if it was requested before.
     pub(crate) fn keep(&self, path: &str, opened: File) -> WorkDirectory {
         let file = Arc::new(opened);
         if self.is_asked_again(path) {
@@ -107,8 +109,8 @@ impl DirectoryCache {
         WorkDirectory { file, is_fresh: true }
     }
 
-    /// The directory at `path` if it is held, or used often enough to be worth it: for callers that
-    /// can do without.
+    /// Returns the directory at `path` if it is held, or used often enough to be worth holding. For callers that can do
+    /// without it.
     pub(crate) fn open_if_busy(&self, root: &BucketTree, path: &str) -> Result<Option<WorkDirectory>, Errno> {
         if let Some(dir) = self.held(path) {
             return Ok(Some(WorkDirectory { file: dir, is_fresh: false }));
@@ -122,18 +124,19 @@ impl DirectoryCache {
         Ok(Some(WorkDirectory { file, is_fresh: true }))
     }
 
-    /// Whether `path` was asked for before, and no other of its slot since.
+    /// Returns whether `path` was requested before, and no other path with the same slot since. Remembers this request.
     fn is_asked_again(&self, path: &str) -> bool {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let hash = all.hasher().hash_one(path);
         self.asked[hash as usize % SLOTS].swap(hash, Ordering::Relaxed) == hash
     }
 
-    /// Forgets that `path` was asked for, because the same caller comes again for the same.
+    /// Forgets the last request for `path`. The same caller is about to repeat it, and the repetition must not count as
+    /// a second use.
     pub(crate) fn unask(&self, path: &str) {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let hash = all.hasher().hash_one(path);
-        // Where another path has taken the slot, that stays.
+        // If another path has taken the slot, it keeps it.
         let slot = &self.asked[hash as usize % SLOTS];
         let _ = slot.compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
     }

@@ -1,11 +1,11 @@
-//! From `errno` to the one list of kinds.
+//! Maps `errno` values to the error kinds of the store.
 
 use std::path::Path;
 
 use fordway_store::{Error, ErrorKind};
 use fordway_sys::Errno;
 
-/// The kind that `errno` means while an object is worked on, and why.
+/// Returns the error that `errno` means during an operation on an object; `doing` says what was being done.
 pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     let error = std::io::Error::from(errno);
     let kind = match errno {
@@ -24,7 +24,7 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     }
 }
 
-/// What a kind means here; `None` where the system's own words say it.
+/// Returns what a kind means here, or `None` if the system's own message says it.
 fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     Some(match kind {
         ErrorKind::AccessDenied if matches!(errno, Errno::XDEV | Errno::LOOP) => {
@@ -43,13 +43,13 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     })
 }
 
-/// Whether it comes of a file that another node has removed from the server.
+/// Returns whether the cause is a file that another node has removed from the server (`ESTALE`).
 pub(crate) fn is_stale(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|source| source.raw_os_error() == Some(Errno::STALE.raw_os_error()))
 }
 
-/// Why the root itself cannot be used.
+/// Returns the error that says why the root itself cannot be used.
 pub(crate) fn on_root(errno: Errno, root: &Path) -> Error {
     let root = root.display();
     match errno {

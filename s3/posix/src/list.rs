@@ -1,4 +1,4 @@
-//! Listings: directories read, sorted and walked in the byte order of keys.
+//! Listings: reads directories, sorts their names, and walks them in the byte order of keys.
 
 use std::fs::File;
 use std::iter::Peekable;
@@ -21,19 +21,19 @@ use crate::private::AreaContents;
 use crate::read::{NameLookup, info_of_bare};
 use crate::sidecar::RECORD_BYTES;
 
-/// Levels of directories that a key of 1,024 bytes can have.
+/// The most levels of directories that a key of 1,024 bytes can have.
 const MAX_DEPTH: usize = 512;
 
 /// What a name in a directory of encoded keys stands for.
 pub(crate) enum EncodedName {
     /// The last part of a key.
     Key,
-    /// A directory that more of a key follows in.
+    /// A directory, which holds further parts of keys.
     Part,
     Nothing,
 }
 
-/// The keys of a page, by no more than where they lie among all.
+/// The keys of a listing, as a range of the sorted list of all keys.
 pub(crate) struct KeysFrom {
     keys: Arc<Vec<Key>>,
     at: usize,
@@ -41,7 +41,7 @@ pub(crate) struct KeysFrom {
 }
 
 impl KeysFrom {
-    /// Those with `prefix`, behind `start_after`.
+    /// Returns the keys with `prefix` that are after `start_after`.
     pub(crate) fn of(keys: Arc<Vec<Key>>, prefix: &str, start_after: Option<&str>) -> Self {
         let first = keys.partition_point(|key| key.as_str() < prefix);
         let len = keys[first..].partition_point(|key| key.as_str().starts_with(prefix));
@@ -60,10 +60,10 @@ impl Iterator for KeysFrom {
     }
 }
 
-/// Whether the walk goes on.
+/// How the walk continues.
 enum WalkFlow {
     On,
-    /// Go on behind all keys with this prefix.
+    /// Continue after all keys with this prefix.
     Behind(String),
     Stop,
 }
@@ -75,7 +75,7 @@ struct BucketWalk<'w> {
     contents: AreaContents,
     page: ListCollector<'w>,
     odd: Peekable<KeysFrom>,
-    /// Device and inode of the directories above, so that a link to one of them is no endless tree.
+    /// Device and inode of the directories above, so that a link to one of them does not make an endless tree.
     above: Vec<(u64, u64)>,
 }
 
@@ -90,7 +90,7 @@ impl SharedStore {
         let odd = KeysFrom::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
         let page = ListCollector::new(query);
         let mut walk = BucketWalk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
-        // The longest directory that all keys with the prefix share.
+        // The deepest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
         let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain(bucket, &key).is_some());
         let mut flow = match is_path && !start.is_empty() {
@@ -106,7 +106,7 @@ impl SharedStore {
         Ok(walk.page.finish())
     }
 
-    /// Keys that lie apart from their plain paths.
+    /// Returns the keys of objects that do not lie at their plain paths, sorted.
     fn odd_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
         self.encoded_keys(bucket, odd_dir(bucket), |_, kind| match kind {
             EntryKind::Dir => EncodedName::Part,
@@ -114,8 +114,9 @@ impl SharedStore {
         })
     }
 
-    /// All keys whose encoded form is a path below `top`, sorted, and remembered while the directories stay as they are.
-    /// `part_of` says what a name and the kind of what has it are.
+    /// Returns all keys whose encoded form is a path below `top`, sorted. Remembers them while the directories are
+    /// unchanged, unless other nodes may change the file system. `part_of` says what an entry with this name and kind
+    /// stands for.
     pub(crate) fn encoded_keys(
         &self,
         bucket: &Bucket,
@@ -131,7 +132,7 @@ impl SharedStore {
             let dir = match self.open_to_list(&path) {
                 Ok(Some(dir)) => dir,
                 Ok(None) => continue,
-                // What one user has closed, or led elsewhere, hides nothing of another's.
+                // A directory that one user has closed, or replaced by a link, must not hide the objects of others.
                 Err(error) if !below.is_empty() && error.kind() == ErrorKind::AccessDenied => {
                     seen.has_closed = true;
                     continue;
@@ -158,7 +159,7 @@ impl SharedStore {
         Ok(keys)
     }
 
-    /// Opens the directory at `path` to be read; `None` if there is none.
+    /// Opens the directory at `path` for reading. Returns `None` if there is none.
     fn open_to_list(&self, path: &str) -> Result<Option<File>> {
         let open = || self.volume.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         let mut opened = open();
@@ -173,7 +174,7 @@ impl SharedStore {
         }
     }
 
-    /// An object as a listing shows it, or `None` if it is gone or no file.
+    /// Returns an object as a listing shows it, or `None` if it is gone or not a file.
     fn summary<'p>(
         &self,
         bucket: &Bucket,
@@ -182,7 +183,7 @@ impl SharedStore {
         place: impl FnOnce() -> ObjectPath<'p>,
         key: &str,
     ) -> Result<Option<ObjectSummary>> {
-        // NFS looks names up anew where the directory has changed.
+        // NFS does not need this: it looks names up again by itself when the directory has changed.
         if self.volume.is_strong() && self.volume.sharing == FileSystemSharing::Unknown {
             look_again(dir, name);
         }
@@ -190,13 +191,13 @@ impl SharedStore {
             return Ok(Some(summary_of(key, info)));
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
-            // What may not be opened is there all the same; one file must not hide the others.
+            // A file that may not be opened exists nonetheless, and its error must not hide the others.
             (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of(key, info_of_bare(&stat)))),
             (summary, _) => summary,
         }
     }
 
-    /// As [`SharedStore::summary`], of a file that only an open finds: behind a link, or an odd key.
+    /// Like [`SharedStore::summary`], for a file that has to be opened: one behind a link, or of an odd key.
     fn summary_by_open(
         &self,
         bucket: &Bucket,
@@ -236,8 +237,8 @@ impl BucketWalk<'_> {
         flow
     }
 
-    /// The names that may lead to keys that are asked for, perhaps among others: all of a directory are remembered for
-    /// the next page.
+    /// Reads the names of a directory that may lead to requested keys. The result may have other names too, because all
+    /// names of a directory are remembered for the next page.
     fn read(&self, at: &str, path: &str, dir: &File) -> Result<Arc<NameBlock>, Errno> {
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let is_ours = |name: &[u8]| at.is_empty() && name == PRIVATE_DIR.as_bytes();
@@ -276,7 +277,7 @@ impl BucketWalk<'_> {
             };
             match flow {
                 WalkFlow::On => {}
-                // Nothing else in this directory can be behind a prefix that the directory is in.
+                // The whole directory has this prefix, so nothing else in it can be after the prefix.
                 WalkFlow::Behind(prefix) if at.starts_with(&prefix) => return Ok(WalkFlow::Behind(prefix)),
                 WalkFlow::Behind(prefix) => behind = Some(prefix),
                 WalkFlow::Stop => return Ok(WalkFlow::Stop),
@@ -285,21 +286,21 @@ impl BucketWalk<'_> {
         Ok(WalkFlow::On)
     }
 
-    /// The first name in the directory `at` that can lead behind `start_after`.
+    /// Returns the first name in the directory `at` that can lead to a key after `start_after`.
     fn first_wanted(&self, at: &str) -> &str {
         let start = self.query.start_after.as_deref().and_then(|start| start.strip_prefix(at));
         let start = start.unwrap_or_default();
-        // A directory on the way to the start is wanted too: it sorts with its slash.
+        // The directory that contains the start is wanted too: a directory sorts with its slash.
         start.find('/').map_or(start, |slash| &start[..=slash])
     }
 
-    /// Whether the directory `name` of `dir` may be an object.
+    /// Returns whether the directory `name` of `dir` may be an object.
     fn has_record(&self, dir: &File, name: &str) -> bool {
         let name = name.trim_end_matches('/');
         self.contents.has_markers && get_xattr_in(dir, name, ATTRIBUTE, &mut [0; RECORD_BYTES]) != Ok(None)
     }
 
-    /// Offers a directory that may be an object, and what is below it.
+    /// Offers a directory that may be an object, and the keys below it.
     fn marked_directory(&mut self, key: &str) -> Result<WalkFlow> {
         match self.marker(key)? {
             WalkFlow::On => self.directory(key),
@@ -350,7 +351,7 @@ impl BucketWalk<'_> {
         let place = || ObjectPath::of_path(join(self.bucket.as_str(), key));
         let describe = || match name.is_link {
             false => inner.summary(self.bucket, dir, name.text, place, key),
-            // A link that leads outside the root, or nowhere, is no object.
+            // A link that leads outside the root, or nowhere, is not an object.
             true => Ok(inner.summary_by_open(self.bucket, &place(), key).unwrap_or_default()),
         };
         self.page.offer(key, describe).map(WalkFlow::from)
@@ -364,7 +365,7 @@ impl BucketWalk<'_> {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
             match inner.summary_by_open(self.bucket, &place, key.as_str()) {
-                // A link, which is no object there, or a file that is closed in a way that hides even its state.
+                // A link, which is not an object there, or a file whose permissions hide even its state.
                 Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
                 described => described,
             }
@@ -381,7 +382,7 @@ impl BucketWalk<'_> {
         Ok(())
     }
 
-    /// What a link leads to, or an entry of a file system that does not say.
+    /// Returns the kind of what a link leads to, or of an entry whose kind the file system does not state.
     fn resolve(&self, dir: &File, path: &str, name: &str) -> EntryKind {
         match stat_in(dir, name) {
             Ok(stat) if stat.is_dir => EntryKind::Dir,
@@ -392,7 +393,7 @@ impl BucketWalk<'_> {
         }
     }
 
-    /// Whether keys below the directory `key` can be on this page.
+    /// Returns whether keys below the directory `key` can be on this page.
     fn is_wanted(&self, key: &str) -> bool {
         let in_prefix = key.starts_with(&self.query.prefix) || self.query.prefix.starts_with(key);
         let after_start = match self.query.start_after.as_deref() {

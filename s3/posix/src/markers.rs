@@ -1,9 +1,9 @@
-//! Keys that end in a slash and hold nothing: the directories that they name, with a record of their
-//! own. What makes folders through S3 makes directories that POSIX sees.
+//! Markers: empty objects whose keys end in a slash. Such an object is the directory that its key names, with a record.
+//! A program that makes folders through S3 thus makes directories that POSIX programs see.
 //!
-//! The first such key of a bucket makes the file `markers` in its private directory; where that is
-//! missing, nobody looks for them. All changes are made with the key's lock held. A key that holds
-//! something, or cannot be a directory, lies at its odd place, which hides a marker.
+//! The first marker of a bucket makes the file `markers` in the private directory; without that file, markers are not
+//! looked for. All changes are made with the key's lock held. An object that has content, or whose key cannot be a
+//! directory, lies at its odd place, and hides a marker.
 
 use std::fs::File;
 
@@ -25,7 +25,7 @@ use crate::volume::RootVolume;
 use crate::{Durability, SharedStore};
 
 impl RootVolume {
-    /// The directory that is the object `key`, opened, if there is one.
+    /// Opens the directory that is the object `key`, if there is one.
     pub(crate) fn open_marker(
         &self,
         bucket: &Bucket,
@@ -41,7 +41,7 @@ impl RootVolume {
         }
     }
 
-    /// The directory as an object, if it has a record.
+    /// Returns the directory as an object if it has a record.
     fn marker_in(&self, bucket: &Bucket, dir: File) -> Result<Option<ObjectFile>> {
         let RecordAttribute::Found(Record { seal: Some(seal), .. }) = read_attribute(&dir)? else {
             return Ok(None);
@@ -54,8 +54,8 @@ impl RootVolume {
 }
 
 impl SharedStore {
-    /// Has the directory no longer be an object; removes it if it is empty and ours. Says whether it
-    /// was one.
+    /// Removes the record of the directory that is the object `key`, so that it is no longer an object, and the
+    /// directory if it is empty and ours. Returns whether it was an object.
     pub(crate) fn remove_marker(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<bool> {
         let Some(marker) = self.volume.open_marker(bucket, key, contents)? else { return Ok(false) };
         let removed = remove_xattr(&marker.file, ATTRIBUTE).map_err(|e| from_errno(e, "removing"))?;
@@ -72,8 +72,9 @@ impl SharedStore {
         Ok(removed)
     }
 
-    /// Whether the directory at `path`, which is empty, can be removed by somebody who does not hold
-    /// the lock of the key that it would be. `remove` is called with that lock held, if it is free.
+    /// Calls `remove` for the empty directory at `path`, unless the directory is an object. The caller must not hold
+    /// the lock of the key that the directory would be: `remove` is called with that lock held, and not at all if the
+    /// lock is taken. Returns what `remove` returned, or false if it was not called.
     pub(crate) fn unless_marker(
         &self,
         bucket: &Bucket,
@@ -105,7 +106,7 @@ impl SharedStore {
 }
 
 impl StagedFile {
-    /// Whether what is staged may become a directory rather than a file.
+    /// Returns whether the staged object may become a directory rather than a file.
     pub(crate) fn may_be_marker(&self, key: &Key, record: &Record, contents: AreaContents) -> bool {
         self.written() == 0
             && record.parts.is_empty()
@@ -113,7 +114,7 @@ impl StagedFile {
             && marked_dir(&self.bucket, key).is_some()
     }
 
-    /// Publishes the empty object `key` as a directory; `None` if it has to be a file.
+    /// Publishes the empty object `key` as a directory. Returns `None` if it has to be a file.
     pub(crate) fn publish_marker(
         &self,
         key: &Key,
@@ -159,7 +160,7 @@ impl StagedFile {
             if self.inner.volume.config.durability != Durability::None {
                 sync_data(&dir).map_err(failed)?;
             }
-            // A delete that knew of no markers yet may have pruned the directory.
+            // A delete that did not see the file `markers` yet may have removed the directory.
             if stat(&dir).map_err(failed)?.links > 0 {
                 record.etag = Some(etag);
                 return Ok(Some(made_of(record, &state)));

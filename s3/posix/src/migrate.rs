@@ -1,8 +1,8 @@
-//! Bringing a root to this program's version of the format, and putting right what a copy of a root cannot
-//! keep. Nothing of an object is changed, and nothing is removed.
+//! Migrates a root to this program's version of the format, and repairs what a copy of a root loses. Objects are not
+//! changed, and nothing is removed.
 //!
-//! What a copy loses: owners and modes in the private areas of buckets, and the names of sidecar files, which are the
-//! inodes that their objects' files had before.
+//! A copy loses the owners and modes in the private areas of buckets. It also makes the names of sidecar files wrong:
+//! these are the inodes that their objects' files had before.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -31,17 +31,17 @@ use crate::{PosixStore, SharedStore, format};
 /// What a migration did to one file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationStep {
-    /// Where it lies, relative to the root.
+    /// The path, relative to the root.
     pub path: String,
     /// What was done.
     pub done: &'static str,
 }
 
 impl PosixStore {
-    /// Gives what lies beside the objects of each bucket the owner, group and mode that this version makes
-    /// it with, binds records kept apart to their objects again, and writes the root's version down. For
-    /// root, or the owner of root and buckets; to be run while nobody else works there, because programs
-    /// that are at work made things the old way. Memory: what all records kept apart of one bucket take.
+    /// Sets the owner, group and mode in each bucket's private area to those that this version uses, binds sidecar
+    /// files to their objects again, and records the root's version of the format. Must be run by root, or by the owner
+    /// of the root directory and the buckets, while no other program works there, because programs already running may
+    /// still make files the old way. Memory: the records in all sidecar files of one bucket.
     /// Errors: `NoSuchBucket`, errors of the file system, and what `tell` returns.
     pub fn migrate(
         &self,
@@ -62,11 +62,11 @@ impl PosixStore {
     }
 }
 
-/// Levels of directories that a long key takes, and some more.
+/// The most levels of directories that are walked: more than a long key takes.
 const MAX_DEPTH: usize = 64;
 
-/// Gives each directory of ours in the bucket's private area to the bucket's owner, and the mode that all
-/// writers need. Links are not followed, and what has no name of ours is left alone.
+/// Gives each directory that Fordway made in the bucket's private area to the bucket's owner, with the mode that all
+/// writers need. Links are not followed, and names that Fordway does not write are left alone.
 fn migrate_owners(
     volume: &RootVolume,
     bucket: &Bucket,
@@ -77,13 +77,13 @@ fn migrate_owners(
     let path = private_dir(bucket);
     match volume.open_to_scan(&path) {
         Ok(dir) => migrate_dir(&of, (&dir, &path), 0, tell),
-        // In a bucket for many, the first writer could keep the others out by it.
+        // In a bucket with the sticky bit, the first writer would make it, and could keep the others out.
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
             tell(MigrationStep { path, done: "made for all who write to the bucket" })
         }
-        // What is no directory is told of by a check.
+        // `fsck` reports a private area that is not a directory.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
         Err(errno) => Err(from_errno(errno, "opening .fordway")),
     }
@@ -127,7 +127,7 @@ fn migrate_file(
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
     let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
-    // One with another name, or with content, is somebody's file.
+    // A file with a second name, or with content, belongs to somebody else.
     let is_ours = state.is_file && state.links == 1 && state.size == 0;
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
@@ -135,13 +135,13 @@ fn migrate_file(
     Ok(())
 }
 
-/// Whether `path` lies in one of the directories `names` of a private area.
+/// Returns whether `path` lies in one of the directories `names` of a private area.
 fn is_below(path: &str, names: &[&str]) -> bool {
     path.split('/').nth(2).is_some_and(|name| names.contains(&name))
 }
 
-/// Gives an open file or directory owner, group and mode; says whether that changed anything. What the
-/// process may not change stays.
+/// Sets owner, group and mode of an open file or directory. Returns whether that changed anything. What the process may
+/// not change stays as it is.
 fn hand_over(
     of: &FileStat,
     made: &(impl std::os::fd::AsFd + ?Sized),
@@ -158,6 +158,7 @@ fn hand_over(
     }
     let failed = |errno| from_errno(errno, "migrating the private area");
     let caller = file_user();
+    // Only root and the owner may change the mode.
     if caller != 0 && caller != now.user {
         return Ok(false);
     }
@@ -171,13 +172,14 @@ fn hand_over(
     Ok(true)
 }
 
-/// What tells one version of one object from all others: size and time of its file, its tag, and its version.
+/// Identifies one version of one object: size and modification time of its file, its ETag, and its version ID.
 type Identity = (u64, i64, String, String);
 
-/// Records kept apart, by what they are of.
+/// Records from sidecar files, by the object version that they belong to.
 type Records = HashMap<Identity, Record>;
 
-/// Gives each object whose record lies apart the one that is its, under the name of its file's inode.
+/// Writes, for each object whose record is in a sidecar file, that record under the inode that the object's file has
+/// now.
 fn rebind_sidecars(
     inner: &Arc<SharedStore>,
     bucket: &Bucket,
@@ -239,7 +241,7 @@ fn rebind_in(
     read.map_err(|errno| from_errno(errno, "reading the bucket"))
 }
 
-/// Writes the record of the file `name` where it is looked for, if it is not there; says so.
+/// Writes the sidecar file of the file `name` if it is missing or belongs to another object. Returns what was done.
 fn rebind(
     inner: &Arc<SharedStore>,
     bucket: &Bucket,
@@ -250,7 +252,7 @@ fn rebind(
     let Ok(file) = open_in(dir, name, flags, Mode::empty()).map(File::from) else { return Ok(None) };
     let Ok(state) = stat(&file) else { return Ok(None) };
     let Some(short) = short_record(&file, &state) else { return Ok(None) };
-    // Damage is what a check tells of.
+    // An error is ignored here: `fsck` reports damage.
     if inner
         .volume
         .read_sidecar(bucket, &state)
@@ -267,7 +269,8 @@ fn rebind(
     }
 }
 
-/// What the file's attribute says, if it says that the rest lies apart and the file is as it was sealed.
+/// Returns the record in the file's attribute if it says that the rest is in a sidecar file, and the file has not
+/// changed since it was sealed.
 fn short_record(file: &File, state: &FileStat) -> Option<Record> {
     match read_attribute(file) {
         Ok(RecordAttribute::Found(short)) if state.is_file && short.is_apart => {

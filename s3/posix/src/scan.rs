@@ -1,4 +1,4 @@
-//! Walking all that lies in a bucket, objects or not, with memory for one path at a time.
+//! Walks everything in a bucket, objects or not, with memory for one path at a time.
 
 use std::fs::File;
 
@@ -8,21 +8,21 @@ use fordway_sys::{EntryKind, Errno, Mode, OFlags, kind_in, open_in, read_dir};
 use crate::PosixStore;
 use crate::layout::{PRIVATE_DIR, decode, is_part_of_name, join, odd_dir, split, versions_dir};
 
-/// How many entries are looked at between two words about progress.
+/// The number of entries between two reports of progress.
 pub(crate) const PROGRESS_ENTRIES: u64 = 1024;
 
-/// What the files of a walk are.
+/// What the files of an area are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AreaKind {
     /// Objects at the paths that their keys spell.
     Plain,
-    /// Objects whose keys are no paths.
+    /// Objects whose keys cannot be paths.
     Odd,
     /// Old versions and delete markers.
     Versions,
 }
 
-/// A part of a bucket, of which one directory holds all files.
+/// An area of a bucket: all files of one kind, below one directory.
 pub(crate) struct BucketArea<'b> {
     pub(crate) bucket: &'b Bucket,
     pub(crate) held: AreaKind,
@@ -31,7 +31,8 @@ pub(crate) struct BucketArea<'b> {
 }
 
 impl<'b> BucketArea<'b> {
-    /// All objects and versions of a bucket. The odd ones come before the plain ones that may hide them.
+    /// Returns the areas of all objects and versions of a bucket. Odd files come before the plain ones that may hide
+    /// them.
     pub(crate) fn all(bucket: &'b Bucket) -> [Self; 3] {
         [
             BucketArea { bucket, held: AreaKind::Odd, top: odd_dir(bucket) },
@@ -40,27 +41,27 @@ impl<'b> BucketArea<'b> {
         ]
     }
 
-    /// The key that a path below `top` is the encoded form of.
+    /// Decodes the key from a path below `top`.
     pub(crate) fn decode(&self, path: &str) -> Option<Key> {
         path.get(self.top.len() + 1..).and_then(decode)
     }
 
-    /// Whether `path`, of a directory below our own, is one that we make: a part of a long name, or the
-    /// directory of a key's versions.
+    /// Returns whether the directory at `path`, in the private area, is one that Fordway makes: a part of a long name,
+    /// or the directory of a key's versions.
     pub(crate) fn is_our_dir(&self, path: &str) -> bool {
         let (_, name) = split(path);
         let is_key = self.held == AreaKind::Versions && self.decode(path).is_some();
         is_key || is_part_of_name(name)
     }
 
-    /// Whether `name` in the directory `path` is what we keep beside the objects.
+    /// Returns whether `name` in the directory `path` is the private area.
     pub(crate) fn is_private(&self, path: &str, name: &[u8]) -> bool {
         name == PRIVATE_DIR.as_bytes() && path == self.bucket.as_str()
     }
 }
 
 impl PosixStore {
-    /// The buckets to look at: those named, which must exist, or else all.
+    /// Returns the buckets to examine: those named, which must exist, or all if none is named.
     pub(crate) fn chosen_buckets(&self, named: &[Bucket]) -> Result<Vec<Bucket>> {
         if named.is_empty() {
             return Ok(self.list_buckets()?.into_iter().map(|info| info.name).collect());
@@ -69,13 +70,13 @@ impl PosixStore {
     }
 }
 
-/// Opens the directory `name` in `parent` for [`each_entry`], following no link.
+/// Opens the directory `name` in `parent` for [`each_entry`], without following a link.
 pub(crate) fn open_child(parent: &File, name: &str) -> Result<File, Errno> {
     open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
 }
 
-/// Calls `visit` for every entry of `dir` until it fails. The outer result is what it failed with,
-/// the inner one how reading the directory ended.
+/// Calls `visit` for every entry of `dir` until it fails. The outer result is the error of `visit`, the inner one that
+/// of reading the directory.
 pub(crate) fn each_entry(
     dir: &File,
     mut visit: impl FnMut(&[u8], EntryKind) -> Result<()>,
@@ -89,7 +90,7 @@ pub(crate) fn each_entry(
     visited.map(|()| read)
 }
 
-/// `kind`, or what a look at the file says where the file system told nothing.
+/// Returns `kind`, or the kind that the file's state has if the file system did not state one.
 pub(crate) fn known_kind(dir: &File, name: &str, kind: EntryKind) -> EntryKind {
     match kind {
         EntryKind::Unknown => kind_in(dir, name).unwrap_or(kind),
@@ -97,10 +98,10 @@ pub(crate) fn known_kind(dir: &File, name: &str, kind: EntryKind) -> EntryKind {
     }
 }
 
-/// The path of the directory `name` in `path`, unless every key below it would be too long.
+/// Returns the path of the directory `name` in `path`, or `None` if every key below it would be too long.
 pub(crate) fn path_of_child(bucket: &Bucket, path: &str, name: &str) -> Option<String> {
     let path = join(path, name);
     let key_bytes = path.len() - bucket.as_str().len();
-    // Odd keys are encoded: up to three bytes for one, and a private directory above them.
+    // Odd keys are encoded, with up to three bytes for one, and lie below a private directory.
     (key_bytes <= 4 * MAX_KEY_BYTES).then_some(path)
 }

@@ -1,18 +1,18 @@
-//! File systems that other nodes change too.
+//! File systems that other nodes may change too.
 //!
-//! A client of such a file system remembers names and attributes for a while, so under a key's lock it may still show
-//! what another node has replaced. Before a condition is decided, the key's name is therefore looked up anew at the
-//! server. What does that was measured, with two mounts each:
+//! A client of such a file system caches names and attributes for a while, so even under a key's lock it may still show
+//! a file that another node has replaced. Before a condition is checked, the key's name is therefore looked up again at
+//! the server. Which calls achieve that was measured, with two mounts each:
 //!
 //! | | NFS 4.2 | GlusterFS |
 //! |---|---|---|
 //! | `statx` of the directory with `AT_STATX_FORCE_SYNC` | every case | no |
-//! | an attribute asked for by name | sometimes | where the old file is gone |
-//! | the directory read | every case | every case but a deleted name, which it does not show |
-//! | a lock taken, a name made or removed beside it, `O_DIRECT`, `O_EXCL` | some | no |
+//! | reading an attribute by name | sometimes | if the old file is gone |
+//! | reading the directory | every case | every case but a deleted name, which it does not show |
+//! | taking a lock, making or removing a name next to it, `O_DIRECT`, `O_EXCL` | some | no |
 //!
-//! An old file that lives on under another name, as old versions do, is told on GlusterFS by reading the directory
-//! alone.
+//! If the old file still exists under another name, as old versions do, only reading the directory shows on GlusterFS
+//! that the name was replaced.
 
 use std::time::Duration;
 
@@ -26,15 +26,15 @@ use crate::private::AreaContents;
 use crate::stage::{MAX_RACES, give_way};
 use crate::volume::RootVolume;
 
-/// How long a name that is remembered wrongly is waited for at a time.
+/// The pause before a name is checked again that this node remembers wrongly.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often an operation starts again because the server no longer knows a file.
+/// How often an operation is restarted because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
 
 impl RootVolume {
-    /// Has this node find `key` as the server has it now, whatever it remembers of its names. The key's lock is held,
-    /// so it stays as it is found. Cost: none on a local file system; else some round trips, and in buckets that
-    /// keep versions, except on NFS, a directory that is read.
+    /// Makes this node see `key` as the server has it now, whatever names it has cached. The caller holds the key's
+    /// lock, so the key does not change afterwards. Cost: none on a local file system; else some round trips, and,
+    /// except on NFS, a read of the directory if the bucket keeps versions or reads ask the server first.
     pub(crate) fn refresh(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.sharing.is_shared() {
             return Ok(());
@@ -48,12 +48,12 @@ impl RootVolume {
         Ok(())
     }
 
-    /// Whether reads ask the server first.
+    /// Returns whether reads ask the server first.
     pub(crate) fn is_strong(&self) -> bool {
         self.config.consistency == ReadConsistency::Strong
     }
 
-    /// Before a read: as [`RootVolume::refresh`], where reads ask the server first.
+    /// Does before a read what [`RootVolume::refresh`] does, if reads ask the server first.
     pub(crate) fn freshen(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         if !self.is_strong() {
             return Ok(());
@@ -70,7 +70,7 @@ impl RootVolume {
         self.refresh(bucket, key, contents)
     }
 
-    /// Before a directory is listed.
+    /// Looks the directory at `path` up again before it is listed, if reads ask the server first.
     pub(crate) fn freshen_dir(&self, path: &str, sharing: FileSystemSharing) {
         if self.is_strong() && sharing.is_shared() {
             self.refresh_dirs(path);
@@ -82,11 +82,12 @@ impl RootVolume {
             give_way(race);
             match self.try_refresh(place, is_checked) {
                 Ok(true) => {
-                    // One that is held may be gone by now, and another in its place.
+                    // A held directory may have been replaced by now.
                     self.dirs.forget(&place.dir);
                     return Ok(());
                 }
                 Ok(false) => std::thread::sleep(PAUSE),
+                // This node may remember as missing a directory that another node has made.
                 Err(Errno::NOENT) if race == 0 => self.refresh_dirs(&place.dir),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(()),
                 Err(Errno::STALE) => self.refresh_dirs(&place.dir),
@@ -96,7 +97,8 @@ impl RootVolume {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Says whether what is remembered of the name agrees with the directory, where that is to be checked.
+    /// Looks a name up again at the server. Returns whether what this node has cached of it agrees with the directory,
+    /// or true if `is_checked` is false.
     fn try_refresh(&self, place: &ObjectPath, is_checked: bool) -> Result<bool, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let dir = self.root.open_beneath(&place.dir, flags, Mode::empty())?;
@@ -116,7 +118,7 @@ impl RootVolume {
         Ok(listed == found)
     }
 
-    /// Has this node look up `dir` and all directories above it anew. Cost: some round trips for each.
+    /// Makes this node look up `dir` and all directories above it again. Cost: some round trips for each.
     pub(crate) fn refresh_dirs(&self, dir: &str) {
         self.dirs.forget(dir);
         let ends = dir.match_indices('/').map(|(at, _)| at).chain([dir.len()]);

@@ -1,8 +1,8 @@
-//! Where an object's record lies: in an attribute of its file, or, where that has no room or the
-//! file system no attributes, in a file of its own below `meta/`.
+//! Where an object's record lies: in an extended attribute of its file or, if it does not fit there or the file system
+//! has no attributes, in a sidecar file below `meta/`.
 //!
-//! That file is called by the inode of the object's file, so it needs no change when the object is
-//! renamed or gets a second name, and it holds for just the size and time that its seal says.
+//! A sidecar file is named after the inode of the object's file, so it needs no change when the object is renamed or
+//! gets a second name. It is valid only for the size and modification time in its seal.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,33 +21,33 @@ use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::RootVolume;
 
-/// Room on the stack for most records; a longer one costs a second call.
+/// The buffer for a record on the stack, long enough for most; a longer record costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
-/// The most bytes of an attribute: ext4 keeps all of a file in one block of 4 KiB.
+/// The most bytes of an attribute: ext4 keeps all attributes of a file in one block of 4 KiB.
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
-/// The most bytes of a record: 10,000 parts with their checksums, and then some.
+/// The most bytes of a record: enough for 10,000 parts with their checksums, with room to spare.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
-/// Free bytes beyond which a file system that says it is full means the attribute alone.
+/// If a file system has more free bytes than this, its error `ENOSPC` for an attribute concerns only the attribute.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
-/// An open file's attribute.
+/// The record in an open file's attribute.
 pub(crate) enum RecordAttribute {
     Absent,
     Found(Record),
-    /// The file system has none.
+    /// The file system has no attributes.
     Unsupported,
 }
 
-/// A file that is about to lose its last name. It is held until its sidecar file is gone: a new object
-/// may have its inode from the moment it is let go, and then that file's name too.
+/// A file that is about to lose its last name. It is held open until its sidecar file is removed: once it is closed, a
+/// new object may get its inode, and thus the same name for its sidecar file.
 pub(crate) struct LeavingFile {
     stat: FileStat,
     _held: OwnedFd,
 }
 
 impl RootVolume {
-    /// What is known of the object in the open `file`, whose state is `stat`; nothing where POSIX made
-    /// it. A record that is still said to be apart lacks the sidecar file that has the rest.
+    /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if a POSIX
+    /// program made the file. If the returned record has `is_apart` set, the sidecar file with the rest is missing.
     /// Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
         if is_bare(stat) {
@@ -64,7 +64,7 @@ impl RootVolume {
         }
     }
 
-    /// The record in the sidecar file, if there is one and it is this file's. Errors: `Corrupt`.
+    /// Returns the record in the sidecar file if there is one and it belongs to this file. Errors: `Corrupt`.
     pub(crate) fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<Record>> {
         let failed = |errno| from_errno(errno, "reading the metadata");
         let path = place_of(bucket, stat).path();
@@ -76,7 +76,7 @@ impl RootVolume {
         };
         let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} is not what this version writes"));
         let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
-        // A third user's would say of the object what that user likes.
+        // A third user could write anything about the object into a sidecar file.
         let is_believed = |guard: TrustedOwner| state.user == stat.user || guard.trusts(state.user);
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);
@@ -85,7 +85,7 @@ impl RootVolume {
         Ok((record.seal == Some(ContentSeal::of(stat))).then_some(record))
     }
 
-    /// The file `name` in `dir` where removing it may leave a sidecar file behind.
+    /// Returns the file `name` in `dir`, held open, if removing it may leave a sidecar file behind.
     pub(crate) fn may_have_sidecar(
         &self,
         contents: AreaContents,
@@ -101,7 +101,7 @@ impl RootVolume {
         (stat.is_file && is_last_name()).then_some(LeavingFile { stat, _held: held })
     }
 
-    /// Removes the sidecar file of a file that is gone. What cannot be removed is left to `gc`.
+    /// Removes the sidecar file of a file that is gone. If that fails, `gc` removes it later.
     pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<LeavingFile>) {
         if let Some(LeavingFile { stat, _held }) = gone {
             self.remove_sidecar_of(bucket, &stat);
@@ -116,7 +116,7 @@ impl RootVolume {
 }
 
 impl Record {
-    /// What an attribute can hold of a record that is too long for it.
+    /// Returns the part of a record that an attribute holds if the whole record is too long for it.
     pub(crate) fn kept_short(&self) -> Record {
         Record {
             seal: self.seal,
@@ -128,23 +128,23 @@ impl Record {
         }
     }
 
-    /// Whether a file of that state without a record would be described alike.
+    /// Returns whether a file with the state `stat` would be described in the same way without this record.
     pub(crate) fn says_no_more_than(&self, stat: &FileStat) -> bool {
         *self == Record { seal: self.seal, etag: Some(etag_of_file(stat)), ..Default::default() }
     }
 }
 
-/// Where the sidecar file of a file with that state lies.
+/// Returns the place of the sidecar file of a file with the state `stat`.
 pub(crate) fn place_of(bucket: &Bucket, stat: &FileStat) -> ObjectPath<'static> {
     ObjectPath { dir: meta_dir(bucket).into(), name: sidecar_name(stat.inode).into() }
 }
 
-/// The name of the sidecar file of an inode.
+/// Returns the name of the sidecar file of an inode.
 pub(crate) fn sidecar_name(inode: u64) -> String {
     format!("{inode:016x}")
 }
 
-/// The inode whose sidecar file has that name; `None` for what is not ours.
+/// Returns the inode whose sidecar file is called `name`, or `None` if no sidecar file has such a name.
 pub(crate) fn inode_of(name: &str) -> Option<u64> {
     u64::from_str_radix(name, 16).ok().filter(|inode| sidecar_name(*inode) == name)
 }
@@ -172,11 +172,11 @@ pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record> {
     })
 }
 
-/// Whether an attribute is too long for this file, and no more than that.
+/// Returns whether `errno` means only that an attribute is too long for this file.
 pub(crate) fn is_no_room(errno: Errno, file: impl AsFd) -> bool {
     match errno {
         Errno::TOOBIG | Errno::RANGE => true,
-        // ext4 says "no space" to an attribute that does not fit into its one block.
+        // ext4 returns ENOSPC for an attribute that does not fit into its one block.
         Errno::NOSPC => free_bytes(file).is_ok_and(|free| free > SOME_ROOM_BYTES),
         _ => false,
     }

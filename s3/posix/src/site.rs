@@ -1,4 +1,5 @@
-//! Where a root or a bucket lies: who else may change that file system, and whether the store keeps its promises there.
+//! The file system of a root or bucket: whether other nodes may change it, and whether the store keeps its promises
+//! there.
 
 use std::fmt::Display;
 use std::os::fd::AsFd;
@@ -8,17 +9,18 @@ use fordway_sys::{Errno, FileSystemSharing, Unfit};
 
 use crate::PosixConfig;
 
-/// What is known of a file system.
+/// The properties of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
     /// Whether other nodes may change it.
     pub(crate) sharing: FileSystemSharing,
-    /// Why nothing is to be written there, with the way out.
+    /// Why nothing must be written there, and what to do about it.
     pub(crate) unfit: Option<Unfit>,
 }
 
 impl Site {
-    /// What is known of the file system of `file`. Cost: one `fstatfs`; where other nodes may change it, another one, and the list of mounts.
+    /// Examines the file system of `file`. Cost: one `fstatfs`; if other nodes may change it, another one, and a read
+    /// of the list of mounts.
     pub(crate) fn of(file: impl AsFd) -> Result<Self, Errno> {
         let sharing = FileSystemSharing::of(&file)?;
         let unfit = if sharing.is_shared() { Unfit::of(&file)? } else { None };
@@ -26,11 +28,12 @@ impl Site {
     }
 }
 
-/// Errors: `NotImplemented` where `what` would not keep what a store with `config` promises.
+/// Checks that the file system of `what` is fit for a store with `config`. Errors: `NotImplemented` if the store could
+/// not keep its promises there.
 pub(crate) fn require_fit(unfit: Option<Unfit>, config: &PosixConfig, what: impl Display) -> Result<()> {
     let way_out = match unfit {
         None => return Ok(()),
-        // Without conditions no locks are taken.
+        // Without `If-Match` no locks are taken.
         Some(Unfit::Locks(_)) if !config.if_match => return Ok(()),
         Some(Unfit::Locks(_)) => "; or give up If-Match with conditions=none-match-only",
         Some(Unfit::Objects(_)) => "",

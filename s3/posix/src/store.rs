@@ -1,10 +1,9 @@
-//! The [`Store`] trait over the modules that do the work: here every error learns its place.
+//! Implements the [`Store`] trait by the modules that do the work, and adds operation and target to every error.
 //!
-//! Of a batch of many small objects, a put costs several microseconds in the kernel, so a large batch of them is shared out to a thread
-//! for each core: 0.85 of a loop's time for 256 objects of 3,901 B on two cores of a virtual machine,
-//! but 0.97 for 64, which is no gain. Gets and heads are shorter than waking a thread costs there
-//! (1.2 to 1.5 and 1.1 of a loop's time when they were shared out), so for those the loop stays.
-//! `bench/store-vs-posix` measures what is in use.
+//! A put of a small object costs several microseconds in the kernel, so a large batch of puts is distributed over one
+//! thread per core. That takes 0.85 of a loop's time for 256 objects of 3,901 B on two cores of a virtual machine, but
+//! 0.97 for 64, which is no gain. Gets and heads take less time than waking a thread costs there: distributed, they
+//! took 1.2 to 1.5 and 1.1 of a loop's time, so they stay a loop. `bench/store-vs-posix` measures the current choice.
 
 use std::sync::{Arc, OnceLock};
 
@@ -224,12 +223,12 @@ impl Store for PosixStore {
     }
 }
 
-/// From this many writes on, a batch is shared out.
+/// The fewest writes of a batch that is distributed over threads.
 pub(crate) const SHARED_FROM: usize = 256;
-/// The fewest that are handed to a thread at a time.
+/// The fewest items that a thread gets at a time.
 const AT_LEAST: usize = 16;
 
-/// `act` on each of `items`, in order; by all cores if there are at least `shared_from`.
+/// Calls `act` for each of `items`, on all cores if there are at least `shared_from`. Returns the results in order.
 pub(crate) fn each<T: Sync, R: Send>(
     items: &[T],
     shared_from: usize,
@@ -241,7 +240,8 @@ pub(crate) fn each<T: Sync, R: Send>(
     items.par_iter().with_min_len(AT_LEAST).map(act).collect()
 }
 
-/// Whether there are threads to share with. A child process has none of those that its parent started.
+/// Returns whether there are threads to distribute work to. After a fork, the child process has none of the threads
+/// that its parent started.
 fn has_threads() -> bool {
     static STARTED_BY: OnceLock<ProcessIdentity> = OnceLock::new();
     let is_ours = STARTED_BY.get_or_init(ProcessIdentity::current).is_current();

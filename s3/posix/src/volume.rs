@@ -1,7 +1,7 @@
-//! A root as this process sees it, and the one rule for where the links beneath it may lead.
+//! A root as this process sees it, and the rule for where links beneath it may lead.
 //!
-//! What people keep in a bucket may have links. What Fordway keeps beside it has none: a writer of the
-//! bucket could use one to lead programs that work there, root's `gc` included, to files of others.
+//! Links are followed among the objects of a bucket, but not in its private area: there, a writer of the bucket could
+//! use them to lead programs that work there, root's `gc` included, to files of others.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,24 +22,23 @@ use crate::site::{Site, require_fit};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixConfig, ReadConsistency, format};
 
-/// The root as this process sees it: its directories, held open, and what is known of the private area of each bucket.
-/// What finds, opens and describes files, and makes directories, is its business; what takes a lock or gives a file its
-/// name is the store's.
+/// The root as this process sees it: its directories, held open, and the cached state of each bucket's private area.
+/// It finds, opens and describes files, and makes directories; [`crate::SharedStore`] takes locks and publishes files.
 pub(crate) struct RootVolume {
     pub(crate) path: PathBuf,
     pub(crate) root: BucketTree,
     pub(crate) config: PosixConfig,
-    /// Whether other nodes may change the root's file system. A bucket may lie on another.
+    /// Whether other nodes may change the root's file system. A bucket may lie on another file system.
     pub(crate) sharing: FileSystemSharing,
-    /// Why nothing is to be written there.
+    /// Why nothing must be written to the root's file system.
     unfit: Option<Unfit>,
     pub(crate) dirs: DirectoryCache,
     pub(crate) private: Private,
 }
 
 impl RootVolume {
-    /// Errors: `InvalidArgument` if `root` is missing or no directory, `AccessDenied`, `NotImplemented` if it was written
-    /// by a later version of the format.
+    /// Opens the root. Errors: `InvalidArgument` if `root` is missing or not a directory, `AccessDenied`,
+    /// `NotImplemented` if it has a later version of the format.
     pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
         format::check(&opened, root)?;
@@ -56,18 +55,18 @@ impl RootVolume {
         })
     }
 
-    /// Errors: `NotImplemented` where the root's mount is known not to keep what is promised.
+    /// Checks the root's mount. Errors: `NotImplemented` if the store is known not to keep its promises on it.
     pub(crate) fn require_fit(&self) -> Result<()> {
         require_fit(self.unfit, &self.config, self.path.display())
     }
 
-    /// `kind`, unless the bucket itself is what is missing.
+    /// Returns an error of `kind`, or `NoSuchBucket` if the bucket itself is missing.
     pub(crate) fn missing(&self, bucket: &Bucket, kind: ErrorKind) -> Error {
         self.require_bucket(bucket).err().unwrap_or_else(|| kind.into())
     }
 
-    /// Cost: one `fstat` where the bucket's directory is held open, as a rule.
-    /// Errors: `NoSuchBucket`, and errors of a bucket that cannot be opened.
+    /// Checks that the bucket exists. Cost: usually one `fstat`, because the bucket's directory is held open.
+    /// Errors: `NoSuchBucket`, and errors of opening the bucket.
     pub(crate) fn require_bucket(&self, bucket: &Bucket) -> Result<()> {
         let held = match self.sharing.is_shared() {
             true => None,
@@ -80,7 +79,7 @@ impl RootVolume {
         }
     }
 
-    /// Opens a directory as a place to work in.
+    /// Opens the directory at `path` to work in it (`O_PATH`).
     pub(crate) fn open_dir(&self, path: &str) -> Result<File, Errno> {
         self.root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
     }
@@ -90,23 +89,23 @@ impl RootVolume {
         self.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
     }
 
-    /// Whether a look-up of `path` comes to a regular file.
+    /// Returns whether `path` leads to a regular file.
     pub(crate) fn is_file(&self, path: &str) -> bool {
         let found = self.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat);
         found.is_ok_and(|stat| stat.is_file)
     }
 
-    /// What lies in the bucket's private directory. Cost: one `fstat` as a rule.
+    /// Returns what the bucket's private directory contains. Cost: usually one `fstat`.
     pub(crate) fn contents(&self, bucket: &Bucket) -> Result<AreaContents> {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
-    /// As [`RootVolume::contents`], but it may be 10 ms old. Cost: none as a rule.
+    /// Like [`RootVolume::contents`], but the result may be 10 ms old. Cost: usually none.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<AreaContents> {
         self.private.glance_for_write(&self.root, bucket).map_err(unreadable)
     }
 
-    /// The directory at `dir` in `bucket`, made with all its parents where it is missing.
+    /// Returns the directory at `dir` in `bucket`, and makes it with all its parents if it is missing.
     /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent is a file.
     pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<WorkDirectory> {
         let missing = |errno| match errno {
@@ -128,7 +127,7 @@ impl RootVolume {
             }
             match self.make_dirs(bucket, dir) {
                 Ok(made) if !is_private(dir) => return Ok(self.dirs.keep(dir, made)),
-                // Another process prunes while we make: start again.
+                // Another process removes empty directories while we make them: start again.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(from_errno(errno, "making the directory")),
             }
@@ -137,8 +136,8 @@ impl RootVolume {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Makes `dir` and its parents below the bucket, each marked as ours to remove; answers `dir`, opened.
-    /// Cost of a new level that people see: `mkdirat`, `openat`, `fsetxattr`, `close`.
+    /// Makes `dir` and its parents below the bucket, each marked as made by Fordway, which may remove it. Returns
+    /// `dir`, opened. Cost of a new level outside the private area: `mkdirat`, `openat`, `fsetxattr`, `close`.
     pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<File, Errno> {
         let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
         let mut path = bucket.as_str().to_owned();
@@ -167,7 +166,7 @@ impl RootVolume {
             .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
             .and_then(|dir| read_dir(dir, |name, _| names.extend(String::from_utf8(name.to_vec()))));
         match read {
-            // What is no directory is not ours, and holds nothing.
+            // Anything but a directory is not ours, and holds nothing.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(names),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
@@ -178,15 +177,15 @@ pub(crate) fn unreadable(errno: Errno) -> Error {
     from_errno(errno, "reading .fordway and .fordway/versioning, as everybody who writes must")
 }
 
-/// Opens a directory that was made just now, and marks it as ours. A file system without attributes leaves it unmarked,
-/// and then it merely stays when it becomes empty.
+/// Opens a directory that was made just now, and marks it as ours. On a file system without attributes it stays
+/// unmarked.
 fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
     match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => {
             let _ = set_xattr(&dir, OUR_DIR, b"1");
             Ok(dir.into())
         }
-        // A mask of the process may close what it makes to itself.
+        // The umask may deny the process itself access to the directories that it makes.
         Err(Errno::ACCESS) => {
             open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).map(File::from)
         }
@@ -197,14 +196,14 @@ fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
 /// How far symbolic links in a bucket may lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LinkRule {
-    /// Anywhere beneath the root, to another bucket too.
+    /// Anywhere beneath the root, also to another bucket.
     #[default]
     BeneathRoot,
-    /// Nowhere out of the bucket, which is none itself: for a user who is given some buckets only.
+    /// Only within the bucket, which must not be a link itself. For users who may access only some buckets.
     BeneathBucket,
 }
 
-/// The directory whose directories are the buckets.
+/// The root directory, whose subdirectories are the buckets, with the rule for links.
 pub(crate) struct BucketTree {
     root: RootDirectory,
     rule: LinkRule,
@@ -215,14 +214,14 @@ impl BucketTree {
         BucketTree { root, rule }
     }
 
-    /// The root itself.
+    /// Returns the root directory.
     pub(crate) fn dir(&self) -> &OwnedFd {
         self.root.dir()
     }
 
-    /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`; two more and a `close`
-    /// where a link is on the way that the rule has to be checked against.
-    /// Errors: `XDEV` or `LOOP` for a link that may not lead there, errors of `openat`.
+    /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`; two more and a `close` if there is a
+    /// link on the way for which the rule has to be checked.
+    /// Errors: `XDEV` or `LOOP` for a link that leads where it may not, errors of `openat`.
     pub(crate) fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         if self.rule == LinkRule::BeneathRoot && !is_private(path) {
             return self.root.open_beneath(path, flags, mode);
@@ -233,7 +232,7 @@ impl BucketTree {
         }
     }
 
-    /// In two steps, so that links beneath the bucket can be told from the bucket itself.
+    /// Opens `path` in two steps: the rule for a bucket that is a link differs from the rule for links beneath it.
     fn open_through_links(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Err(Errno::LOOP) };
         let to_bucket = match self.rule {
@@ -246,17 +245,17 @@ impl BucketTree {
         self.root.open_from(&bucket, below, in_bucket, flags, mode)
     }
 
-    /// The version of the format that the root has. Errors: as when it is opened.
+    /// Returns the root's version of the format. Errors: as when the root is opened.
     pub(crate) fn format(&self, path: &Path) -> Result<u32> {
         format::check(&self.root, path)
     }
 
-    /// Says that the root has this program's version. Errors: from the file system.
+    /// Records this program's version of the format in the root. Errors: from the file system.
     pub(crate) fn write_format(&self) -> Result<()> {
         format::write(&self.root)
     }
 
-    /// Opens `name` in `dir`, a directory beneath the root; a link is not followed.
+    /// Opens `name` in `dir`, a directory beneath the root, without following a link.
     pub(crate) fn open_in(&self, dir: impl AsFd, name: &str, flags: OFlags) -> Result<File, Errno> {
         self.root.open_in(dir, name, flags)
     }

@@ -1,4 +1,4 @@
-//! Buckets that are removed, or are not: what a refused removal must leave, and what a done one must not.
+//! Removal of buckets: what a refused removal must leave, and what a successful one must not.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -26,7 +26,8 @@ fn key(key: &str) -> Key {
     Key::new(key).unwrap()
 }
 
-/// An empty directory of POSIX's is no object, but keeps its bucket; and so must go on all that the bucket is.
+/// An empty directory made by a POSIX program is not an object, but keeps its bucket from being removed. The bucket
+/// must then keep its versioning state and its uploads.
 #[test]
 fn a_bucket_that_stays_stays_what_it_is() {
     let (dir, store) = open();
@@ -44,7 +45,7 @@ fn a_bucket_that_stays_stays_what_it_is() {
     assert!(!dir.path().join("bucket").exists());
 }
 
-/// What a link leads to is somebody else's, and so is what has our directory's name and is none.
+/// A bucket that is a link is not removed, nor is what it leads to. A file named `.fordway` does not keep a bucket.
 #[test]
 fn a_link_is_not_removed_and_a_file_in_the_way_is() {
     let (dir, store) = open();
@@ -61,7 +62,7 @@ fn a_link_is_not_removed_and_a_file_in_the_way_is() {
     store.delete_bucket(&real).unwrap();
 }
 
-/// Buckets come and go, and are asked for that never were: none of them keeps a file open.
+/// Buckets that are made and removed do not leave files open.
 #[test]
 fn buckets_leave_no_file_open() {
     let (_dir, store) = open();
@@ -81,7 +82,7 @@ fn buckets_leave_no_file_open() {
     assert!(after < before + 700, "{before} files were open, now {after} are");
 }
 
-/// Says that it is over when it goes out of scope, also by a panic.
+/// Sets the flag when it goes out of scope, also after a panic.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {
@@ -90,8 +91,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// While one store tries to remove the bucket, another puts objects, at paths and apart from them: what is
-/// there stays there.
+/// While one store tries to remove the bucket, another puts objects, at plain paths and odd ones. An object that was
+/// put stays.
 #[test]
 fn no_object_goes_with_a_bucket() {
     let (dir, remover) = open();
@@ -104,14 +105,14 @@ fn no_object_goes_with_a_bucket() {
         });
         let _over = Over(&is_over);
         let writer = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
-        // A write that is in the middle of it when the bucket's own files go may have to be made again.
+        // A write may have to be repeated if the bucket's own files are removed while it is in progress.
         let done_or_again = |done: Result<(), Error>, what: &str| match done {
             Err(error) if error.kind() != ErrorKind::ConditionalConflict => panic!("{what}: {error}"),
             _ => {}
         };
         let mut put = 0;
         for name in ["odd//key", "plain"].into_iter().cycle().take(1500) {
-            // It may be there still, or be gone again at once.
+            // The bucket may still exist, or be removed again at once.
             let _ = writer.create_bucket(&bucket);
             if writer.put(&bucket, &key(name), b"body", &PutOptions::default()).is_err() {
                 continue;

@@ -1,4 +1,4 @@
-//! Listings while directories come and go.
+//! Listings while directories are made and removed, and pages of parts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use fordway_store::{
     PartsQuery, PutOptions, UploadId,
 };
 
-/// Says that it is over when it goes out of scope, also by a panic.
+/// Sets the flag when it goes out of scope, also after a panic.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {
@@ -18,8 +18,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A directory may be removed, because its last object was, between the moments in which it is opened and
-/// read. What was there all the time is listed.
+/// A directory may be removed, with its last object, after it was opened and before it is read. Objects that were there
+/// all the time are listed.
 #[test]
 fn a_directory_that_goes_while_it_is_read_has_no_more_entries() {
     let dir = tempfile::tempdir().unwrap();
@@ -65,7 +65,7 @@ fn put_part(store: &PosixStore, (bucket, key, upload): &(Bucket, Key, UploadId),
     part.commit(&ExpectedContent::default()).unwrap();
 }
 
-/// Numbers near each other and far apart, whatever the page.
+/// Part numbers close together and far apart are all listed, whatever the page size.
 #[test]
 fn pages_of_parts_join_to_the_whole() {
     let (_dir, store, target) = one_upload();

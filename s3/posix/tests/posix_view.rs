@@ -1,4 +1,4 @@
-//! What POSIX programs do beneath a running store, and what the store makes of it.
+//! Changes that POSIX programs make in a root in use, and how the store shows them.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -54,7 +54,7 @@ fn a_tree_that_exists_is_a_bucket() {
     assert!(at.join("a/b").is_dir(), "a directory that the store did not make stays");
 }
 
-/// Few tags fit into an attribute, these do not.
+/// The first set of tags fits into an attribute, the second does not.
 #[test]
 fn a_file_that_posix_made_takes_tags() {
     let (dir, store, bucket) = open();
@@ -113,7 +113,7 @@ fn links_lead_nowhere_but_beneath_the_root() {
     assert!(!dir.path().join("planted").exists());
     let _ = store.delete(&bucket, &key("outdir/secret"), &DeleteOptions::default());
     assert_eq!(fs::read(dir.path().join("secret")).unwrap(), b"secret");
-    // The listing shows what can be read, follows no circle, and is not stopped by the rest.
+    // The listing shows what can be read, does not follow circles, and does not fail because of the other links.
     assert_eq!(keys(&store, &bucket), ["good", "gooddir/file", "real/file"]);
     store.put(&bucket, &key("out"), b"mine now", &PutOptions::default()).unwrap();
     assert_eq!(fs::read(dir.path().join("secret")).unwrap(), b"secret");
@@ -143,7 +143,7 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     assert_eq!(get(&store, &bucket, "d/one"), Err(ErrorKind::NoSuchKey));
     put("d/two").unwrap();
     assert_eq!(keys(&store, &bucket), ["d/two"]);
-    // A directory is held from its second use on; one that takes its place is found at once.
+    // A directory is held open from its second use on. If another one replaces it, that is noticed at once.
     for round in 0..20 {
         let body = format!("round {round}");
         fs::remove_dir_all(at.join("d")).unwrap();
@@ -161,8 +161,8 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     assert_eq!(get(&store, &bucket, "d/four"), Ok(b"x".to_vec()));
 }
 
-/// A writer that was given up by its client, but not by its thread, writes on after the upload was
-/// completed: not into the object.
+/// A writer whose client has given up, but whose thread has not, writes on after the upload was completed. Its bytes do
+/// not get into the object.
 #[test]
 fn a_part_that_comes_too_late_is_not_in_the_object() {
     let (_dir, store, bucket) = open();
@@ -185,7 +185,7 @@ fn a_part_that_comes_too_late_is_not_in_the_object() {
     assert_eq!(get(&store, &bucket, "k"), Ok([vec![1; size], vec![2; size]].concat()));
 }
 
-/// A completion that was killed after it had closed the upload: it can be found, finished or aborted.
+/// A completion was killed after it had closed the upload: the upload can still be listed, completed or aborted.
 #[test]
 fn an_upload_left_closed_is_not_lost() {
     let (dir, store, bucket) = open();
@@ -212,7 +212,7 @@ fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// As an ordinary user; root may read everything, so then there is nothing to see.
+/// Shows something only for ordinary users: root may read everything.
 #[test]
 fn one_unreadable_file_hides_no_other() {
     let (dir, store, bucket) = open();
@@ -227,7 +227,7 @@ fn one_unreadable_file_hides_no_other() {
     }
 }
 
-/// Names of any bytes are keys: listed, read, replaced and deleted at the very file.
+/// Names of any bytes are keys: listings show them, and reads, puts and deletes act on that file.
 #[test]
 fn names_that_are_no_utf8_are_keys() {
     let (dir, store, bucket) = open();
@@ -245,7 +245,7 @@ fn names_that_are_no_utf8_are_keys() {
     store.delete(&bucket, &key(name), &DeleteOptions::default()).unwrap();
     assert!(!file.exists());
 
-    // What stands for the bytes of `é` without need is another key, which has no plain path.
+    // A key that escapes the bytes of `é` without need is a different key, and has no plain path.
     let needless = "\u{efc3}\u{efa9}";
     store.put(&bucket, &key(needless), b"apart", &PutOptions::default()).unwrap();
     assert_eq!(get(&store, &bucket, "é"), Ok(b"plain".to_vec()));
@@ -253,7 +253,7 @@ fn names_that_are_no_utf8_are_keys() {
     assert_eq!(keys(&store, &bucket), ["é", needless]);
 }
 
-/// An empty key with a slash behind it is the directory of that name, and nothing else is.
+/// An empty object whose key ends in a slash is the directory of that name. Other directories are not objects.
 #[test]
 fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     let (dir, store, bucket) = open();
@@ -269,7 +269,7 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert_eq!(get(&store, &bucket, "a/"), Err(ErrorKind::NoSuchKey));
     assert_eq!(get(&store, &bucket, "posix/"), Err(ErrorKind::NoSuchKey));
 
-    // What comes and goes in it leaves it alone.
+    // Objects made and deleted in it do not change it.
     put("a/b/c/d", b"x");
     fs::write(at.join("a/b/e"), "made by POSIX").unwrap();
     assert_eq!(keys(&store, &bucket), ["a/b/", "a/b/c/d", "a/b/e"]);
@@ -278,7 +278,7 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert_eq!(keys(&store, &bucket), ["a/b/"]);
     assert_eq!(store.head(&bucket, &key("a/b/"), &GetOptions::default()).unwrap().etag, made);
 
-    // With content it is a file apart; deleted, the directories go that were made for it.
+    // With content it is a file in the private area. A delete removes the directories that were made for it.
     put("a/b/", b"content");
     assert_eq!(get(&store, &bucket, "a/b/"), Ok(b"content".to_vec()));
     assert_eq!(keys(&store, &bucket), ["a/b/"]);
@@ -292,8 +292,8 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert!(at.join("posix").is_dir());
 }
 
-/// An object of which nothing is said but its bytes is a file and nothing else; what is said later,
-/// or changed by POSIX, counts.
+/// An object without metadata is a file without a record. Metadata that is set later, and changes by POSIX programs,
+/// take effect.
 #[test]
 fn an_object_without_more_to_say_is_a_bare_file() {
     let (dir, store, bucket) = open();
@@ -305,7 +305,7 @@ fn an_object_without_more_to_say_is_a_bare_file() {
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7111, 0o1000);
     assert!(!has_record());
 
-    // Without the bit that says so, a record is looked for, and none is found.
+    // Without the mode bit that marks a bare file, a record is looked for, and none is found.
     mode(&path, 0o600);
     assert_eq!(info().etag, made.etag);
     fs::write(&path, "BARE").unwrap();
@@ -324,7 +324,7 @@ fn an_object_without_more_to_say_is_a_bare_file() {
     assert_eq!(info().metadata.content_type.as_deref(), Some("text/plain"));
 }
 
-/// No two versions have one tag, however fast inodes are used again.
+/// No two versions have the same ETag, however fast inodes are reused.
 #[test]
 fn tags_of_bare_objects_are_never_used_twice() {
     let (_dir, store, bucket) = open();
@@ -338,7 +338,7 @@ fn tags_of_bare_objects_are_never_used_twice() {
     }
 }
 
-/// Whoever may write to the bucket can lock and stage in it, whatever the umask of the first who did.
+/// Anyone who may write to the bucket can take locks and stage files in it, whatever the umask of the first writer.
 #[test]
 fn what_is_ours_in_a_shared_bucket_is_shared() {
     let (dir, store, bucket) = open();
@@ -355,7 +355,7 @@ fn what_is_ours_in_a_shared_bucket_is_shared() {
     assert_eq!(mode_of("locks") & 0o777, 0o664);
 }
 
-/// A file can be given a time that nanoseconds since 1970 do not reach.
+/// A file can have a time that does not fit into 64 bits of nanoseconds since 1970.
 #[test]
 fn a_file_from_the_far_future_is_an_object() {
     let (dir, store, bucket) = open();
@@ -369,7 +369,7 @@ fn a_file_from_the_far_future_is_an_object() {
     assert_eq!(keys(&store, &bucket), ["k"]);
 }
 
-/// A file of holes can be longer than any memory: that is an error of the read, and not the end of the program.
+/// A sparse file can be larger than the memory: reading it whole is an error, and does not end the program.
 #[test]
 fn a_file_longer_than_memory_is_read_in_pieces_or_not_at_all() {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();

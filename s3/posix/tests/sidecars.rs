@@ -1,12 +1,12 @@
-//! Records apart, of objects that come and go while others take their inodes.
+//! Sidecar files of objects that are replaced while other objects take their inodes.
 
 use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, GetOptions, Key, MAX_TAGS, Objects, PutOptions};
 
-/// Four stores put over their own objects, and take the inodes that the others have just given up. Where
-/// inodes are not used again (tmpfs) there is nothing to be seen.
+/// Four stores replace their own objects, and take the inodes that the others have just freed. If the file system does
+/// not reuse inodes (tmpfs), the test shows nothing.
 #[test]
 fn an_inode_that_is_used_again_keeps_its_record() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();

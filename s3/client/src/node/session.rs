@@ -1,4 +1,4 @@
-//! Connections at rest, and what is done when one breaks.
+//! A pool of idle connections to a gateway, and the retries when a connection breaks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,19 +13,19 @@ use crate::node::connection::NodeAddress;
 use crate::node::connection::{NodeConnection, NodeFailure};
 use fordway_http::retry::backoff;
 
-/// The most connections kept at rest.
+/// The most idle connections kept.
 const IDLE_MAX: usize = 64;
-/// How often a request is tried: together with the waits in between about 2 s, in which a gateway
-/// that was restarted is back.
+/// How often a request is tried. With the waits in between, the tries take about 2 s: long enough for a gateway
+/// to restart.
 const TRIES_MAX: u32 = 6;
 
-/// What is asked for, and whether it may be asked for twice.
+/// An operation and its target, and whether it may be sent twice.
 #[derive(Clone, Copy)]
 pub(super) struct NodeCall<'c> {
     pub(super) operation: &'static str,
     pub(super) bucket: &'c str,
     pub(super) key: &'c str,
-    /// Whether doing it twice is as good as doing it once.
+    /// Whether doing it twice has the same effect as doing it once.
     pub(super) is_idempotent: bool,
 }
 
@@ -35,7 +35,7 @@ impl NodeCall<'_> {
     }
 }
 
-/// Connections at rest, and whose they are.
+/// Idle connections, and the process that opened them.
 struct IdleSockets {
     opened_by: ProcessIdentity,
     connections: Vec<NodeConnection>,
@@ -45,14 +45,14 @@ struct IdleSockets {
 pub(super) struct NodeSession {
     pub(super) address: NodeAddress,
     idle: Mutex<IdleSockets>,
-    /// Whether it was ever there.
+    /// Whether a connection was ever opened.
     was_reached: AtomicBool,
 }
 
-/// A connection that is in use; it goes back when dropped, if nothing is under way on it.
+/// A connection in use. When dropped, it returns to the idle connections unless a request or response is pending.
 pub(super) struct ConnectionLease {
     session: Arc<NodeSession>,
-    /// `None` once it is broken.
+    /// `None` once the connection is broken or closed.
     connection: Option<NodeConnection>,
 }
 
@@ -62,7 +62,7 @@ impl NodeSession {
         NodeSession { address, idle: Mutex::new(idle), was_reached: AtomicBool::new(false) }
     }
 
-    /// Asks for what one message answers, without content.
+    /// Sends a request without content and returns the decoded response.
     pub(super) fn ask<T: ReadField>(
         self: &Arc<Self>,
         call: &NodeCall<'_>,
@@ -76,9 +76,9 @@ impl NodeSession {
         asked.map(|(answer, _)| answer)
     }
 
-    /// Does `act` on a connection; again on another one where that broke and it can do no harm. The
-    /// connection comes back with the answer. Errors: those that `act` was answered; `Unavailable`,
-    /// which says whether it was done if that is known.
+    /// Runs `act` on a connection. If the connection breaks and repeating is harmless, runs it again on another one.
+    /// Returns the result with the connection. Errors: those in the gateway's responses; `Unavailable`, whose text
+    /// says whether the call was done, if that is known.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         call: &NodeCall<'_>,
@@ -100,13 +100,13 @@ impl NodeSession {
             if !may_retry || tries >= TRIES_MAX {
                 return Err(call.named(error.after_tries(tries)));
             }
-            // The first time it may just be that the connection had rested for too long.
+            // The first failure may just mean that the idle connection was closed: try again at once.
             std::thread::sleep(if tries == 1 { Duration::ZERO } else { backoff(tries) });
             tries += 1;
         }
     }
 
-    /// What a failure means, and whether the request may be sent again.
+    /// Returns the error for a failure, and whether the request may be sent again.
     fn judge(&self, failure: NodeFailure, call: &NodeCall<'_>) -> (Error, bool) {
         let broke = |why: &str, errno: Errno| {
             let why = format!("the connection to {} broke {why}", self.address);
@@ -119,7 +119,7 @@ impl NodeSession {
                 (broke("before the request was sent: it was not done", errno), true)
             }
             NodeFailure::Unknown(errno) => {
-                // The others lead to the same gateway.
+                // The idle connections lead to the same gateway and are probably broken too.
                 self.locked().connections.clear();
                 let why = match call.is_idempotent {
                     true => "before the answer came",
@@ -132,7 +132,7 @@ impl NodeSession {
         }
     }
 
-    /// A connection at rest, or a new one.
+    /// Takes an idle connection, or opens a new one.
     fn lease(self: &Arc<Self>) -> Result<ConnectionLease> {
         let idle = self.locked().connections.pop();
         let connection = match idle {
@@ -149,7 +149,7 @@ impl NodeSession {
     fn locked(&self) -> MutexGuard<'_, IdleSockets> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if !idle.opened_by.is_current() {
-            // After a fork the parent uses them too: two requests on one would be mixed up.
+            // After a fork the parent still uses these connections: requests of both processes on one would mix.
             *idle = IdleSockets { opened_by: ProcessIdentity::current(), connections: Vec::new() };
         }
         idle
@@ -157,7 +157,7 @@ impl NodeSession {
 }
 
 impl ConnectionLease {
-    /// Does `act` on the connection, which is given up unless that ends with an answer.
+    /// Runs `act` on the connection, and closes the connection unless the gateway responded.
     pub(super) fn act<T>(
         &mut self,
         act: impl FnOnce(&mut NodeConnection) -> Result<T, NodeFailure>,
@@ -172,7 +172,8 @@ impl ConnectionLease {
         done
     }
 
-    /// As [`ConnectionLease::act`], of something that only this connection can do. Errors: as [`NodeSession::run`].
+    /// Runs `act` without retries, for calls that only this connection can do; otherwise like [`ConnectionLease::act`].
+    /// Errors: as for [`NodeSession::run`].
     pub(super) fn act_here<T>(
         &mut self,
         call: &NodeCall<'_>,

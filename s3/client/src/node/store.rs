@@ -1,4 +1,4 @@
-//! [`NodeStore`]: the calls of [`Store`], each as a message.
+//! [`NodeStore`]: implements the calls of [`Store`] as messages to a gateway.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use crate::node::session::{NodeCall, NodeSession};
 use crate::node::write::{NodeWriter, WriteKind, WriteTarget};
 use crate::node::{LANE, batch, read, write};
 
-/// A directory behind a gateway. Clones share connections; threads use one each at a time.
+/// A root behind a node gateway. Clones share connections; each thread uses one at a time.
 #[derive(Clone)]
 pub struct NodeStore {
     session: Arc<NodeSession>,
 }
 
 impl NodeStore {
-    /// A store at `address`; nothing is connected yet.
+    /// Creates a store at `address`. Does not connect yet.
     pub fn new(address: NodeAddress) -> Self {
         NodeStore { session: Arc::new(NodeSession::new(address)) }
     }
 
-    /// The gateway's counters by name; a name says its unit (`_bytes`, `_s`), or it is a number of
-    /// something. Errors: `Unavailable`.
+    /// Returns the gateway's counters by name. A name ends in its unit (`_bytes`, `_s`); without one it is a count.
+    /// Errors: `Unavailable`.
     pub fn stats(&self) -> Result<Vec<(String, u64)>> {
         self.session.ask(&on_service("get statistics"), &Request::Stats {})
     }
@@ -50,7 +50,7 @@ fn on_object<'c>(operation: &'static str, bucket: &'c Bucket, key: &'c Key) -> N
 }
 
 impl NodeCall<'_> {
-    /// What finds its own work done if it is asked for twice.
+    /// Marks a call that must not be sent twice: the second try would find the effect of the first.
     fn once(self) -> Self {
         NodeCall { is_idempotent: false, ..self }
     }
@@ -88,7 +88,7 @@ impl Objects for NodeStore {
         self.session.ask(&call, &Request::DeleteBucket { bucket: of(bucket) })
     }
 
-    /// Holds up to 128 KiB in memory. A missing bucket is found when the first bytes are sent.
+    /// Holds up to 128 KiB in memory. A missing bucket is reported when the first message is sent.
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         check_tags(&options.tags).map_err(|error| on_object("put", bucket, key).named(error))?;
         let what = WriteKind::Object(options.clone());
@@ -96,7 +96,8 @@ impl Objects for NodeStore {
         Ok(Box::new(NodeWriter::new(&self.session, target)?))
     }
 
-    /// One message up to 128 KiB; beyond that into a file that the gateway lends, where it does.
+    /// Sends up to 128 KiB in one message. Writes larger content to a file that the gateway lends, or sends it in
+    /// several messages if the gateway lends none.
     fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
         write::put(&self.session, (bucket, key), body, options)
     }
@@ -110,7 +111,7 @@ impl Objects for NodeStore {
         read::read(&self.session, (bucket, key), options, buffer)
     }
 
-    /// Ranges of up to 8 MiB together by one message; beyond that from one open of the object.
+    /// Reads ranges of up to 8 MiB in total with one message, larger ones by opening the object once.
     fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -257,7 +258,7 @@ impl MultipartUploads for NodeStore {
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
-        // A second upload would stay behind.
+        // Sent twice, it would leave a second upload behind.
         let call = on_object("create upload", bucket, key).once();
         let request = Request::CreateUpload { bucket: of(bucket), key: of(key), options: of(options) };
         self.session.ask(&call, &request)

@@ -1,4 +1,4 @@
-//! Content that goes: in one message, to a descriptor, or piece by piece.
+//! Writes content to a gateway: in one message, to a file that the gateway lends, or in several messages.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -14,13 +14,13 @@ use fordway_wire::node::{CommitResponse, Request, StartResponse};
 use crate::node::read::{SpareFile, put_spare};
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
 
-/// Content up to this size goes in one message: as much as the buffer of a socket takes at once. More
-/// would have both sides wait for one another, and is faster through a file.
+/// Content up to this size is sent in one message: as much as the socket's buffer takes at once. With more, both
+/// sides would wait for one another, and a file is faster.
 pub(super) const WHOLE_BYTES_MAX: usize = 128 << 10;
-/// The most content of one message, where it goes in several.
+/// The most content of one message when content is sent in several.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// What is written, and to where.
+/// The object or part to write.
 pub(super) struct WriteTarget {
     pub(super) bucket: Bucket,
     pub(super) key: Key,
@@ -93,7 +93,7 @@ fn put_whole(
         options: Cow::Borrowed(options),
         expected: Cow::Borrowed(expected),
     };
-    // Done twice, "create only" would find what it made itself.
+    // With conditions it must not be repeated: a second "create only" would find the object that the first created.
     let is_idempotent = options.conditions.is_empty();
     let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
     let done = session.run(&call, |connection| {
@@ -105,7 +105,7 @@ fn put_whole(
 }
 
 fn start(session: &Arc<NodeSession>, target: &WriteTarget) -> Result<StreamedWrite> {
-    // Started and never committed, it leaves nothing.
+    // Starting twice is harmless: a write that is never committed leaves nothing behind.
     let call = target.call(true);
     let (file, lease) = session.run(&call, |connection| {
         let (StartResponse { has_file }, header) = connection.call(&target.start_request(), &[])?;
@@ -116,10 +116,10 @@ fn start(session: &Arc<NodeSession>, target: &WriteTarget) -> Result<StreamedWri
     Ok(StreamedWrite { lease, file, written_bytes: 0, is_open: true })
 }
 
-/// Content that the gateway waits for on one connection.
+/// A write that was started on one connection and is not committed yet.
 struct StreamedWrite {
     lease: ConnectionLease,
-    /// The file that it goes to, if the gateway lent it.
+    /// The file that the content is written to, if the gateway lent one.
     file: Option<File>,
     written_bytes: u64,
     is_open: bool,
@@ -140,7 +140,8 @@ impl StreamedWrite {
         Ok(())
     }
 
-    /// `wants_more` says that another object like this one is likely.
+    /// Publishes what was written. With `wants_more`, another object like this one is likely, and a write through a
+    /// lent file asks the gateway for a spare file for it.
     fn commit(
         mut self,
         target: &WriteTarget,
@@ -174,7 +175,7 @@ impl Drop for StreamedWrite {
             Ok(())
         });
         if told.is_err() {
-            // The gateway drops what was started when the connection ends.
+            // The gateway discards a started write when its connection closes.
             self.lease.give_up();
         }
     }
@@ -192,7 +193,7 @@ pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted
     Error::new(kind, why).caused_by(errno)
 }
 
-/// An object or part being written: held here while it is small, then handed on as it comes.
+/// A writer of an object or part. It buffers an object while it is small, and then passes each write on to the gateway.
 pub(super) struct NodeWriter {
     session: Arc<NodeSession>,
     target: WriteTarget,
@@ -201,7 +202,7 @@ pub(super) struct NodeWriter {
 }
 
 impl NodeWriter {
-    /// Asks nothing yet, except for what is known to be large.
+    /// Sends nothing yet, except for a part, or an object whose size hint exceeds [`WHOLE_BYTES_MAX`].
     pub(super) fn new(session: &Arc<NodeSession>, target: WriteTarget) -> Result<Self> {
         let is_large = target.size_hint().is_some_and(|size| size > WHOLE_BYTES_MAX as u64);
         let is_part = matches!(target.what, WriteKind::Part(..));
@@ -233,7 +234,7 @@ impl Writer for NodeWriter {
             (None, WriteKind::Object(options)) => {
                 put_whole(&session, (&target.bucket, &target.key), &buffer, options, expected)
             }
-            // Parts are started at once.
+            // Unreachable: `new` starts parts at once.
             (None, WriteKind::Part(..)) => Err(target.call(false).named(ErrorKind::Internal.into())),
         }
     }

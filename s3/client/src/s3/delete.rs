@@ -1,4 +1,5 @@
-//! Deleting one object or many, and documents of buckets: the kind of a document is the name of S3's sub-resource, and the document goes as it is.
+//! Deletes of one object or many, and calls for bucket documents. The kind of a document is the name of S3's
+//! sub-resource; the document is sent unchanged.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use crate::s3::headers::{OF_OBJECT, add_conditions, version};
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
 
-/// The most keys one request may name.
+/// The most keys that one request may name.
 const MAX_BATCH: usize = 1000;
 
 pub(super) fn delete(
@@ -33,13 +34,13 @@ pub(super) fn delete(
         Ok(DeleteResult { version: version(&response), is_marker })
     });
     match deleted {
-        // Some services say so; S3 itself calls it success.
+        // Some services report a missing key; S3 itself responds with success.
         Err(error) if is_plain && error.kind() == ErrorKind::NoSuchKey => Ok(DeleteResult::default()),
         other => other,
     }
 }
 
-/// One result per key, in order. Cost: a request per 1,000 keys.
+/// Deletes objects, and returns one result per key, in order. Cost: a request per 1,000 keys.
 pub(super) fn delete_many(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
     keys.chunks(MAX_BATCH).flat_map(|batch| delete_batch(session, bucket, batch)).collect()
 }
@@ -59,7 +60,7 @@ fn delete_batch(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Resul
     keys.iter().map(|key| result_of(key).map_err(|error| named(error, key))).collect()
 }
 
-/// What became of each key of a batch. One that the server does not mention is gone.
+/// The outcome of each key of a batch. A key that the response does not mention counts as deleted.
 struct ByKey {
     deleted: HashMap<String, DeleteResult>,
     failures: HashMap<String, DeleteFailure>,

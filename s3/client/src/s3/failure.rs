@@ -1,4 +1,4 @@
-//! What an answer that is no success means.
+//! Maps responses that are not successes to errors, and decides whether another try may succeed.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,23 +11,23 @@ use crate::s3::request::S3Call;
 use fordway_http::retry::retry_after;
 use fordway_http::{HttpResponse, ReplayPolicy};
 
-/// More of an error document is not worth reading.
+/// The most that is read of an error document.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
 
-/// The code of a failure whose answer has no body (HEAD), as gateways state it in a header.
+/// Headers in which gateways state the error code where the response has no body (HEAD).
 const CODE_HEADERS: [&str; 2] = ["x-fordway-error-code", "x-minio-error-code"];
 
-/// A try that failed.
+/// A failed try of a call.
 pub(super) struct FailedAttempt {
     pub(super) error: Error,
     /// Whether another try is allowed and may succeed.
     pub(super) may_pass: bool,
-    /// When the server wants to see it.
+    /// How long the server asks the client to wait before the next try.
     pub(super) retry_after: Option<Duration>,
 }
 
 impl FailedAttempt {
-    /// A failure after the head was received.
+    /// Creates the failure for an error after the response's head was received.
     pub(super) fn while_receiving(error: Error, call: &S3Call) -> Self {
         let may_pass = call.replay == ReplayPolicy::Safe
             && (is_passing(error.kind())
@@ -36,12 +36,12 @@ impl FailedAttempt {
     }
 }
 
-/// Whether a failure of the connection or the service may pass by itself.
+/// Returns whether a failure of this kind, of the connection or the service, may be temporary.
 pub(super) fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
 }
 
-/// The failure that an answer states.
+/// Returns the failure that a response states.
 pub(super) fn of_answer(
     mut response: HttpResponse,
     call: &S3Call,
@@ -71,20 +71,21 @@ pub(super) fn of_answer(
         },
         may_pass: match call.replay {
             ReplayPolicy::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
+            // With these statuses the server says that it did not act on the request.
             ReplayPolicy::IfUnsent => matches!(status, 429 | 503),
         },
         retry_after: wish,
     }
 }
 
-/// The failure that an answer of this status states in its document.
+/// Returns the error that a response with this status and document states.
 pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call) -> Error {
     let said = error_document(document).ok().flatten().unwrap_or_default();
     let kind = kind_of(status, &said, call);
     Error::new(kind, sentence(status, &said, kind))
 }
 
-/// The failure of a call that was answered with status 200 and an error document.
+/// Returns the error of a call whose response has status 200 and an error document.
 pub(super) fn of_document(said: &ErrorDocument) -> Error {
     let kind = s3_error::from_s3(500, &said.code);
     Error::new(kind, sentence(200, said, kind))
@@ -98,8 +99,8 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
         return ErrorKind::NoSuchVersion;
     }
     match s3_error::from_s3(status, &said.code) {
-        // Without a code, 404 speaks of what was asked for. With one that nobody knows it may be a
-        // configuration that is missing, and the bucket be there.
+        // A 404 without a code is about the bucket or object of the request. With a code that we do not know, a
+        // configuration may be missing although the bucket exists.
         ErrorKind::NoSuchKey if call.key.is_empty() && speaks_of_bucket(&said.code) => {
             ErrorKind::NoSuchBucket
         }
@@ -109,17 +110,18 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     }
 }
 
-/// Whether the name of a version is none that the service makes. An answer to HEAD says nothing.
+/// Returns whether the error says that the service makes no such version IDs. Also true if the response states no code,
+/// as responses to HEAD do not.
 fn says_no_version(said: &ErrorDocument) -> bool {
     said.code.is_empty() || said.message.starts_with("Invalid version id")
 }
 
-/// Whether the code of a 404 says no more than that.
+/// Returns whether the code of a 404 says no more than the status, so that the bucket is what is missing.
 fn speaks_of_bucket(code: &str) -> bool {
     ["", "NotFound", "NoSuchKey", "404"].contains(&code)
 }
 
-/// Whether the bucket is to be found in another region or at another endpoint.
+/// Returns whether the bucket is in another region or at another endpoint.
 fn is_elsewhere(status: u16, said: &ErrorDocument) -> bool {
     matches!(status, 301 | 302 | 307 | 308) || said.code == "AuthorizationHeaderMalformed"
 }
@@ -159,7 +161,7 @@ fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -
     elsewhere.map_or_else(String::new, |endpoint| format!("; use the endpoint {endpoint}"))
 }
 
-/// The server's own words, or the bare status.
+/// Returns the server's message, code and request ID with the status, or only the status if there is no message.
 fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
     let id = match said.request_id.as_str() {
         "" => String::new(),
@@ -172,9 +174,9 @@ fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
     }
 }
 
-/// What a server's message says that our own error does not: a gateway of ours begins with the address
-/// and ends with the advice, which are said once each, and has no more than the kind between them
-/// where there is no more to say.
+/// Returns the part of a server's message that our own error does not repeat. A message of our gateway begins with
+/// the object's address and ends with the advice, both of which our error adds itself. If only the name of the kind
+/// is between them, returns an empty string.
 fn own_words(message: &str, kind: ErrorKind) -> &str {
     let ending = match kind.advice() {
         "" => String::new(),

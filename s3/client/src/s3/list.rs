@@ -1,5 +1,6 @@
-//! Listings of objects and of versions, any number of entries made of the service's pages of at most 1,000; and whether
-//! a bucket keeps versions. A service that leads in a circle, or on and on without an entry, is not followed.
+//! Listings of buckets, objects and versions, and the versioning state of a bucket. A listing of any length is joined
+//! from the service's pages of at most 1,000 entries. It ends with an error if the service repeats a page or sends
+//! too many pages without an entry.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -57,8 +58,8 @@ fn page_call<'a>(
     }
 }
 
-/// Entries of the pages so far. Whatever a server makes of `start-after`, they rise strictly and lie
-/// behind the start, so that pages join without a double.
+/// The merged entries of the pages received so far. They are in strictly ascending order and after the start, however
+/// the server interprets `start-after`, so that no entry appears twice.
 struct MergedEntries<'q> {
     query: &'q ListQuery,
     entries: Vec<ListEntry>,
@@ -78,8 +79,8 @@ impl MergedEntries<'_> {
         }
     }
 
-    /// A start *within* a common prefix leaves that prefix in the listing: it stands for the keys
-    /// below it that come later.
+    /// Returns whether `entry` is after the start. A start *within* a common prefix keeps that prefix in the listing:
+    /// it stands for the later keys below it.
     fn is_behind_start(&self, entry: &ListEntry) -> bool {
         let Some(start) = &self.query.start_after else { return true };
         match entry {
@@ -98,7 +99,7 @@ impl MergedEntries<'_> {
     }
 }
 
-/// All buckets whose names we can address.
+/// Lists all buckets, except those whose names [`Bucket`] does not accept.
 pub(super) fn list_buckets(session: &S3Session) -> Result<Vec<BucketInfo>> {
     let (mut buckets, mut token, mut pages) = (Vec::new(), None::<String>, PageTrail::default());
     loop {
@@ -142,7 +143,7 @@ pub(super) fn set_versioning(
     session.run_for_status(&call)
 }
 
-/// Cost: a request per 1,000 entries.
+/// Lists the versions of a bucket's objects. Cost: a request per 1,000 entries.
 pub(super) fn list_versions(
     session: &S3Session,
     bucket: &Bucket,
@@ -191,10 +192,10 @@ fn versions_call<'a>(
     }
 }
 
-/// This many pages behind each other may have no entry: services pass over what was deleted.
+/// The most consecutive pages without an entry. Services send such pages where objects were deleted.
 const EMPTY_PAGES_MAX: usize = 10_000;
 
-/// Where the pages of one listing have led so far.
+/// The positions of a listing's pages so far, to detect a listing that does not end.
 #[derive(Default)]
 pub(super) struct PageTrail {
     hasher: RandomState,
@@ -203,7 +204,8 @@ pub(super) struct PageTrail {
 }
 
 impl PageTrail {
-    /// A page had `new_entries`, and says that the listing goes on at `next`. Errors: `BadResponse`.
+    /// Records a page that had `new_entries` and says that the listing continues at `next`. Errors: `BadResponse` if
+    /// an earlier page said so too, or after more than [`EMPTY_PAGES_MAX`] pages without an entry.
     pub(super) fn go_on(&mut self, next: &impl Hash, new_entries: usize) -> Result<()> {
         self.empty = if new_entries > 0 { 0 } else { self.empty + 1 };
         if !self.seen.insert(self.hasher.hash_one(next)) {
@@ -218,7 +220,8 @@ impl PageTrail {
     }
 }
 
-/// Where the next page of a listing begins, which is said to go on. Errors: `BadResponse` where that is not said.
+/// Returns where the next page begins, or `None` if the listing is complete. Errors: `BadResponse` if the listing is
+/// truncated and the service does not say where it continues.
 pub(super) fn next_of<T>(is_truncated: bool, next: Option<T>) -> Result<Option<T>> {
     match (is_truncated, next) {
         (true, None) => Err(bad("the service says that the listing goes on, and not where")),

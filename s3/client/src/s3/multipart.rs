@@ -1,4 +1,4 @@
-//! The calls of multipart uploads, and the parts that an object was completed of.
+//! The calls of multipart uploads, and the list of the parts that an object was completed from.
 
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,
@@ -22,7 +22,7 @@ use crate::s3::{failure, read, store};
 /// The most entries of one page.
 const MAX_PAGE: usize = 1000;
 
-/// Starts an upload, declared to have the checksum that `options` ask for.
+/// Creates an upload. Declares the checksum of `options`, if they have one.
 pub(super) fn create(
     session: &S3Session,
     (bucket, key): (&Bucket, &Key),
@@ -40,7 +40,7 @@ pub(super) fn create(
     session.run(&call, |mut response| s3_xml::initiate_multipart_upload(&response.read_document()?))
 }
 
-/// One part of an upload.
+/// The address of one part of an upload.
 pub(super) struct PartAddress<'a> {
     pub(super) bucket: &'a Bucket,
     pub(super) key: &'a Key,
@@ -48,13 +48,13 @@ pub(super) struct PartAddress<'a> {
     pub(super) number: u16,
 }
 
-/// How the server is to check a part.
+/// The digest by which the server checks a part.
 pub(super) enum PartCheck {
-    /// By the algorithm that the upload was declared with.
+    /// A checksum by this algorithm, which the upload was created with.
     Checksum(ChecksumAlgorithm),
-    /// By a checksum that is known.
+    /// A checksum that is already known.
     Known(Checksum),
-    /// By an MD5 that is known, or is computed.
+    /// An MD5; computed if `None`.
     Md5(Option<[u8; 16]>),
 }
 
@@ -65,7 +65,7 @@ impl<'a> PartAddress<'a> {
         Ok(call.query("partNumber", self.number.to_string()).query("uploadId", self.upload.as_str()))
     }
 
-    /// Sends the part's bytes; sending them twice is the same as once.
+    /// Sends the part's bytes. It may be repeated: the part is the same afterwards.
     pub(super) fn put(&self, session: &S3Session, body: &'a [u8], check: PartCheck) -> Result<PutResult> {
         let mut call = self.call("put part")?.body(body);
         let sent = match check {
@@ -103,8 +103,8 @@ impl<'a> PartAddress<'a> {
     }
 }
 
-/// The range or part wanted with both ends, as copies want it. Cost: a HEAD, unless both are there,
-/// and for a part a request for where the parts lie.
+/// Returns the requested range or part with both ends, which copies require. Cost: none if the range states both ends;
+/// otherwise a HEAD, and for a part also the requests of [`object_parts`].
 fn closed(session: &S3Session, from: (&Bucket, &Key), options: &GetOptions) -> Result<Option<ByteRange>> {
     let parts = match (options.range, options.part) {
         (None, None) => return Ok(None),
@@ -122,7 +122,7 @@ fn closed(session: &S3Session, from: (&Bucket, &Key), options: &GetOptions) -> R
     }
 }
 
-/// Reads the answer to a copy, which may be a failure under status 200.
+/// Reads the response to a copy, which may report a failure under status 200.
 pub(super) fn copied(mut response: fordway_http::HttpResponse) -> Result<PutResult> {
     match s3_xml::copied(&response.read_document()?)? {
         CopyResult::Done(etag, modified, checksum) => {
@@ -183,7 +183,7 @@ pub(super) fn list_parts(
         let document = session.run_for_document(&call)?;
         let mut page = s3_xml::list_parts(&document).map_err(|error| call.named(error))?;
         page.parts.retain(|part| part.number > after);
-        // Parts are asked for by number: a page that has none behind the last would be asked for again for ever.
+        // The next page begins after the last part: a truncated page without new parts would be requested forever.
         let goes_on = page.truncated.then_some(()).zip((!page.parts.is_empty()).then_some(()));
         let is_last = next_of(page.truncated, goes_on).map_err(|error| call.named(error))?.is_none();
         found.parts.append(&mut page.parts);
@@ -229,19 +229,20 @@ pub(super) fn list_uploads(
     }
 }
 
-/// All parts, by number from 1 on, whatever numbers they were uploaded under.
+/// Returns all parts of an object, numbered from 1 on, whatever part numbers they were uploaded with.
 pub(super) fn object_parts(
     session: &S3Session,
     target: (&Bucket, &Key),
     options: &GetOptions,
 ) -> Result<Vec<ObjectPart>> {
     if !options.conditions.is_empty() {
-        // The request for the parts knows no conditions.
+        // The request for the parts takes no conditions, so a HEAD checks them first.
         head(session, target, options)?;
     }
     let (mut parts, mut after) = (Vec::new(), None);
     loop {
         let AttributesPage { parts: page, total, next } = page(session, target, options, after)?;
+        // The service states only how many parts there are: request each one.
         if page.is_empty() && parts.len() < usize::from(total) {
             return (1..=total).map(|number| one(session, target, options, number)).collect();
         }
@@ -275,7 +276,7 @@ fn page(
     s3_xml::object_attributes(&document).map_err(|error| call.named(error))
 }
 
-/// A part that the service does not list.
+/// Describes a part that the service does not list. Cost: one HEAD.
 fn one(
     session: &S3Session,
     target: (&Bucket, &Key),

@@ -1,5 +1,5 @@
-//! Reading objects: where the wanted bytes lie in an answer, and getting them out without a copy; many ranges of one object
-//! at once go through the reader of vectors.
+//! Reads of objects: finds the requested bytes in a response and receives them without a copy. Many ranges of one
+//! object are read by [`fordway_http::vector`].
 
 use std::borrow::Cow;
 use std::io;
@@ -26,11 +26,11 @@ use crate::s3::request::S3Call;
 use crate::s3::session::{CallAddress, S3Session};
 use crate::s3::store::head;
 
-/// An object of unknown length is buffered up to here: only servers that make content up as they go
-/// answer so.
+/// The most that is buffered of an object of unknown length. Only servers that generate content on the fly omit the
+/// length.
 const MAX_UNSIZED_BYTES: usize = 1 << 30;
 
-/// The request for an object or its description.
+/// Returns the request for an object (`GET`) or its description (`HEAD`).
 pub(super) fn call<'a>(
     session: &S3Session,
     method: &'static str,
@@ -52,25 +52,25 @@ pub(super) fn call<'a>(
     call
 }
 
-/// What is known once the head has arrived.
+/// A response whose head has arrived, with what the head says of the object.
 struct OpenedResponse {
     info: ObjectInfo,
     range: Range<u64>,
-    /// Held against the bytes, if they are the whole object.
+    /// The checksum that the bytes must have; only if they are the whole object.
     checksum: Option<Checksum>,
     response: HttpResponse,
     body: ObjectBody,
 }
 
 enum ObjectBody {
-    /// The wanted bytes come next: their number, and whether the body ends after them.
+    /// The requested bytes are next on the connection; `ends` says whether the body ends after them.
     Streaming { ends: bool },
-    /// The server did not say how many there are, so they were fetched.
+    /// The requested bytes, already received because the server did not state a length.
     Buffered(Vec<u8>),
 }
 
 impl OpenedResponse {
-    /// Errors: `InvalidRange`, `BadResponse`.
+    /// Finds the requested bytes, and skips what the server sends before them. Errors: `InvalidRange`, `BadResponse`.
     fn new(mut response: HttpResponse, options: &GetOptions, verify: bool) -> Result<Self> {
         let wanted = options.range;
         let (range, size, body) = match (response.status(), response.body_bytes()) {
@@ -81,10 +81,12 @@ impl OpenedResponse {
                 };
                 (range, size, ObjectBody::Streaming { ends: true })
             }
+            // A server that does not support parts sends the whole object, which can only be taken for part 1.
             (_, _) if options.part.is_some_and(|number| number > 1) => {
                 let detail = "the server answered a whole object where a part was asked for";
                 return Err(Error::new(ErrorKind::BadResponse, detail));
             }
+            // A server that does not support ranges sends the whole object: skip to the range.
             (_, Some(size)) => {
                 let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
                 skip(&mut response, range.start)?;
@@ -111,7 +113,8 @@ impl OpenedResponse {
     }
 }
 
-/// The range and size of a partial answer, which must be what was asked for.
+/// Returns the range that a partial response has and the object's size. Errors: `BadResponse` unless the range is the
+/// requested one.
 fn partial(
     response: &HttpResponse,
     wanted: Option<ByteRange>,
@@ -132,7 +135,8 @@ fn partial(
     Ok((range, size))
 }
 
-/// Where a part lies, which only the server knows. One without bytes has no place to state.
+/// Returns the range of a part, which only the server knows, and the object's size. A part without bytes has no range;
+/// the server then states only the size.
 fn part(response: &HttpResponse, length: Option<u64>) -> Result<(Range<u64>, u64)> {
     let stated = response.header("content-range").unwrap_or_default();
     if let Some(size) = stated.strip_prefix("bytes */").and_then(digits) {
@@ -149,7 +153,7 @@ fn part(response: &HttpResponse, length: Option<u64>) -> Result<(Range<u64>, u64
     }
 }
 
-/// Passes over what a server sent before the wanted bytes because it knows no ranges.
+/// Discards the bytes before the requested ones, sent by a server that does not support ranges.
 fn skip(response: &mut HttpResponse, count: u64) -> Result<()> {
     let mut rest = vec![0; count.min(64 * 1024) as usize];
     let mut left = count;
@@ -161,7 +165,7 @@ fn skip(response: &mut HttpResponse, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Opens an object as a stream. A connection that breaks later is an error of the stream.
+/// Opens an object as a stream. If the connection breaks later, reading the stream fails.
 pub(super) fn get(
     session: &S3Session,
     bucket: &Bucket,
@@ -187,7 +191,7 @@ pub(super) fn get(
     })
 }
 
-/// Reads an object into `buffer`: from the socket straight into place.
+/// Reads an object into `buffer`, from the socket without a copy.
 pub(super) fn read(
     session: &S3Session,
     (bucket, key): (&Bucket, &Key),
@@ -226,7 +230,7 @@ fn verify(checksum: Option<&Checksum>, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// A checksum on its way.
+/// A checksum being computed, and the one that the server stated.
 struct ChecksumCheck {
     hasher: ContentHasher,
     stated: Checksum,
@@ -243,11 +247,11 @@ impl ChecksumCheck {
     }
 }
 
-/// The bytes of an object as they arrive. After the last one, checks the body's end and the checksum.
+/// A stream of an object's bytes. After the last byte, it checks the body's end and the checksum.
 struct ObjectStream {
     response: HttpResponse,
     left: u64,
-    /// Whether the body ends with them.
+    /// Whether the body ends with the last of these bytes.
     ends: bool,
     check: Option<ChecksumCheck>,
 }
@@ -283,11 +287,12 @@ impl Read for ObjectStream {
     }
 }
 
-/// What is asked for at once of a range that is too long to take memory for on a server's word.
+/// The bytes requested at once of a range that is too long to allocate only because a server states that length.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// Reads `ranges` of the version that is there now, or that `options` name. Cost: as few GETs as the service takes, all but
-/// the first sent at once; a HEAD before them where there are conditions, or a range has no end.
+/// Reads `ranges` of the current version, or of the version that `options` name. Cost: as few GETs as the service
+/// allows, all but the first sent at once; before them a HEAD if there are conditions or a range does not state its
+/// end.
 pub(super) fn read_ranges(
     session: &Arc<S3Session>,
     (bucket, key): (&Bucket, &Key),
@@ -298,7 +303,8 @@ pub(super) fn read_ranges(
         let object = Box::new(RangedVersion::new(session, (bucket, key), options.version.clone()));
         let opened = RemoteFile::open_target_reading(&session.vector, object, &wanted);
         match opened.and_then(|(file, begun)| read_fragments(&file, ranges, begun)) {
-            // Another version may have taken its place in between; and of a refusal more is told below.
+            // Falls through to a second try: the object may have been replaced between the requests, and the HEAD
+            // below explains a refusal better.
             Err(error) if error.kind() != ErrorKind::InvalidRange && !is_passing(error.kind()) => {}
             read => return read,
         }
@@ -309,7 +315,7 @@ pub(super) fn read_ranges(
     read_fragments(&RemoteFile::of_version(&session.vector, Box::new(object), version), ranges, None)
 }
 
-/// The ranges as (offset, length), if all of them state their end.
+/// Returns the ranges as (offset, length) if all of them state their end.
 fn bounded(ranges: &[ByteRange]) -> Option<Vec<(u64, usize)>> {
     let bounded = |range: &ByteRange| match *range {
         ByteRange::Inclusive(first, last) => {
@@ -350,7 +356,7 @@ fn read_fragments(
     Ok(buffers)
 }
 
-/// The version that is there now, for any reads of its parts. Cost: a HEAD.
+/// Opens the current version of an object for reads of ranges. Cost: a HEAD.
 pub(super) fn open(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key)) -> Result<RemoteFile> {
     let info = head(session, (bucket, key), &GetOptions::default())?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());
@@ -358,7 +364,7 @@ pub(super) fn open(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key)) -> 
     Ok(RemoteFile::of_version(&session.vector, Box::new(object), version))
 }
 
-/// A version of an object, as something that has ranges.
+/// A version of an object whose ranges can be requested.
 struct RangedVersion {
     session: Arc<S3Session>,
     bucket: Bucket,
@@ -392,7 +398,7 @@ impl RangeTarget for RangedVersion {
         VersionPin::IfMatch
     }
 
-    /// S3 itself answers them with the whole object; other services may not.
+    /// S3 itself responds to a request for several ranges with the whole object; other services may support them.
     fn may_know_many_ranges(&self) -> bool {
         !self.address.origin.host.ends_with(".amazonaws.com")
     }

@@ -1,4 +1,4 @@
-//! One S3 request, and its signature, for which the day's key is kept.
+//! S3 requests and their signatures. The signing key of the day is cached.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
@@ -12,19 +12,20 @@ use fordway_wire::sigv4::{SignedRequest, SigningKey};
 
 use crate::s3::S3Credentials;
 
-/// What is asked of the service, independent of where it is and of when it is sent.
+/// A request to the service, independent of the endpoint and of the time when it is sent.
 pub(super) struct S3Call<'a> {
     pub(super) method: &'static str,
-    /// How messages call it.
+    /// The operation's name in messages.
     pub(super) operation: &'static str,
     /// Empty for the service itself.
     pub(super) bucket: &'a str,
     /// Empty for the bucket itself.
     pub(super) key: &'a str,
     pub(super) query: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    /// A 404 with a code of its own then says that the document is missing, not the bucket.
+    /// Whether the request is for a bucket document. A 404 with a specific code then means that the document is
+    /// missing, not the bucket.
     pub(super) is_for_document: bool,
-    /// Names in lower case.
+    /// Names are in lower case.
     pub(super) headers: Vec<(Cow<'static, str>, Cow<'a, str>)>,
     pub(super) body: &'a [u8],
     pub(super) replay: ReplayPolicy,
@@ -63,12 +64,12 @@ impl<'a> S3Call<'a> {
         self
     }
 
-    /// Asks for a document of the bucket.
+    /// Addresses a document of the bucket.
     pub(super) fn for_document(self, kind: &'a DocumentKind) -> Self {
         S3Call { is_for_document: true, ..self.query(kind.as_str(), "") }
     }
 
-    /// Names a version of the object; `None` is the latest.
+    /// Adds the version of the object; `None` is the latest.
     pub(super) fn version(self, version: Option<&VersionId>) -> Self {
         match version {
             Some(version) => self.query("versionId", version.as_str().to_owned()),
@@ -76,7 +77,7 @@ impl<'a> S3Call<'a> {
         }
     }
 
-    /// Whether the query has a parameter of that name.
+    /// Returns whether the query has a parameter `name`.
     pub(super) fn names(&self, name: &str) -> bool {
         self.query.iter().any(|(named, _)| *named == name)
     }
@@ -90,7 +91,7 @@ impl<'a> S3Call<'a> {
         self
     }
 
-    /// A document as body, with the digest that servers demand of one.
+    /// Sets an XML document as the body, with the MD5 that servers require for documents.
     pub(super) fn document(mut self, document: &'a str) -> Self {
         self.body = document.as_bytes();
         self.header("content-type", "application/xml");
@@ -98,13 +99,13 @@ impl<'a> S3Call<'a> {
         self
     }
 
-    /// Sent again only if the server cannot have acted on it: doing it twice is not doing it once.
+    /// Marks a request that is not idempotent: it is sent again only if the server cannot have acted on it.
     pub(super) fn once(mut self) -> Self {
         self.replay = ReplayPolicy::IfUnsent;
         self
     }
 
-    /// Whatever a value was made of, it must not end its header and begin another.
+    /// Checks that no header's value has a control character: a line break would end the header and begin another.
     /// Errors: `InvalidArgument`.
     pub(super) fn check_headers(&self) -> Result<()> {
         let is_broken = |value: &str| value.bytes().any(|b| b.is_ascii_control());
@@ -117,18 +118,18 @@ impl<'a> S3Call<'a> {
         }
     }
 
-    /// Names the operation and its target in an error.
+    /// Adds the operation and its target to an error.
     pub(super) fn named(&self, error: Error) -> Error {
         error.during(self.operation, crate::s3::store::LANE, self.bucket, self.key)
     }
 }
 
-/// The value of `Content-MD5` for `body`.
+/// Returns the value of `Content-MD5` for `body`.
 pub(super) fn base64_md5(body: &[u8]) -> String {
     BASE64.encode(fast_md5::digest(body))
 }
 
-/// The value of `Content-MD5` for a digest that is known.
+/// Returns the value of `Content-MD5` for a known digest.
 pub(super) fn base64_digest(md5: [u8; 16]) -> String {
     BASE64.encode(md5)
 }
@@ -137,11 +138,11 @@ pub(super) fn base64_digest(md5: [u8; 16]) -> String {
 pub struct RequestSigner {
     credentials: S3Credentials,
     region: String,
-    /// Today's key, derived when first needed.
+    /// The signing key of the day, derived when first needed.
     key: Mutex<Option<Arc<SigningKey>>>,
 }
 
-/// What of a request is signed, besides what the signature itself adds.
+/// The parts of a request that are signed, apart from the headers that signing adds.
 pub struct UnsignedRequest<'a> {
     /// `GET`, `PUT`, ...
     pub method: &'a str,
@@ -151,19 +152,19 @@ pub struct UnsignedRequest<'a> {
     pub query: &'a str,
     /// The value of `Host`.
     pub host: &'a str,
-    /// Further headers that are sent, names in lower case.
+    /// Further headers to sign, names in lower case.
     pub headers: &'a [(&'a str, &'a str)],
     /// SHA-256 of the body in hexadecimal, or [`fordway_wire::sigv4::UNSIGNED_PAYLOAD`].
     pub payload_hash: &'a str,
 }
 
 impl RequestSigner {
-    /// Signs with `credentials`; with [`S3Credentials::Anonymous`] it signs nothing.
+    /// Creates a signer with `credentials`. With [`S3Credentials::Anonymous`] it signs nothing.
     pub fn new(credentials: S3Credentials, region: impl Into<String>) -> Self {
         RequestSigner { credentials, region: region.into(), key: Mutex::default() }
     }
 
-    /// Hands the headers that sign `request` at the time `now` to `add`, `authorization` last.
+    /// Calls `add` for each header that signs `request` at the time `now`, `authorization` last.
     /// Cost: about 3 µs.
     pub fn sign(&self, request: &UnsignedRequest, now: SystemTime, mut add: impl FnMut(&'static str, &str)) {
         let S3Credentials::Keys { access_key, secret_key, session_token, .. } = &self.credentials else {
@@ -184,7 +185,7 @@ impl RequestSigner {
         add("authorization", &self.key(secret_key, now).authorization(access_key, now, &signed));
     }
 
-    /// The key for the day of `now`.
+    /// Returns the signing key for the day of `now`.
     pub(super) fn key(&self, secret_key: &str, now: SystemTime) -> Arc<SigningKey> {
         let mut cached = self.key.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match &*cached {

@@ -1,4 +1,4 @@
-//! [`S3Store`]: the calls of [`Store`], each handed to the module that knows how.
+//! [`S3Store`]: implements the calls of [`Store`] by those of the modules next to this one.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,15 +32,15 @@ pub struct S3Store {
 }
 
 impl S3Store {
-    /// A store at the endpoint of `config`; nothing is sent yet.
-    /// Errors: `InvalidArgument` for an endpoint or setting that cannot be.
+    /// Creates a store at the endpoint of `config`. Sends nothing yet.
+    /// Errors: `InvalidArgument` for an invalid endpoint or setting.
     pub fn new(config: S3Config) -> Result<Self> {
         Ok(S3Store { session: Arc::new(S3Session::new(config)?) })
     }
 
-    /// A URL by which anybody may `method` the object for `expires_s` seconds (1 to 604,800) from
-    /// `now`, in the name of this store's credentials. Nothing is sent.
-    /// Errors: `InvalidArgument`, also where there are no credentials.
+    /// Returns a presigned URL: with it anyone can send `method` for the object, with the rights of this store's
+    /// credentials, for `expires_s` seconds (1 to 604,800) from `now`. Sends nothing.
+    /// Errors: `InvalidArgument`, also if the store has no credentials.
     pub fn presign(
         &self,
         method: &'static str,
@@ -52,14 +52,14 @@ impl S3Store {
         self.session.presign(&S3Call::on_object(method, "presign", bucket, key), expires_s, now)
     }
 
-    /// The version of an object that is there now, for vectored reads and read-ahead.
-    /// Errors: as of `head`. Cost: one HEAD.
+    /// Opens the current version of an object for vectored reads and read-ahead.
+    /// Errors: as for `head`. Cost: one HEAD.
     pub fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile> {
         read::open(&self.session, (bucket, key))
     }
 }
 
-/// The value of `x-amz-copy-source`.
+/// Returns the value of `x-amz-copy-source`.
 pub(super) fn copy_source((bucket, key): (&Bucket, &Key), version: Option<&VersionId>) -> String {
     let mut source = format!("/{bucket}/");
     uri::push_path(&mut source, key.as_str());
@@ -92,7 +92,7 @@ impl Objects for S3Store {
         let call = S3Call::on_bucket("PUT", "create bucket", bucket).once();
         bucket.for_creation().map_err(|error| call.named(error))?;
         match self.session.config.region.as_str() {
-            // The one region that S3 does not want named.
+            // The only region that S3 does not accept in the document.
             "us-east-1" => self.session.run_for_status(&call),
             region => {
                 let document = s3_xml::create_bucket_configuration(region);
@@ -101,7 +101,7 @@ impl Objects for S3Store {
         }
     }
 
-    /// S3 does not say when the bucket was made: `created` is the epoch.
+    /// S3 does not say when the bucket was created, so `created` is the Unix epoch.
     fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
         self.session.run_for_status(&S3Call::on_bucket("HEAD", "head bucket", bucket))?;
         Ok(BucketInfo { name: bucket.clone(), created: UNIX_EPOCH })
@@ -111,13 +111,13 @@ impl Objects for S3Store {
         self.session.run_for_status(&S3Call::on_bucket("DELETE", "delete bucket", bucket).once())
     }
 
-    /// Holds up to a part (8 MiB unless configured) in memory, or all of what is announced to be at
-    /// most 64 MiB. A missing bucket is found when the first bytes are sent.
+    /// Holds up to one part (8 MiB unless configured) in memory, or the whole content if its size hint is at most
+    /// 64 MiB. A missing bucket is reported when the first bytes are sent.
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         Ok(Box::new(S3ObjectWriter::new(&self.session, bucket, key, options)))
     }
 
-    /// One request, without a copy of `body`.
+    /// Sends one request, without copying `body`.
     fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
         let algorithm = options.checksum.or(self.session.config.checksum);
         let checksum = algorithm.map(|algorithm| Checksum::of(algorithm, body));
@@ -238,8 +238,8 @@ impl BucketDocuments for S3Store {
 }
 
 impl MultipartUploads for S3Store {
-    /// Cost: a request per 1,000 parts; where the service lists none (S3 itself does not of parts that
-    /// were sent without checksums), one per part.
+    /// Cost: a request per 1,000 parts; if the service does not list the parts (S3 itself does not list parts that were
+    /// sent without checksums), one request per part.
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
         multipart::object_parts(&self.session, (bucket, key), options)
     }
@@ -248,8 +248,8 @@ impl MultipartUploads for S3Store {
         multipart::create(&self.session, (bucket, key), options)
     }
 
-    /// Holds the part in memory until it is committed; a missing upload is found then. To an upload
-    /// with a checksum S3 itself takes only parts of which the caller asks for the same one.
+    /// Holds the part in memory until it is committed; a missing upload is reported only then. For an upload that was
+    /// created with a checksum, S3 itself accepts only parts with that checksum, which the caller must request.
     fn part_writer(
         &self,
         bucket: &Bucket,

@@ -1,4 +1,4 @@
-//! Streamed writes: buffered up to a part, then one PUT or a multipart upload.
+//! Streamed writes: content is buffered up to the size of a part, then sent as one PUT or as a multipart upload.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::s3::request::{S3Call, base64_digest};
 use crate::s3::session::S3Session;
 use crate::s3::store::LANE;
 
-/// Content that is known to be smaller is buffered whole and sent in one request.
+/// Content whose size is known and at most this is buffered whole and sent in one request.
 const SINGLE_PUT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Stores `body` in one request. The server checks it against a checksum, and against `md5` if given.
@@ -27,7 +27,7 @@ pub(super) fn put(
 ) -> Result<PutResult> {
     let mut call = S3Call::on_object("PUT", "put", bucket, key).body(body);
     if !options.conditions.is_empty() {
-        // Sent twice, "create only" would find what it made itself.
+        // Sent twice, "create only" would find the object that it created itself.
         call = call.once();
     }
     check_tags(&options.tags).map_err(|error| call.named(error))?;
@@ -47,21 +47,21 @@ pub(super) fn put(
     })
 }
 
-/// An object being written; at most one part of it is held in memory.
+/// A writer of an object. It holds at most one part in memory.
 pub(super) struct S3ObjectWriter {
     session: Arc<S3Session>,
     bucket: Bucket,
     key: Key,
     options: PutOptions,
-    /// Of everything written so far, for what the caller expects at the end.
+    /// Hashes everything written so far, to check the content that the caller expects at commit.
     hasher: ContentHasher,
     buffer: Vec<u8>,
-    /// Filled beyond this, the buffer leaves as a part.
+    /// When the content exceeds this, the buffer is sent as a part.
     limit_bytes: usize,
     upload: Option<StartedUpload>,
 }
 
-/// A multipart upload; it is aborted unless it was completed.
+/// A multipart upload. Dropping it aborts it unless it was completed.
 struct StartedUpload {
     session: Arc<S3Session>,
     bucket: Bucket,
@@ -77,7 +77,7 @@ impl S3ObjectWriter {
         let part_bytes = session.config.part_bytes;
         let limit_bytes = match options.size_hint {
             Some(size) if size <= SINGLE_PUT_BYTES => part_bytes.max(size as usize),
-            // Parts large enough that the content fits in as many as there may be.
+            // Parts must be large enough for the content to fit into the maximum number of parts.
             Some(size) => part_bytes.max(size.div_ceil(u64::from(MAX_PARTS)) as usize),
             None => part_bytes,
         };
@@ -139,7 +139,7 @@ impl Writer for S3ObjectWriter {
             self.flush()?;
         }
         let Some(upload) = self.upload.take() else { return Err(ErrorKind::Internal.into()) };
-        // The whole has another checksum than what its parts' make, if it is a SHA.
+        // A checksum of the whole object is sent only if it can be combined from those of the parts. A SHA cannot.
         let checksum = found.checksum.filter(|sum| {
             self.options.checksum.is_some()
                 && ChecksumType::widest_of(sum.algorithm) == ChecksumType::FullObject
@@ -150,8 +150,8 @@ impl Writer for S3ObjectWriter {
     }
 }
 
-/// Holds what was written against what was announced. An MD5 that was not asked for at the start
-/// is left to the server, which sees it with a single PUT.
+/// Checks what was written against what the caller expects. An expected MD5 that was not requested at the start is not
+/// checked here: a single PUT sends it, and the server checks it.
 fn check(hasher: ContentHasher, options: &PutOptions, expected: &ExpectedContent) -> Result<HashResult> {
     let md5 = expected.md5.filter(|_| options.check_md5);
     hasher.finish(&ExpectedContent { md5, ..expected.clone() })
@@ -208,7 +208,7 @@ impl Drop for StartedUpload {
     }
 }
 
-/// A part being written; all of it is held in memory until it is committed.
+/// A writer of a part. It holds the whole part in memory until it is committed.
 pub(super) struct S3PartWriter {
     session: Arc<S3Session>,
     bucket: Bucket,

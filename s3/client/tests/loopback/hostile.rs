@@ -1,4 +1,4 @@
-//! Servers that are slow, broken, or wrong: every one ends in the right bytes or in a clear error.
+//! Servers that are slow, broken or wrong: every call returns the right bytes or a clear error.
 
 use std::time::{Duration, Instant};
 
@@ -18,14 +18,14 @@ fn once(config: &mut S3Config) {
     config.max_retries = 0;
 }
 
-/// Without retries, and soon tired of waiting.
+/// Disables retries and sets short timeouts.
 fn hasty(config: &mut S3Config) {
     let short = Duration::from_millis(300);
     (config.timeouts.first_byte, config.timeouts.progress) = (short, short);
     config.max_retries = 0;
 }
 
-/// The kind of failure of one GET against one answer, without retries.
+/// Returns the kind of error of one GET that receives `answer`, without retries.
 fn kind_of(answer: &[u8]) -> Option<ErrorKind> {
     let server = Server::start(vec![vec![Step::Request, Step::Send(answer.to_vec())]]);
     read(&server, once).err().map(|error| error.kind())
@@ -98,7 +98,7 @@ fn a_body_cut_short_is_never_taken_for_the_whole() {
     assert_eq!(opened.content.into_vec().unwrap_err().kind(), ErrorKind::IncompleteBody);
 }
 
-/// A partial answer in chunks, or one that ends with the connection: bytes 2 to 5 of nine, with `body` behind its head.
+/// Returns a partial response for bytes 2 to 5 of nine, with `framing` as its last header and `body` after its head.
 fn partial(framing: &str, body: &str) -> Vec<u8> {
     let head = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 2-5/9\r\nETag: \"e\"\r\n";
     format!("{head}{framing}\r\n\r\n{body}").into_bytes()
@@ -137,7 +137,7 @@ fn a_body_that_does_not_end_with_its_range_is_an_error() {
     }
 }
 
-/// Memory grows with what arrives, whatever a server says that it will send.
+/// Memory grows only with the bytes that arrive, whatever length a server states.
 #[test]
 fn a_length_out_of_all_proportion_costs_no_memory() {
     for length in [1_u64 << 40, 1 << 50, i64::MAX as u64, u64::MAX] {
@@ -153,7 +153,7 @@ fn a_length_out_of_all_proportion_costs_no_memory() {
     }
 }
 
-/// The same of ranges whose end the server says.
+/// The same for ranges whose end the server states.
 #[test]
 fn ranges_of_a_file_out_of_all_proportion_cost_no_memory() {
     for size in [1_u64 << 40, i64::MAX as u64] {
@@ -280,7 +280,7 @@ fn nobody_listening_is_unavailable() {
     assert!(error.to_string().contains("cannot connect to http://127.0.0.1:"), "{error}");
 }
 
-/// The server closes a kept connection while it is idle: nobody notices, whatever the request.
+/// The server closes an idle connection. The next request succeeds on a new one, even if it is not idempotent.
 #[test]
 fn a_connection_closed_while_idle_is_replaced() {
     let script = |body| vec![Step::Request, Step::Send(object(body))];
@@ -338,7 +338,7 @@ fn corrupted_bytes_are_found_by_their_checksum() {
 #[test]
 fn ranges_are_what_was_asked_for() {
     let part = |range: &str| answer(206, &format!("content-range: bytes {range}\r\n"), "2345");
-    // A connection on which unwanted bytes are left is given up.
+    // The client closes a connection on which unread bytes are left.
     let script = |answers: Vec<Vec<u8>>| {
         answers.into_iter().flat_map(|answer| [Step::Request, Step::Send(answer)]).collect::<Vec<_>>()
     };

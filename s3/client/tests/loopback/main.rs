@@ -1,4 +1,4 @@
-//! The client against servers on the loopback interface, each following a script.
+//! Tests of the client against scripted servers on the loopback interface.
 
 mod access;
 mod hostile;

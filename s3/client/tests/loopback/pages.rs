@@ -1,4 +1,4 @@
-//! Listings of services that lead in a circle, or do not say where they go on.
+//! Listings of services that repeat a page, or do not say where a truncated listing continues.
 
 use fordway_store::{
     Bucket, ErrorKind, GetOptions, ListQuery, PartsQuery, Result, Store, UploadId, UploadsQuery,
@@ -7,7 +7,7 @@ use fordway_store::{
 
 use crate::scripted::{Server, answer, bucket, key};
 
-/// What a store is asked for.
+/// A call that lists something.
 type Ask = fn(&dyn Store, &Bucket) -> Result<()>;
 
 const LISTINGS: [(&str, &str, Ask); 6] = [
@@ -60,7 +60,7 @@ fn a_service_that_leads_in_a_circle_is_not_followed() {
     }
 }
 
-/// What would else be taken for the whole: `sync --delete` removes what a listing does not have.
+/// Otherwise it would be taken for a complete listing, and `sync --delete` removes what a listing does not have.
 #[test]
 fn a_listing_that_goes_on_nowhere_is_an_error() {
     for (document, _, ask) in &LISTINGS[..4] {

@@ -1,4 +1,4 @@
-//! Versions and parts of objects, as services that differ from ours answer for them.
+//! Versions and parts of objects, with responses that differ from those of our gateway.
 
 use crate::scripted::{Server, answer, bucket, error, key};
 use fordway_store::{
@@ -50,7 +50,7 @@ fn a_checksum_of_parts_is_not_held_against_the_bytes() {
     assert_eq!(object.content.into_vec().unwrap(), b"bytes");
 }
 
-/// S3 itself says only how many there are of parts that were sent without checksums.
+/// For parts that were sent without checksums, S3 itself states only their number.
 #[test]
 fn parts_that_are_not_listed_are_asked_for_one_by_one() {
     let counted = "<GetObjectAttributesResponse><ObjectParts><PartsCount>2</PartsCount></ObjectParts>\

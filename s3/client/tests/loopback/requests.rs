@@ -1,4 +1,4 @@
-//! What goes over the wire for each call, and what comes of the answers.
+//! The requests that each call sends, and the results it makes of the responses.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -222,7 +222,7 @@ fn pages_are_joined_in_order_without_doubles() {
     );
 }
 
-/// `b/` was the last entry of a page. Services differ in whether they show it again.
+/// `b/` was the last entry of a page. Services differ in whether they list it again on the next.
 #[test]
 fn a_prefix_is_not_listed_again_on_the_next_page() {
     let query = |start: &str| ListQuery {
@@ -278,7 +278,7 @@ fn a_delete_of_what_is_not_there_succeeds() {
     assert_eq!(error.kind(), ErrorKind::NoSuchBucket);
 }
 
-/// The first answer says how large the object is: nobody asks before.
+/// The first response states the object's size, so no HEAD is needed before it.
 #[test]
 fn ranges_with_an_end_cost_no_head() {
     let part = |range: &str, body: &str| {
@@ -304,7 +304,7 @@ fn ranges_with_an_end_cost_no_head() {
     assert!(seen.iter().all(|seen| seen.connection == 0 && seen.header("if-match").is_none()));
 }
 
-/// A bucket that lacks a configuration is there.
+/// A bucket without a configuration still exists.
 #[test]
 fn a_code_that_nobody_knows_does_not_take_a_bucket_away() {
     let unknown = error(404, "NoSuchPublicAccessBlockConfiguration", "");
@@ -318,7 +318,7 @@ fn a_code_that_nobody_knows_does_not_take_a_bucket_away() {
     assert_eq!(versioning().kind(), ErrorKind::NoSuchBucket);
 }
 
-/// The name by which the service's operator finds the request, with a document and without one.
+/// The error has the request ID, by which the service's operator finds the request, with and without a document.
 #[test]
 fn an_error_names_its_request() {
     let told = error(403, "AccessDenied", "<RequestId>R1</RequestId>");

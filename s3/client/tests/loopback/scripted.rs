@@ -1,5 +1,4 @@
-//! A server on the loopback interface that does what it is told, right or wrong, and notes what it
-//! was asked.
+//! A server on the loopback interface that follows a script, right or wrong, and records the requests.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,14 +9,14 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::Timeouts;
 use fordway_store::{Bucket, Key};
 
-/// What the server does next on a connection; after the last step it closes.
+/// A step of the server on a connection. After the last step the server closes the connection.
 pub(crate) enum Step {
     /// Receives a whole request.
     Request,
-    /// Receives a head, and leaves the body where it is.
+    /// Receives the head of a request, and does not read the body.
     Head,
     Send(Vec<u8>),
-    /// Sends one byte at a time, this long apart.
+    /// Sends one byte at a time, waiting this long before each.
     Drip(Vec<u8>, Duration),
     Pause(Duration),
 }
@@ -25,7 +24,7 @@ pub(crate) enum Step {
 /// A request as it arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    /// Which connection it came on, from 0.
+    /// The number of the connection that it arrived on, from 0.
     pub(crate) connection: usize,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
@@ -56,18 +55,18 @@ impl Server {
         Server { url, thread: std::thread::spawn(move || serve(&listener, scripts)) }
     }
 
-    /// Every request on one connection gets the next of `answers`.
+    /// Serves one connection, and sends the next of `answers` to each request.
     pub(crate) fn answering(answers: Vec<Vec<u8>>) -> Self {
         Self::start(vec![
             answers.into_iter().flat_map(|answer| [Step::Request, Step::Send(answer)]).collect(),
         ])
     }
 
-    /// A store at this server.
+    /// Returns a store at this server.
     pub(crate) fn store(&self, change: impl FnOnce(&mut S3Config)) -> S3Store {
         let keys = S3Credentials::keys("AK", "SK", "a test");
         let mut config = S3Config::new(&self.url, "us-east-1", keys);
-        // Longer than a busy machine leaves the server's thread without a processor.
+        // Long enough for a busy machine, on which the server's thread may wait for a processor.
         let long = Duration::from_secs(20);
         config.timeouts = Timeouts { connect: long, first_byte: long, progress: long, idle: long };
         config.max_retries = 2;
@@ -75,7 +74,7 @@ impl Server {
         S3Store::new(config).unwrap()
     }
 
-    /// Ends the server and returns what it was asked.
+    /// Waits for the server to end, and returns the requests that it received.
     pub(crate) fn seen(self) -> Vec<Seen> {
         self.thread.join().unwrap()
     }
@@ -94,7 +93,7 @@ fn serve(listener: &TcpListener, scripts: Vec<Vec<Step>>) -> Vec<Seen> {
     seen
 }
 
-/// A client that needs fewer connections than were scripted must not keep the test waiting.
+/// Waits up to 5 s for a connection, so that a client that opens fewer than scripted does not block the test.
 fn accept(listener: &TcpListener) -> Option<TcpStream> {
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {
@@ -109,7 +108,7 @@ fn accept(listener: &TcpListener) -> Option<TcpStream> {
     None
 }
 
-/// Returns whether the client is still there.
+/// Does one step. Returns whether the client is still connected.
 fn act(stream: &mut TcpStream, step: Step, connection: usize, seen: &mut Vec<Seen>) -> bool {
     match step {
         Step::Request | Step::Head => {
@@ -146,7 +145,7 @@ pub(crate) fn read_head(stream: &mut impl Read) -> Option<String> {
     Some(String::from_utf8(head).unwrap())
 }
 
-/// An answer with a length, `headers` each ending in a line break.
+/// Returns a response with a content length. Each of `headers` ends in a line break.
 pub(crate) fn answer(status: u16, headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let mut bytes =

@@ -1,4 +1,4 @@
-//! The same path through TLS.
+//! Reads over TLS, and the errors for certificates that are not trusted and for the wrong scheme.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -15,7 +15,8 @@ use tempfile::NamedTempFile;
 
 use crate::scripted::{bucket, key, object, read_head};
 
-/// A server of one connection that answers `bodies`, with a certificate of its own making (PEM).
+/// Starts a server that accepts one connection and sends `bodies`. Returns its URL, its self-signed certificate (PEM),
+/// and a thread that returns the number of responses sent.
 fn start(bodies: Vec<Vec<u8>>) -> (String, String, JoinHandle<usize>) {
     start_as(IsCa::ExplicitNoCa, bodies)
 }
@@ -50,7 +51,8 @@ fn start_as(is_ca: IsCa, bodies: Vec<Vec<u8>>) -> (String, String, JoinHandle<us
     (url, made.pem(), thread)
 }
 
-/// The certificates are read at the first connection, so the file has to be kept until then.
+/// Returns a store that trusts the certificates `trusted`, with the file that holds them. The file is read at the first
+/// connection, so it must be kept until then.
 fn store(url: &str, trusted: &str) -> (S3Store, NamedTempFile) {
     let file = NamedTempFile::new().unwrap();
     std::fs::write(file.path(), trusted).unwrap();
@@ -91,7 +93,7 @@ fn a_stranger_is_not_trusted() {
     assert_eq!(server.join().unwrap(), 0);
 }
 
-/// What `openssl req -x509` makes by itself, which is refused even where it is trusted.
+/// `openssl req -x509` makes such a certificate by default. It is refused even if it is trusted.
 #[test]
 fn a_certificate_for_signing_others_is_explained() {
     let (url, certificate, server) =
@@ -127,7 +129,7 @@ fn a_server_without_tls_is_called_one() {
     let server = std::thread::spawn(move || {
         let (mut socket, _) = listener.accept().unwrap();
         socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-        // Until the client leaves: a reset would take the answer along.
+        // Wait until the client closes the connection: a reset could discard the response.
         std::io::copy(&mut socket, &mut std::io::sink()).ok();
     });
     let trusted = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap().cert.pem();

@@ -1,4 +1,4 @@
-//! What else lies in a bucket's private directory: sidecar files, documents, staged files, uploads in progress.
+//! Checks the rest of a bucket's private directory: sidecar files, documents, staged files, uploads in progress.
 
 use std::fs::File;
 
@@ -17,7 +17,7 @@ use crate::scan::{each_entry, known_kind, open_child};
 use crate::sidecar::inode_of;
 
 impl FsckRun<'_> {
-    /// Whether all sidecar files are called as such. Their content is checked with their objects.
+    /// Checks the names of all sidecar files. Their content is checked with their objects.
     pub(super) fn sidecar_names(&mut self, bucket: &Bucket) -> Result<()> {
         let path = meta_dir(bucket);
         let dir = match self.inner.volume.open_to_scan(&path) {
@@ -35,7 +35,7 @@ impl FsckRun<'_> {
         read.or_else(|errno| self.unreadable(&path, errno, "reading"))
     }
 
-    /// Whether the bucket says clearly if it keeps old versions.
+    /// Checks that the bucket's versioning file, if there is one, is valid.
     pub(super) fn versioning(&mut self, bucket: &Bucket) -> Result<()> {
         let path = join(&private_dir(bucket), VERSIONING);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -53,7 +53,7 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Whether what lies in the private directory is what Fordway makes there.
+    /// Checks that the private directory holds only what Fordway makes there.
     pub(super) fn private_area(&mut self, bucket: &Bucket) -> Result<()> {
         let path = private_dir(bucket);
         let dir = match self.inner.volume.open_to_scan(&path) {
@@ -121,7 +121,7 @@ impl FsckRun<'_> {
         guard: Option<TrustedOwner>,
     ) -> Result<()> {
         let Some((state, guard)) = state.zip(guard) else { return Ok(()) };
-        // The owner's own eyes: what is another's is dangerous to all.
+        // Checked as for root: what belongs to neither root nor the bucket's owner is dangerous to all writers.
         let danger = guard.danger(&state, 0).filter(|_| state.is_dir || !guard.trusts(state.user));
         danger.map_or(Ok(()), |why| self.found(FindingKind::NotOurs, path, format!("it {why}")))
     }
@@ -202,7 +202,7 @@ impl FsckRun<'_> {
         match found {
             Ok(Some((record, _))) if record.key.as_ref().is_some_and(|key| Key::new(key).is_ok()) => Ok(()),
             Ok(Some(_)) => self.found(FindingKind::BadUpload, path, "its record names no key"),
-            // It ended since the directory was read.
+            // The upload ended after the directory was read.
             Ok(None) if stat(dir).is_ok_and(|stat| stat.links == 0) => Ok(()),
             Ok(None) => self.found(FindingKind::UploadRest, path, ""),
             Err(error) => self.bad_record(path.to_owned(), &error),

@@ -1,5 +1,5 @@
-//! Objects and versions: empty directories, files that others hide, and names among the old
-//! versions that say nothing, because what has them is the latest version.
+//! Collects garbage among objects and versions: empty directories, odd files that plain files hide, and names among the
+//! old versions whose file is still the latest version.
 
 use std::fs::File;
 
@@ -16,7 +16,7 @@ use crate::versions::ArchivedVersion;
 use crate::volume::RootVolume;
 
 impl GcRun<'_> {
-    /// Sweeps all that lies in `area`.
+    /// Sweeps the whole of `area`.
     pub(super) fn tree(&mut self, area: &BucketArea) -> Result<()> {
         match self.inner.volume.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top).map(drop),
@@ -25,7 +25,7 @@ impl GcRun<'_> {
         }
     }
 
-    /// Sweeps what is in `dir`, which lies at `path`; says whether it leaves nothing.
+    /// Sweeps the content of `dir`, which lies at `path`. Returns whether the directory is then empty.
     fn directory(&mut self, area: &BucketArea, dir: &File, path: &str) -> Result<bool> {
         let mut is_empty = true;
         let read = each_entry(dir, |name, kind| {
@@ -41,7 +41,7 @@ impl GcRun<'_> {
         Ok(is_empty)
     }
 
-    /// Says whether the entry is gone now.
+    /// Sweeps an entry. Returns whether it is gone now.
     fn entry(
         &mut self,
         area: &BucketArea,
@@ -63,14 +63,14 @@ impl GcRun<'_> {
         let (dir, owner) = match open_child(parent, name) {
             Ok(dir) => (dir, None),
             Err(Errno::NOENT) => return Ok(true),
-            // A writer has put a file in its place.
+            // A writer has replaced the directory by a file.
             Err(Errno::NOTDIR | Errno::LOOP) => return Ok(false),
             Err(errno) => match self.actors.open_as_owner(parent, name, errno) {
                 Ok((dir, owner)) => (dir, Some(owner)),
                 Err(errno) => return self.failed(area.bucket, errno, "opening", &path).map(|()| false),
             },
         };
-        // Before what is below it goes, which is a change of it too.
+        // Read the state before the content is removed, because that changes the directory's times.
         let state = stat(&dir).ok();
         let is_empty = match owner {
             None => self.directory(area, &dir, &path)?,
@@ -82,7 +82,7 @@ impl GcRun<'_> {
         }
     }
 
-    /// Removes an empty directory that a put had made; says whether it is gone.
+    /// Removes an empty directory that was made by a put. Returns whether it is gone.
     fn empty_dir(
         &mut self,
         area: &BucketArea,
@@ -94,7 +94,7 @@ impl GcRun<'_> {
             return Ok(false);
         }
         let inner = self.inner;
-        // Elsewhere than among our own an empty one may be what somebody wants, or an object.
+        // Outside the private area an empty directory may be an object, or one that somebody wants.
         let is_ours = match area.held {
             AreaKind::Plain => {
                 let look = || Ok(is_marked(parent, name) && !is_marker(&inner.volume, area.bucket, &path));
@@ -110,8 +110,8 @@ impl GcRun<'_> {
         self.remove(area.bucket, (garbage, state.user), remove)
     }
 
-    /// Removes an odd file if a plain one has its key: as a delete of the key would, but for the
-    /// plain file.
+    /// Removes an odd file if a plain file has the same key. Like a delete of the key, but it keeps the plain file.
+    /// Returns whether the odd file is gone.
     fn hidden_file(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
         let bucket = area.bucket;
         let Some(key) = area.decode(path) else { return Ok(false) };
@@ -125,7 +125,7 @@ impl GcRun<'_> {
             size_bytes: size_freed(&stat),
         };
         let inner = self.inner;
-        // Nobody removes the plain file while we hold the key's lock.
+        // The plain file cannot be removed while we hold the key's lock.
         self.remove(bucket, (garbage, stat.user), || {
             inner.locked(bucket, &key, |contents| match inner.volume.is_file(&plain) {
                 true => inner.remove_at(bucket, &odd(bucket, &key), contents),
@@ -135,7 +135,7 @@ impl GcRun<'_> {
     }
 }
 
-/// Whether the directory at `path` is an object, or may be.
+/// Returns whether the directory at `path` is an object, or may be one.
 fn is_marker(volume: &RootVolume, bucket: &Bucket, path: &str) -> bool {
     let contents = volume.contents(bucket);
     let key = path.get(bucket.as_str().len() + 1..).and_then(|below| Key::new(format!("{below}/")).ok());
@@ -153,7 +153,7 @@ fn remove_empty_dir(
 ) -> Result<bool> {
     let remove = || removed(remove_dir(parent, name));
     match (area.held, area.decode(path)) {
-        // Whoever keeps a version of the key counts on its directory.
+        // A writer that keeps a version of the key relies on this directory, so the key is locked.
         (AreaKind::Versions, Some(key)) => inner.locked(area.bucket, &key, |_| remove()),
         (AreaKind::Plain, _) => {
             let mut done = Ok(false);
@@ -168,14 +168,14 @@ fn remove_empty_dir(
 }
 
 impl GcRun<'_> {
-    /// Removes the name of a version that did not become an old one, because its writer died on the
-    /// way. Says whether the name is gone.
+    /// Removes a name among the old versions if its file is still the latest version, because the writer died before it
+    /// replaced that. Returns whether the name is gone.
     pub(super) fn version(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
         let (Some(key), Some(found)) = (area.decode(path), ArchivedVersion::parse(name)) else {
             return Ok(false);
         };
         let Ok(stat) = stat_in(dir, name) else { return Ok(false) };
-        // What has one name is an old version and nothing else.
+        // A file with only one name is an old version and nothing else.
         if found.is_marker || stat.links < 2 || self.is_younger(newest_ns(&stat), self.options.staged_age) {
             return Ok(false);
         }
@@ -196,7 +196,7 @@ impl GcRun<'_> {
     }
 }
 
-/// Whether a file with the state `stat` is the latest version of `key`.
+/// Returns whether a file with the state `stat` is the latest version of `key`.
 fn is_latest(
     volume: &RootVolume,
     bucket: &Bucket,

@@ -1,4 +1,4 @@
-//! What writers began and did not finish: multipart uploads, and staged files.
+//! Collects what writers started and did not finish: multipart uploads and staged files.
 
 use std::fs::File;
 
@@ -39,9 +39,9 @@ impl GcRun<'_> {
     }
 }
 
-/// What lies in the directory of an upload.
+/// The state of the directory of an upload.
 struct UploadState {
-    /// When something last arrived in it.
+    /// When the directory or a file in it last changed.
     newest_ns: i64,
     has_record: bool,
     size_bytes: u64,
@@ -49,7 +49,7 @@ struct UploadState {
 }
 
 impl UploadState {
-    /// Errors: `NOENT` if it ended meanwhile, `NOTDIR` for what is no upload.
+    /// Reads the state. Errors: `NOENT` if the upload ended meanwhile, `NOTDIR` for what is not an upload.
     fn of(uploads: &File, name: &str) -> Result<Self, Errno> {
         let dir = open_child(uploads, name)?;
         let state = stat(&dir)?;
@@ -67,8 +67,8 @@ impl UploadState {
     }
 }
 
-/// Removes an upload that is as it was found. Its record goes first: from then on a late part is
-/// refused, so that no client is told of a part that is then thrown away.
+/// Removes an upload if it has not changed since it was found. Its record goes first: from then on a late part is
+/// refused, so that no client gets success for a part that is then discarded.
 fn remove_upload(uploads: &File, name: &str, is_unchanged: impl Fn(&UploadState) -> bool) -> Result<bool> {
     let remove = || {
         if !is_unchanged(&UploadState::of(uploads, name)?) {
@@ -80,7 +80,7 @@ fn remove_upload(uploads: &File, name: &str, is_unchanged: impl Fn(&UploadState)
         }
     };
     match remove() {
-        // It was completed or aborted, or a part arrives at this moment.
+        // The upload was completed or aborted, or a part has just arrived.
         Err(Errno::NOENT | Errno::NOTEMPTY) => Ok(false),
         done => done.map_err(|errno| from_errno(errno, "removing")),
     }

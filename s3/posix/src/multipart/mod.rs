@@ -1,5 +1,5 @@
-//! Multipart uploads. Parts of one size are written into place as they arrive, so that completion
-//! is a rename; see [`parts`] for what lies on disk meanwhile.
+//! Multipart uploads. Parts of one size are written to their place in the object as they arrive, so that completion is
+//! a rename. See [`parts`] for the files of an upload.
 
 mod complete;
 pub(crate) mod parts;
@@ -59,7 +59,7 @@ impl Writer for PartWriter {
         })
     }
 
-    /// A part that has a place in the object to be shares its file with the others.
+    /// Lends the file only if the part has one to itself: a part that is written in place shares its file with others.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         match &self.sink {
             PartSink::Apart(staged) if self.hasher.is_idle() => Some(staged.file().as_fd()),
@@ -95,7 +95,7 @@ impl StoreUploads<'_> {
         let random = getrandom::u64()
             .map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        // Identifiers sort by the time of their start.
+        // Upload IDs sort by the time when the upload was started.
         let id = UploadId::new(format!("{:016x}{random:016x}", now.as_nanos() as u64))?;
         let record = Record {
             metadata: options.metadata.clone(),
@@ -107,7 +107,7 @@ impl StoreUploads<'_> {
         };
         let dir = upload_dir(bucket, &id);
         StagedFile::at(self.inner, bucket, in_upload(&dir, DATA))?.publish_private()?;
-        // Last, so that an upload which is there is whole.
+        // The record is written last, so that an upload that can be found is complete.
         let mut staged = StagedFile::at(self.inner, bucket, in_upload(&dir, UPLOAD))?;
         staged.write(&record.encode())?;
         staged.publish_private()?;
@@ -137,8 +137,8 @@ impl StoreUploads<'_> {
         })
     }
 
-    /// Fills a part from (a range of) an object: within the kernel where nothing is to be computed of
-    /// the bytes, sharing extents where the file system can.
+    /// Fills a part from an object or a range of it. If nothing has to be computed from the bytes, the kernel copies
+    /// them, and shares extents if the file system can.
     pub(crate) fn copy_part(
         &self,
         from: (&Bucket, &Key),
@@ -165,7 +165,7 @@ impl StoreUploads<'_> {
             let Some(upload) = upload_of(&name) else { continue };
             match self.summary_of(bucket, upload) {
                 Ok(summary) => uploads.extend(summary),
-                // It hides no other one; `fordway fsck` names it.
+                // A damaged upload must not hide the others; `fordway fsck` reports it.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
                 Err(error) => return Err(error),
             }
@@ -173,15 +173,15 @@ impl StoreUploads<'_> {
         Ok(query.page(uploads))
     }
 
-    /// What listings tell of an upload; `None` where it has ended meanwhile.
+    /// Returns what listings show of an upload, or `None` if it has ended meanwhile.
     fn summary_of(&self, bucket: &Bucket, upload: UploadId) -> Result<Option<UploadSummary>> {
         let dir = upload_dir(bucket, &upload);
-        // A closed one is being completed, or was when its process died: it can be completed or
-        // aborted again, so it is shown.
+        // A closed upload is being completed, or was when its process died. It is shown, because it can be completed or
+        // aborted again.
         let open = self.inner.volume.read_upload(&dir, UPLOAD)?;
         let found =
             open.map_or_else(|| self.inner.volume.read_upload(&dir, CLOSED), |open| Ok(Some(open)))?;
-        // A key that is none is not shown: nobody could complete or abort it by that.
+        // An upload with an invalid key is not shown, because no request could complete or abort it.
         Ok(found.and_then(|(record, started_ns)| {
             let key = record.key.filter(|key| Key::new(key).is_ok())?;
             let (started, checksum) = (system_time(started_ns), record.upload_checksum);
@@ -189,9 +189,9 @@ impl StoreUploads<'_> {
         }))
     }
 
-    /// The upload, if it is one of `key`. Errors: `NoSuchUpload`, `NoSuchBucket`.
+    /// Returns the upload if it is one of `key`. Errors: `NoSuchUpload`, `NoSuchBucket`.
     fn upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<OpenUpload> {
-        // An identifier that we did not make may hold anything, even a path.
+        // An upload ID that Fordway did not make may contain anything, even a path.
         let ours = upload_of(upload.as_str());
         match ours.map_or(Ok(None), |ours| self.find_upload(bucket, &ours))? {
             Some(found) if found.record.key.as_deref() == Some(key.as_str()) => Ok(found),
@@ -207,7 +207,7 @@ impl StoreUploads<'_> {
 }
 
 impl OpenUpload {
-    /// The record of the object made of the parts `chosen`.
+    /// Returns the record of the object that consists of the parts `chosen`.
     fn record_of(&self, chosen: &[&PartInfo]) -> Record {
         let checksum = self.record.upload_checksum;
         Record {
@@ -225,12 +225,13 @@ impl OpenUpload {
     }
 }
 
-/// This many numbers without a part, one behind the other, are looked up; beyond that the names are read, which costs
-/// about as much as that many look-ups of each thousand parts.
+/// The most consecutive part numbers without a part that are looked up one by one. After that the directory is read,
+/// which costs about as much as this many look-ups per thousand parts.
 const GAP_MAX: u16 = 64;
 
 impl StoreUploads<'_> {
-    /// Cost: a read for each part of the page, and of one more; where numbers are far apart, the directory too.
+    /// Lists the parts of an upload. Cost: a read for each part of the page and for one more; if part numbers are far
+    /// apart, also a read of the directory.
     pub(crate) fn list_parts(
         &self,
         bucket: &Bucket,
@@ -258,7 +259,7 @@ impl StoreUploads<'_> {
         Ok(PartListing { parts, truncated, checksum })
     }
 
-    /// Adds the parts from number `first` on, as the directory names them, until there is one more than `most`.
+    /// Reads the directory and adds the parts from number `first` on, until `parts` has one more than `most`.
     fn add_named_parts(&self, dir: &str, first: u16, most: usize, parts: &mut Vec<PartInfo>) -> Result<()> {
         let names = self.inner.volume.names_in(dir)?;
         let mut numbers: Vec<u16> = names.iter().filter_map(|name| part_number(name)).collect();
@@ -273,7 +274,7 @@ impl StoreUploads<'_> {
         Ok(())
     }
 
-    /// What the record of a part says; `None` where the part has not arrived.
+    /// Returns what the record of a part says, or `None` if the part has not arrived.
     fn part_info(&self, dir: &str, number: u16) -> Result<Option<PartInfo>> {
         let Some((record, modified_ns)) = self.inner.volume.read_upload(dir, &part_name(number))? else {
             return Ok(None);

@@ -1,16 +1,16 @@
-//! What lies in the directory of a multipart upload, and how parts find their place.
+//! The files in the directory of a multipart upload, and how parts get their place.
 //!
 //! ```text
-//! ID/upload         what the upload will become; named `closed` while it is being completed
-//! ID/data           the object to be: part N of an upload of uniform parts lies at (N - 1) x size
-//! ID/part-size      that size, as text: the length of the first part that said its own
-//! ID/NNNNN.claim    somebody writes, or wrote, part N into `data`
-//! ID/NNNNN          a record of part N: its ETag and size, and where its bytes are
-//! ID/NNNNN-RANDOM   the bytes of a part that could not go into `data`
+//! ID/upload         the record of the future object; named `closed` while the upload is being completed
+//! ID/data           the future object: part N of an upload of uniform parts lies at (N - 1) x size
+//! ID/part-size      that size, as text: the length of the first part whose length was announced
+//! ID/NNNNN.claim    exists if part N is being written, or was written, into `data`
+//! ID/NNNNN          the record of part N: its ETag and size, and where its bytes are
+//! ID/NNNNN-RANDOM   the bytes of a part that could not be written into `data`
 //! ```
 //!
-//! A part goes into `data` once: a part sent again gets a file of its own, so that the bytes of
-//! the part that was acknowledged first are never written over.
+//! A part is written into `data` only once. A part that is sent again gets a separate file, so that the bytes of the
+//! part that was acknowledged first are never overwritten.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -34,25 +34,25 @@ use crate::volume::RootVolume;
 use crate::write::{append_range, for_each_piece, needs_plain_copy};
 use crate::{Durability, SharedStore};
 
-/// What an upload will become.
+/// The record of the future object, in an open upload.
 pub(crate) const UPLOAD: &str = "upload";
-/// The same while the upload is being completed.
+/// The record of the future object, while the upload is being completed.
 pub(crate) const CLOSED: &str = "closed";
-/// The object to be.
+/// The content of the future object.
 pub(crate) const DATA: &str = "data";
 const PART_SIZE: &str = "part-size";
 
-/// The longest uniform parts: the last one of them still ends where a file may.
+/// The greatest length of uniform parts, with which the last possible part still ends within the longest possible file.
 const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64;
 
-/// The most bytes of a record: metadata and a key, with room to spare.
+/// The most bytes of a record: enough for metadata and a key, with room to spare.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 
-/// Where the bytes of a part go while they arrive.
+/// Where the bytes of a part are written as they arrive.
 pub(crate) enum PartSink {
-    /// Into `data`, from `offset` on, `limit` bytes at most.
+    /// Into `data` from `offset` on, at most `limit` bytes.
     InPlace { data: File, offset: u64, limit: u64, written: u64 },
-    /// Into a file of their own.
+    /// Into a separate file.
     Apart(StagedFile),
 }
 
@@ -60,23 +60,23 @@ pub(crate) enum PartSink {
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivedPart {
     pub(crate) info: PartInfo,
-    /// The name of the file that holds it; `None` is its place in `data`.
+    /// The name of the file that holds it; `None` if it lies at its place in `data`.
     pub(crate) file: Option<String>,
 }
 
-/// What a file in the directory of an upload is for.
+/// The purpose of a file in the directory of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UploadFileRole {
-    /// It belongs to the upload as a whole, or holds a place.
+    /// A file of the upload as a whole, or a claim.
     Upload,
-    /// It says what a part is.
+    /// The record of a part.
     PartRecord,
-    /// It is a part.
+    /// The bytes of a part.
     PartBytes,
 }
 
 impl PartSink {
-    /// A place for part `number` of the upload in `dir`, of `size` bytes where that is known.
+    /// Opens a place for part `number` of the upload in `dir`; `size` is its length in bytes, if known.
     pub(crate) fn open(
         inner: &Arc<SharedStore>,
         bucket: &fordway_store::Bucket,
@@ -103,7 +103,7 @@ impl PartSink {
         StagedFile::at(inner, bucket, in_upload(dir, &name)).map(PartSink::Apart)
     }
 
-    /// Appends `data`. Errors: `IncompleteBody` if the part is longer than it said, and errors of a write.
+    /// Appends `bytes`. Errors: `IncompleteBody` if the part is longer than announced, and errors of a write.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             PartSink::Apart(staged) => staged.write(bytes),
@@ -121,8 +121,8 @@ impl PartSink {
         }
     }
 
-    /// Appends `len` bytes of `file` from `offset`, within the kernel where it can.
-    /// Errors: `IncompleteBody` if the file is shorter by then, and errors of a write.
+    /// Appends `len` bytes of `file` from `offset`, copied by the kernel if it can.
+    /// Errors: `IncompleteBody` if the file has become shorter, and errors of a write.
     pub(crate) fn copy(&mut self, file: &File, offset: u64, len: u64) -> Result<()> {
         match self {
             PartSink::Apart(staged) => append_range(staged, file, offset, len),
@@ -137,7 +137,8 @@ impl PartSink {
         }
     }
 
-    /// Makes the bytes part `number` of the upload in `dir`: from now on they count.
+    /// Publishes the bytes as part `number` of the upload in `dir`. Errors: `NoSuchUpload` if the upload is no longer
+    /// open, and errors of a write.
     pub(crate) fn publish(
         self,
         inner: &Arc<SharedStore>,
@@ -170,7 +171,8 @@ impl PartSink {
     }
 }
 
-/// The length of uniform parts of this upload: the length of the first part that is long enough to be one.
+/// Returns the length of the uniform parts of this upload. If none is set yet, sets it to `size`, unless that is too
+/// short or too long for a uniform part.
 fn uniform_size(
     inner: &Arc<SharedStore>,
     bucket: &fordway_store::Bucket,
@@ -187,17 +189,18 @@ fn uniform_size(
     let mut staged = StagedFile::at(inner, bucket, in_upload(dir, PART_SIZE))?;
     staged.write(size.to_string().as_bytes())?;
     staged.publish_if_new()?;
-    // Of several at once one has won, and all go by it.
+    // If several parts set it at the same time, one of them wins, and all use its length.
     Ok(read_text(held, PART_SIZE)?.and_then(uniform))
 }
 
-/// The length of uniform parts that the text says, if it can be one.
+/// Parses the length of uniform parts. Returns `None` if it cannot be one.
 fn uniform(text: String) -> Option<u64> {
     text.parse().ok().filter(|size| *size <= UNIFORM_BYTES_MAX)
 }
 
-/// Claims the place of part `number` in `data`; says whether it was free. A claim that comes after
-/// the upload was closed is found out here: closing looks for claims only afterwards.
+/// Claims the place of part `number` in `data`. Returns whether it was free. Errors: `NoSuchUpload` if the upload was
+/// closed before the claim: completion closes the upload first and looks for claims afterwards, so every claim is seen
+/// either there or here.
 fn claim(dir: &WorkDirectory, number: u16) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     match open_in(dir, &format!("{}.claim", part_name(number)), flags, FILE_MODE) {
@@ -211,7 +214,7 @@ fn claim(dir: &WorkDirectory, number: u16) -> Result<bool> {
     }
 }
 
-/// Whether every claim on a place in `data` among `names` belongs to one of `parts` that is there.
+/// Returns whether every claim among `names` belongs to one of `parts` that lies in `data`.
 pub(crate) fn all_claims_are_settled(names: &[String], parts: &[ArrivedPart]) -> bool {
     names
         .iter()
@@ -223,8 +226,8 @@ fn read_text(dir: &WorkDirectory, name: &str) -> Result<Option<String>> {
     Ok(read_bytes(dir, name)?.and_then(|(bytes, _)| String::from_utf8(bytes).ok()))
 }
 
-/// A small file whole, with the time of its last change; `None` where there is none. Errors: `Corrupt` for
-/// what is no small file.
+/// Reads a small file, and returns its content with its modification time, or `None` if there is no such file. Errors:
+/// `Corrupt` if it is not a small regular file.
 fn read_bytes(dir: &WorkDirectory, name: &str) -> Result<Option<(Vec<u8>, i64)>> {
     let failed = |errno| from_errno(errno, "reading the upload");
     let corrupt =
@@ -239,8 +242,8 @@ fn read_bytes(dir: &WorkDirectory, name: &str) -> Result<Option<(Vec<u8>, i64)>>
     Ok(Some((bytes, state.modified_ns)))
 }
 
-/// Opens the file `name` of an upload that holds content; `None` where there is none. It must be a regular
-/// file of one name: one of two may be somebody's file elsewhere. Errors: `AccessDenied`.
+/// Opens the file `name` of an upload, which holds content. Returns `None` if there is none. Errors: `AccessDenied` if
+/// it is not a regular file.
 pub(crate) fn open_content(dir: &WorkDirectory, name: &str, flags: OFlags) -> Result<Option<File>> {
     let failed = |errno| from_errno(errno, "opening the upload's content");
     let file = match open_in(dir, name, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty()) {
@@ -257,8 +260,9 @@ pub(crate) fn open_content(dir: &WorkDirectory, name: &str, flags: OFlags) -> Re
     }
 }
 
-/// Removes the directory of an upload with all that is ours in it. Its names alone are looked at, and no link
-/// is followed. What is gone already is no error. Errors: `NOTEMPTY` where something else is in it.
+/// Removes the directory of an upload with all of Fordway's files in it. These are recognized by their names alone, and
+/// links are not followed. A file or directory that is already gone is not an error. Errors: `NOTEMPTY` if the
+/// directory holds something else.
 pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), Errno> {
     let dir = match open_in(uploads, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => dir,
@@ -269,7 +273,7 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
     read_dir(&dir, |name, _| names.extend(std::str::from_utf8(name).ok().map(str::to_owned)))?;
     for name in names.iter().filter(|name| role_of(name).is_some()) {
         match remove_file(&dir, name) {
-            // What is no file is not ours.
+            // A directory is not ours.
             Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {}
             Err(errno) => return Err(errno),
         }
@@ -281,8 +285,8 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
 }
 
 impl ArrivedPart {
-    /// What the record of a part tells; `None` if no part has such a one. Its words lead nowhere else than to
-    /// a file that a part of this number can be in.
+    /// Returns the part that a record describes, or `None` if no part can have such a record. The file that it names
+    /// can only be one that belongs to a part of this number.
     fn of(number: u16, record: Record, modified_ns: i64) -> Option<Self> {
         let (size, etag) = (record.seal?.size, record.etag?);
         let is_possible = size <= UNIFORM_BYTES_MAX && (1..=fordway_store::MAX_PARTS).contains(&number);
@@ -292,19 +296,19 @@ impl ArrivedPart {
         (is_possible && names_own_file).then_some(ArrivedPart { info, file: record.key })
     }
 
-    /// Whether the record is one that this version writes for part `number`.
+    /// Returns whether the record is one that this version writes for part `number`.
     pub(crate) fn is_possible(number: u16, record: &Record) -> bool {
         ArrivedPart::of(number, record.clone(), 0).is_some()
     }
 }
 
-/// Whether `name` names a file that holds part `number` alone.
+/// Returns whether `name` is that of a separate file of part `number`.
 fn is_file_of_part(name: &str, number: u16) -> bool {
     let (part, random) = name.split_once('-').unwrap_or_default();
     part_number(part) == Some(number) && is_hidden_name(random)
 }
 
-/// What a file in the directory of an upload is; `None` for what is not ours.
+/// Returns the purpose of the file `name` in the directory of an upload, or `None` if Fordway writes no such name.
 pub(crate) fn role_of(name: &str) -> Option<UploadFileRole> {
     let is_number = |number| part_number(number).is_some();
     match name {
@@ -334,7 +338,7 @@ pub(crate) fn in_upload<'p>(dir: &'p str, name: &'p str) -> ObjectPath<'p> {
 }
 
 impl RootVolume {
-    /// The parts that have arrived, by number, and the names of all files of the upload in `dir`.
+    /// Returns the parts that have arrived, sorted by number, and the names of all files of the upload in `dir`.
     pub(crate) fn parts_in(&self, dir: &str) -> Result<(Vec<ArrivedPart>, Vec<String>)> {
         let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
         let names = self.names_in(dir)?;
@@ -348,13 +352,13 @@ impl RootVolume {
         Ok((parts, names))
     }
 
-    /// The length of uniform parts; 0 where none was ever stated, and then no part is in `data`.
+    /// Returns the length of uniform parts; 0 if none was ever set, and then no part is in `data`.
     pub(crate) fn part_size(&self, dir: &str) -> Result<u64> {
         let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
         Ok(read_text(&held, PART_SIZE)?.and_then(uniform).unwrap_or_default())
     }
 
-    /// The record in the file `name` of the upload in `dir`, and when it was written.
+    /// Returns the record in the file `name` of the upload in `dir`, and when it was written.
     pub(crate) fn read_upload(&self, dir: &str, name: &str) -> Result<Option<(Record, i64)>> {
         let held = match self.dirs.open(&self.root, dir) {
             Ok(held) => held,
@@ -364,7 +368,8 @@ impl RootVolume {
         read_bytes(&held, name)?.map(|(bytes, time)| Ok((decode_record(&bytes)?, time))).transpose()
     }
 
-    /// Seals a part whose bytes lie in an upload's `data`: only a record of its own says so.
+    /// Seals a part whose bytes lie in an upload's `data`: gives its record an ETag if it has none, and writes the
+    /// bytes to stable storage if durability requires it or other nodes may change the file system.
     pub(crate) fn seal_part(&self, data: &File, record: &mut Record) -> Result<PutResult> {
         let stat = stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"))?;
         record.etag.get_or_insert_with(|| unique_etag(&stat));

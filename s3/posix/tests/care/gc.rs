@@ -1,4 +1,4 @@
-//! `collect_garbage`: what goes, and what stays whatever else happens.
+//! `collect_garbage`: what it removes, and what it must keep in all cases.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -15,10 +15,10 @@ use fordway_store::{
 
 use crate::support::{Rig, bucket, name};
 
-/// Long enough that no clock of a file system shows two moments as one.
+/// Long enough for the clock of any file system to show two different times.
 const APART: Duration = Duration::from_millis(60);
 
-/// Collects what is older than `limit`.
+/// Collects garbage that is older than `limit`.
 fn collect(rig: &Rig, limit: Duration, dry_run: bool) -> (GcSummary, Vec<GarbageFile>) {
     let (buckets, staged_age, upload_age, empty_dir_age) = (Vec::new(), limit, limit, limit);
     collect_with(rig, &GcOptions { buckets, staged_age, upload_age, empty_dir_age, dry_run })
@@ -46,7 +46,8 @@ fn upload_path(id: &UploadId) -> String {
     format!("bkt/.fordway/mpu/{}", id.as_str())
 }
 
-/// A rehearsal finds what the real run then removes, and changes nothing; a second run finds nothing.
+/// Checks that a dry run finds `expected` and changes nothing, that a real run removes the same, and that a second run
+/// finds nothing.
 fn assert_collects(rig: &Rig, cutoff: Instant, expected: &[(&str, &str, u64)]) {
     let before = rig.tree();
     let (rehearsed, would_go) = collect(rig, cutoff.elapsed(), true);
@@ -76,14 +77,14 @@ fn staged_files_go_when_they_are_old() {
     let cutoff = Instant::now();
     thread::sleep(APART);
     rig.write(".fordway/tmp/0000000000000def", "1");
-    // A program can set the time of the last write, but this file was made just now.
+    // A program can set the modification time, but this file was made just now.
     let backdated = File::create(rig.path(".fordway/tmp/00000000000000ed")).unwrap();
     backdated.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     assert_collects(&rig, cutoff, &[("staged-file", "bkt/.fordway/tmp/0000000000000abc", 5)]);
     assert_eq!(rig.get("alive").unwrap(), b"x");
 }
 
-/// What has no name that Fordway writes, or is no file, is somebody else's.
+/// Anything whose name Fordway does not write, or that is not a file, belongs to somebody else.
 #[test]
 fn what_is_not_ours_stays() {
     let rig = Rig::new();
@@ -149,14 +150,14 @@ fn uploads_go_when_nothing_arrived_for_long() {
 #[test]
 fn files_that_another_of_their_key_hides_go() {
     let rig = Rig::new();
-    // `a` and `c` are second comers beside `a/b` and `c/d`; `x//y` is no path at all.
+    // `a` and `c` are put after `a/b` and `c/d`, so they are odd; `x//y` cannot be a path.
     for key in ["a/b", "a", "c/d", "c", "x//y"] {
         rig.put(key, format!("odd {key}"));
     }
-    // A POSIX program puts a file in the place of the directory.
+    // A POSIX program replaces the directory by a file.
     fs::remove_dir_all(rig.path("a")).unwrap();
     rig.write("a", "plain");
-    // Not by age: what is hidden is hidden.
+    // The age does not matter for a hidden file.
     assert_collects(&rig, Instant::now(), &[("hidden-file", "bkt/.fordway/odd/a", 5)]);
     let contents = ["a", "c", "c/d", "x//y"].map(|key| rig.get(key).unwrap());
     assert_eq!(contents, [&b"plain"[..], b"odd c", b"odd c/d", b"odd x//y"]);
@@ -169,13 +170,13 @@ fn empty_directories_that_we_made_go() {
     rig.put("left/deep/down/key", "x");
     rig.put("mixed/ours/key", "x");
     fs::create_dir_all(rig.path("mixed/foreign")).unwrap();
-    // As a crash between the removal of a file and of its directories leaves it.
+    // The state after a crash between the removal of a file and of its directories.
     fs::remove_file(rig.path("left/deep/down/key")).unwrap();
     fs::remove_file(rig.path("mixed/ours/key")).unwrap();
     let long = format!(".fordway/odd/{}%", "long".repeat(60));
     fs::create_dir_all(rig.path(&long)).unwrap();
     let long = format!("bkt/{long}");
-    // An object that is an empty directory.
+    // An empty directory that is an object.
     rig.put("folder/", "");
     assert!(rig.path("folder").is_dir());
     thread::sleep(APART);
@@ -211,7 +212,7 @@ fn sidecar_files_go_with_their_objects() {
     let (gone, changed) = (rig.sidecar_of("gone"), rig.sidecar_of("changed"));
     let sidecars = [&gone, &changed].map(|path| path.strip_prefix(rig.dir.path()).unwrap().to_owned());
     let bytes = gone.metadata().unwrap().len();
-    // Open, so that no later file has its inode, and with that its sidecar file.
+    // Held open, so that no later file gets its inode, and with it its sidecar file.
     let _open = fs::File::open(rig.path("gone")).unwrap();
     fs::remove_file(rig.path("gone")).unwrap();
     rig.write("changed", "another content");
@@ -233,7 +234,7 @@ fn sidecar_files_go_with_their_objects() {
     assert_eq!(tags.len(), MAX_TAGS);
 }
 
-/// Objects that a link leads to have their sidecar files where the link is.
+/// The sidecar file of an object behind a link lies in the bucket of the link.
 #[test]
 fn sidecar_files_of_objects_behind_links_stay() {
     let rig = Rig::new();
@@ -257,12 +258,12 @@ fn versions_stay_and_what_only_looks_like_one_goes() {
     rig.put("deleted", "one");
     rig.delete("deleted");
     rig.put("torn", "one");
-    // As a crash leaves it: kept as an old version, but never replaced.
+    // The state after a crash: linked as an old version, but never replaced.
     let version = rig.store.head(&bucket(), &name("torn"), &GetOptions::default()).unwrap().version.unwrap();
     let alias = format!(".fordway/versions/torn/{:016x}-{version}", 1);
     fs::create_dir_all(rig.path(".fordway/versions/torn")).unwrap();
     fs::hard_link(rig.path("torn"), rig.path(&alias)).unwrap();
-    // A second name elsewhere makes no version the latest one.
+    // A second name elsewhere does not make a version the latest one.
     fs::hard_link(rig.path(&rig.kept_versions("twice")[0]), rig.path("linked")).unwrap();
     fs::create_dir_all(rig.path(&format!(".fordway/versions/{}%/left", "long".repeat(60)))).unwrap();
     thread::sleep(APART);
@@ -321,8 +322,8 @@ fn whoever_is_told_can_end_it() {
     assert_eq!(fs::read_dir(rig.path(".fordway/tmp")).unwrap().count(), 2);
 }
 
-/// Writers make and prune the same directories, let keys take turns between plain and odd places
-/// and run uploads, while collections follow each other.
+/// Writers make and remove the same directories, move keys between plain and odd places, and run uploads, while
+/// collections run one after the other.
 #[test]
 fn beside_writers_nothing_is_lost() {
     let rig = Rig::new();
@@ -338,7 +339,7 @@ fn beside_writers_nothing_is_lost() {
             .collect();
         let collector = scope.spawn(|| {
             let (mut collections, mut removed) = (0, 0);
-            // Only directories are ever that old; what a writer has staged is not.
+            // A short limit only for directories, so that the staged files of the writers are kept.
             let options = GcOptions { empty_dir_age: Duration::from_millis(15), ..Default::default() };
             while !done.load(Ordering::Relaxed) {
                 removed += collect_with(&rig, &options).0.removed;
@@ -352,11 +353,11 @@ fn beside_writers_nothing_is_lost() {
         collector.join().unwrap()
     });
     assert!(collections > 1, "{collections}");
-    // On a fast machine the writers may have come back to every directory in time.
+    // On a fast machine the writers may have reused every directory before it was old enough.
     thread::sleep(APART);
     let removed = removed + collect(&rig, APART / 2, false).0.removed;
     assert!(removed > 0, "{collections} collections removed nothing");
-    // What is left is what the last round of each writer left.
+    // The objects of each writer's last round must be there.
     for writer in 0..3 {
         assert_eq!(rig.get(&format!("up/{writer}")).unwrap(), b"part");
     }
@@ -384,8 +385,8 @@ fn write_much(rig: &Rig, writer: usize) {
         rig.delete(&turn);
         assert_eq!(rig.get(&turn), None, "neither place");
 
-        // A directory that a POSIX program left empty, and that a later round puts into again just
-        // when it may be going.
+        // A directory that a POSIX program left empty. A later round puts into it again, perhaps just when it is
+        // being removed.
         let left = format!("left/{}/{writer}/key", round % 5);
         rig.put(&left, &body);
         assert_eq!(rig.get(&left).as_deref(), Some(body.as_bytes()));

@@ -1,4 +1,4 @@
-//! A store in a temporary directory, and plain POSIX hands on its files.
+//! A store in a temporary directory, and POSIX access to its files.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// An empty bucket `bkt`.
+    /// Creates a store with an empty bucket `bkt`.
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
@@ -56,7 +56,7 @@ impl Rig {
         part.commit(&ExpectedContent::default()).unwrap();
     }
 
-    /// Puts an object in parts of the least size, all but the last.
+    /// Puts an object in parts, of which all but the last have the least size.
     pub(crate) fn upload_with(&self, key: &str, body: &[u8], options: &PutOptions) {
         let (bucket, key) = (bucket(), name(key));
         let upload = self.store.create_upload(&bucket, &key, options).unwrap();
@@ -81,7 +81,7 @@ impl Rig {
         assert!(self.sidecar_of(key).exists());
     }
 
-    /// Where the sidecar file of an object lies, if it has one.
+    /// Returns the path that the sidecar file of an object has, if there is one.
     pub(crate) fn sidecar_of(&self, below: &str) -> PathBuf {
         self.path(&format!(".fordway/meta/{:016x}", self.path(below).metadata().unwrap().ino()))
     }
@@ -94,7 +94,7 @@ impl Rig {
         self.store.set_versioning(&bucket(), VersioningState::Enabled).unwrap();
     }
 
-    /// The paths, below the bucket, of what is kept of a key whose name needs no encoding.
+    /// Returns the paths, below the bucket, of the old versions of a key whose name needs no encoding.
     pub(crate) fn kept_versions(&self, key: &str) -> Vec<String> {
         let dir = format!(".fordway/versions/{key}");
         let names = self.path(&dir).read_dir().unwrap().map(|entry| entry.unwrap().file_name());
@@ -103,12 +103,12 @@ impl Rig {
         paths
     }
 
-    /// A path below the bucket.
+    /// Returns a path below the bucket.
     pub(crate) fn path(&self, below: &str) -> PathBuf {
         self.dir.path().join("bkt").join(below)
     }
 
-    /// Writes a file as a POSIX program would, with its directories.
+    /// Writes a file as a POSIX program would, and makes its directories.
     pub(crate) fn write(&self, below: &str, body: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(below);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -120,7 +120,7 @@ impl Rig {
         fordway_sys::set_xattr(File::open(self.path(below)).unwrap(), attribute, value).unwrap();
     }
 
-    /// All paths below the root, with a `/` behind directories.
+    /// Returns all paths below the root, with a `/` after directories.
     pub(crate) fn tree(&self) -> Vec<String> {
         let mut found = Vec::new();
         walk(self.dir.path(), self.dir.path(), &mut found);
