@@ -314,7 +314,7 @@ impl HeldBytes {
         HeldAnswer { of_connection: self.clone(), own: Arc::default() }
     }
 
-    /// Returns how many times the free limit waits, for the connection or for all clients: 0, 1, ...
+    /// Returns how many times over the waiting bytes fill the limit, of the connection or of the process: 0, 1, ...
     fn excess(&self) -> u64 {
         let (ours, all) = (self.0.load(Ordering::Relaxed), OF_PROCESS.load(Ordering::Relaxed));
         (ours / CONNECTION_BYTES).max(all / PROCESS_BYTES)

@@ -174,8 +174,8 @@ impl<'h> PlainHeaders<'h> {
         Some(Some(RequestSignature::Query(presigned)))
     }
 
-    /// Returns what the request does with the object; `None` for anything else, and for content whose length is not
-    /// stated.
+    /// Returns what the request does with the object; `None` for anything else, and for content in chunks or without a
+    /// stated length.
     fn method(&mut self, head: &RequestHead<'h>) -> Option<ObjectMethod> {
         let RequestFraming::Length(bytes) = head.framing else { return None };
         let is_without_content =
