@@ -164,6 +164,7 @@ async fn answered(
     if let Some(page) = page {
         response.headers_mut().extend(page.headers().await);
     }
+    // The list of a missing root's buckets is empty and no 404, so it is checked separately.
     match is_of_all_buckets && !shared.users.look_at_root() {
         true => unavailable(),
         false => unless_root_is_gone(shared, response),

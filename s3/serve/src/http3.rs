@@ -395,6 +395,7 @@ impl ResponseTurns {
         let mut sending = pin!(sending);
         let turn = self.turns.acquire().await.map_err(io::Error::other)?;
         let at_once = timeout(TURN, sending.as_mut()).await;
+        // Without its turn a slow response waits on, and lets the others go first.
         drop(turn);
         let sent = match at_once {
             Ok(sent) => sent,

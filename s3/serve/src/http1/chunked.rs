@@ -67,6 +67,7 @@ impl ChunkDecoder {
         if size.is_empty() || size.len() > 15 || !is_extension || is_blank_only {
             return Err(MessageRefusal::bad("a chunk's size is not a hexadecimal number"));
         }
+        // At most 15 digits, so the sum does not overflow.
         let size = size.iter().fold(0, |sum, &digit| sum * 16 + u64::from(hex_value(digit)));
         self.state = if size == 0 { ChunkState::Trailers } else { ChunkState::Data(size) };
         Ok(ChunkStep::Skip(line.len() + 2))

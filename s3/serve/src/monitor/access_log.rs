@@ -107,6 +107,7 @@ impl LogQueue {
             if !is_over && waiting.len() < FULL_BYTES {
                 waiting = self.wake.wait_timeout(waiting, DELAY).unwrap_or_else(PoisonError::into_inner).0;
             }
+            // Swapped, so that no request waits for the lock while the lines are written.
             std::mem::swap(&mut *waiting, &mut batch);
             drop(waiting);
             if self.reopen.swap(false, Ordering::Relaxed) {

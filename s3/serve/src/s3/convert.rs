@@ -233,7 +233,7 @@ pub(super) fn written<T>(output: T, document: ResponseDocument) -> S3Response<T>
     response
 }
 
-/// Returns such a response where the S3 layer has no output type for the operation.
+/// Returns such a response for an operation that the S3 layer does not serve.
 pub(super) fn document(document: ResponseDocument) -> S3Response<Body> {
     let mut response = written(Body::empty(), document);
     response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));

@@ -60,6 +60,7 @@ impl<'p> LoadBalance<'p> {
             std::cmp::Ordering::Greater => REST_TICKS,
             _ => self.rest.saturating_sub(1),
         };
+        // The number grows at once, and shrinks only after the rest.
         if wanted > active || self.rest == 0 {
             self.pool.set_active(wanted);
         }

@@ -103,6 +103,7 @@ impl SignatureVerifier {
         drop(keys);
         let key = SigningKey::for_day(&self.identity.secret_key, day, region, service);
         let is_right = key.verifies(signature, amz_date, request);
+        // Only valid signatures add keys, so that strangers cannot displace them with invented regions.
         if is_right {
             let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
             if keys.len() >= KEYS_MAX {
