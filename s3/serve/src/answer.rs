@@ -1,5 +1,5 @@
-//! From a request to its answer, whatever protocol carries them: the S3 layer, and what it leaves to us. [`S3Layer`] does
-//! that without a connection, to learn what an answer costs.
+//! From a request to its response, over any protocol: the S3 layer, and what the gateway does around it. [`S3Layer`]
+//! does this without a connection, to measure what a response costs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature};
 
 /// Limits of a connection.
 pub(crate) struct ConnectionLimits {
-    /// For a request's head.
+    /// Longest time for receiving a request's head.
     pub(crate) header_timeout: Duration,
-    /// Between two pieces of a body, in either direction.
+    /// Longest time between two pieces of a body, in either direction.
     pub(crate) stall_timeout: Duration,
-    /// Of a request's head.
+    /// Most bytes of a request's head.
     pub(crate) head_bytes_max: usize,
-    /// Of a request's body.
+    /// Most bytes of a request's body.
     pub(crate) body_bytes_max: u64,
 }
 
@@ -46,11 +46,11 @@ impl From<&GatewayConfig> for ConnectionLimits {
     }
 }
 
-/// What all connections of a gateway share.
+/// State that all connections of a gateway share.
 pub(crate) struct GatewayState {
     pub(crate) service: S3Service,
     pub(crate) region: String,
-    /// Whether signatures of version 2 are taken.
+    /// Whether signatures of version 2 are accepted.
     pub(crate) allows_version_2: bool,
     pub(crate) limits: ConnectionLimits,
     pub(crate) fast_lane: FastLane,
@@ -58,23 +58,23 @@ pub(crate) struct GatewayState {
     pub(crate) users: Arc<Users>,
     pub(crate) monitor: Arc<RequestMonitor>,
     pub(crate) tls: Option<TlsCertificate>,
-    /// Where HTTP/3 is spoken too, in the words of `Alt-Svc` (RFC 7838).
+    /// The value of `Alt-Svc` (RFC 7838) that tells where HTTP/3 is offered, if it is.
     pub(crate) http3: Option<HeaderValue>,
 }
 
-/// The body of an answer.
+/// The body of a response.
 pub(crate) enum PreparedBody {
     Nothing,
-    /// An object's.
+    /// The content of an object, or a range of it.
     Content(ObjectContent),
-    /// Pieces of an object's.
+    /// Several ranges of an object.
     Parts(MultipartContent),
-    /// Of the S3 layer.
+    /// A document of the S3 layer.
     Document(s3s::Body),
 }
 
 impl PreparedBody {
-    /// Its bytes; `None` while they are not known.
+    /// Returns the length in bytes, or `None` if it is not known.
     pub(crate) fn len(&self) -> Option<u64> {
         match self {
             PreparedBody::Nothing => Some(0),
@@ -85,7 +85,7 @@ impl PreparedBody {
     }
 }
 
-/// Answers a request, of which `trace` takes note; what goes wrong is part of the answer.
+/// Answers a request, which `trace` records. A failure becomes an error response.
 pub(crate) async fn answer(
     shared: &GatewayState,
     caller: &ConnectionPeer,
@@ -96,7 +96,7 @@ pub(crate) async fn answer(
     with_ids(shared, id, answered(shared, caller, request, trace).await)
 }
 
-/// The answer to an upload that failed on the fast lane.
+/// Returns the response to an upload that failed on the fast lane.
 pub(crate) fn of_failed_upload(
     shared: &GatewayState,
     id: RequestId,
@@ -106,7 +106,7 @@ pub(crate) fn of_failed_upload(
     with_ids(shared, id, response)
 }
 
-/// An answer that names its request where it is an error.
+/// Adds the IDs of the request and the host to an error response.
 fn with_ids(
     shared: &GatewayState,
     id: RequestId,
@@ -118,7 +118,7 @@ fn with_ids(
     }
 }
 
-/// Has an error document say what AWS says, and which request it answers.
+/// Gives an error document the text that AWS has, and adds the IDs of the request and the host.
 fn reply_with_ids(reply: PreparedBody, id: RequestId, host: &str) -> PreparedBody {
     const END: &str = "</Error>";
     let PreparedBody::Document(document) = reply else { return reply };
@@ -164,13 +164,14 @@ async fn answered(
     if let Some(page) = page {
         response.headers_mut().extend(page.headers().await);
     }
+    // The list of a missing root's buckets is empty and no 404, so it is checked separately.
     match is_of_all_buckets && !shared.users.look_at_root() {
         true => unavailable(),
         false => unless_root_is_gone(shared, response),
     }
 }
 
-/// A directory that is gone looks empty from within.
+/// Replaces a 404 if the root is gone: to a process that holds it open, a removed directory looks empty.
 fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) -> Response<PreparedBody> {
     match response.status() == StatusCode::NOT_FOUND && !shared.users.look_at_root() {
         true => unavailable(),
@@ -178,7 +179,7 @@ fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) 
     }
 }
 
-/// A web page behind a request: what it may do, the bucket's CORS rules say.
+/// A request from a web page. The CORS rules of the bucket say what the page may do.
 struct CorsRequest {
     store: Option<Arc<dyn Store>>,
     users: Arc<Users>,
@@ -188,7 +189,7 @@ struct CorsRequest {
 }
 
 impl CorsRequest {
-    /// `None` for a request that no browser has sent for a page.
+    /// Returns `None` for a request that neither comes from a web page nor has the method `OPTIONS`.
     fn of(shared: &GatewayState, caller: &ConnectionPeer, request: &Request<s3s::Body>) -> Option<Self> {
         if !cors::is_of_page(request.headers()) && request.method() != Method::OPTIONS {
             return None;
@@ -206,7 +207,7 @@ impl CorsRequest {
         self.store.clone().map_or_else(|| self.users.own_store(), Ok)
     }
 
-    /// What the answer to the page's request says beside all else.
+    /// Returns the CORS headers to add to the response.
     async fn headers(self) -> HeaderMap {
         let rules = move || {
             let store = self.store().ok()?;
@@ -215,7 +216,7 @@ impl CorsRequest {
         tokio::task::spawn_blocking(rules).await.ok().flatten().unwrap_or_default()
     }
 
-    /// The answer to the question that a browser asks ahead of a request.
+    /// Answers the preflight request that a browser sends before the actual request.
     async fn preflight(self) -> Response<PreparedBody> {
         let asked =
             tokio::task::spawn_blocking(move || cors::preflight(self.store(), &self.bucket, &self.headers));
@@ -231,7 +232,7 @@ impl CorsRequest {
     }
 }
 
-/// The answer while the directory served is not there; clients try again by themselves.
+/// Returns the response for the time that the root is missing. Clients retry by themselves.
 fn unavailable() -> Response<PreparedBody> {
     let message = "the directory behind this gateway is not there; try again later";
     error_document(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
@@ -248,7 +249,7 @@ async fn of_operation(
         Err(refusal) => return refused(&refusal),
     };
     let response = of_s3_layer(shared, request).await;
-    // The S3 layer takes what is wrong with a document for a failure of ours.
+    // The S3 layer would report an invalid document as an error of the server.
     complaint.as_ref().and_then(|complaint| complaint.get()).map_or(response, refused)
 }
 
@@ -274,11 +275,11 @@ async fn of_s3_layer(shared: &GatewayState, mut request: Request<s3s::Body>) -> 
     }
 }
 
-/// Puts an object's content in place of the empty body that goes with it through the S3 layer.
+/// Replaces the empty body that came through the S3 layer with the object's content.
 fn with_payload(response: Response<s3s::Body>) -> Response<PreparedBody> {
     let (mut parts, body) = response.into_parts();
     if parts.status == StatusCode::OK && parts.headers.contains_key(CONTENT_RANGE) {
-        // The S3 layer sees to that for GET, but not for HEAD.
+        // The S3 layer sets this status for GET, but not for HEAD.
         parts.status = StatusCode::PARTIAL_CONTENT;
     }
     let reply = match parts.extensions.remove::<BodyExtension>() {
@@ -288,23 +289,24 @@ fn with_payload(response: Response<s3s::Body>) -> Response<PreparedBody> {
     Response::from_parts(parts, reply)
 }
 
-/// Why a request is refused whose body is over the limit.
+/// Why a request is refused whose body exceeds the limit.
 pub(crate) const TOO_LARGE: &str = "the request's body is larger than this gateway takes";
 
-/// The answer to such a request.
+/// Returns the response to a request whose body exceeds the limit.
 pub(crate) fn too_large() -> Response<PreparedBody> {
     refusal(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE)
 }
 
-/// The answer to what could not even be read as a request.
+/// Returns an error response for failures outside S3, such as bytes that are no request. Its code is the reason phrase
+/// of `status` without blanks.
 pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<PreparedBody> {
     let code = status.canonical_reason().unwrap_or_default().replace(' ', "");
     error_document(status, &code, why)
 }
 
-/// An error as S3 writes it.
+/// Returns an error response with a document as S3 writes it.
 fn error_document(status: StatusCode, code: &str, message: &str) -> Response<PreparedBody> {
-    // Its lines are told apart later.
+    // `message` splits this text into lines later, so the line breaks stay as they are.
     let message: Vec<_> = message.split('\n').map(escaped).collect();
     let message = message.join("\n");
     let document = format!(
@@ -317,7 +319,7 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Pre
     response
 }
 
-/// Answers requests without content as a gateway does that was asked over HTTP/2 or HTTP/3, from the head on.
+/// Answers requests without a body as a gateway does over HTTP/2 or HTTP/3, once their heads are parsed.
 pub struct S3Layer {
     shared: GatewayState,
     caller: ConnectionPeer,
@@ -325,7 +327,7 @@ pub struct S3Layer {
 }
 
 impl S3Layer {
-    /// For requests of `users`, with the limits of [`GatewayConfig::new`].
+    /// Creates a layer for requests of `users`, with the limits of [`GatewayConfig::new`].
     pub fn new(users: Users) -> Self {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = GatewayConfig::new(nowhere);
@@ -346,7 +348,7 @@ impl S3Layer {
         S3Layer { shared, caller: ConnectionPeer::Remote(nowhere), held: HeldBytes::default() }
     }
 
-    /// The answer, with its content as the store gave it, unread; what goes wrong is part of the answer.
+    /// Returns the response without its content, which is dropped unread. A failure becomes an error response.
     pub async fn answer(&self, request: Request<()>) -> Response<()> {
         let request = request.map(|()| s3s::Body::empty());
         multiplexed::exchange((&self.shared, &self.held), &self.caller, request, SizeHint::with_exact(0))

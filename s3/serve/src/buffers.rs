@@ -1,4 +1,4 @@
-//! Memory that a thread uses again: fresh memory costs more than the read into it.
+//! Memory that a thread reuses, because allocating fresh memory costs more than the read into it.
 
 use std::cell::RefCell;
 use std::thread::LocalKey;
@@ -6,13 +6,13 @@ use std::thread::LocalKey;
 use bytes::Bytes;
 use fordway_store::PageBuffer;
 
-/// Bytes of an upload that are gathered before they are written, and of content that is sent from memory.
+/// Bytes of a chunk: uploads are gathered in chunks before they are written, and content is sent from memory in chunks.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
-/// Chunks that a thread keeps.
+/// Most chunks that a thread keeps for reuse.
 const SPARE_CHUNKS_MAX: usize = 16;
-/// Small buffers that a thread keeps.
+/// Most small buffers that a thread keeps for reuse.
 const SPARE_BUFFERS_MAX: usize = 32;
-/// The largest small buffer that is kept.
+/// Capacity of the largest small buffer that is kept.
 const SPARE_BUFFER_BYTES_MAX: usize = 128 * 1024;
 
 thread_local! {
@@ -20,12 +20,12 @@ thread_local! {
     static SPARE_BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An empty vector, usually with room.
+/// Takes an empty vector, usually one with capacity.
 pub(crate) fn take_buffer() -> Vec<u8> {
     SPARE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 
-/// Takes a vector back whose content nobody needs any more.
+/// Takes back a vector whose content is no longer needed.
 pub(crate) fn give_buffer(mut buffer: Vec<u8>) {
     if buffer.capacity() == 0 || buffer.capacity() > SPARE_BUFFER_BYTES_MAX {
         return;
@@ -34,7 +34,7 @@ pub(crate) fn give_buffer(mut buffer: Vec<u8>) {
     keep(&SPARE_BUFFERS, SPARE_BUFFERS_MAX, buffer);
 }
 
-/// The content of a small buffer, which goes back to the stock when nobody needs it any more.
+/// Wraps the content of a small buffer. The buffer is kept for reuse by the thread that drops the last reference.
 pub(crate) fn lend_buffer(buffer: Vec<u8>) -> Bytes {
     Bytes::from_owner(LentBuffer(buffer))
 }
@@ -54,7 +54,7 @@ impl Drop for LentBuffer {
 }
 
 fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: M) {
-    // At the end of a thread its stock may be gone already; the memory is simply freed then.
+    // When a thread ends, its spare memory may already be gone; this memory is then simply freed.
     let _ = stock.try_with(|spare| {
         let mut spare = spare.borrow_mut();
         if spare.len() < count_max {
@@ -63,7 +63,7 @@ fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: 
     });
 }
 
-/// [`CHUNK_BYTES`] of memory that go back to the stock of whichever thread drops them.
+/// [`CHUNK_BYTES`] of memory that the thread which drops it keeps for reuse.
 pub(crate) struct BufferChunk(PageBuffer);
 
 impl BufferChunk {
@@ -72,12 +72,12 @@ impl BufferChunk {
         BufferChunk(spare.unwrap_or_else(|| PageBuffer::new(CHUNK_BYTES)))
     }
 
-    /// All of it; what is in there is left from its last use.
+    /// Returns all of the memory, which still contains what its last use left.
     pub(crate) fn memory(&mut self) -> &mut [u8] {
         &mut self.0
     }
 
-    /// The first `len` bytes, as they are handed on.
+    /// Turns the first `len` bytes into [`Bytes`].
     pub(crate) fn into_bytes(self, len: usize) -> Bytes {
         Bytes::from_owner(FilledChunk(self, len))
     }

@@ -1,5 +1,5 @@
-//! One client from its first byte to its last: TLS if that is spoken here, then one HTTP or the other. Its socket is TCP
-//! with TLS or without, or the Unix socket of a node; how long it is waited for costs one that keeps up nothing.
+//! One client from its first byte to its last: TLS if the gateway uses it, then HTTP/1.1 or HTTP/2. The socket is TCP
+//! with or without TLS, or the Unix socket of a node. Time limits cost nothing for a client that keeps up.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -46,7 +46,7 @@ async fn speak(
     }
 }
 
-/// Serves a connection in the clear, of which `ahead` was read already, in the HTTP that it begins with.
+/// Serves a connection in the HTTP version that its first bytes show; `ahead` holds bytes that were already read.
 pub(crate) async fn exchange(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -60,7 +60,7 @@ pub(crate) async fn exchange(
     }
 }
 
-/// What bytes of a client come and go through.
+/// The socket to a client.
 pub(crate) enum ClientSocket {
     Plain(TcpStream),
     Unix(UnixStream),
@@ -68,7 +68,7 @@ pub(crate) enum ClientSocket {
 }
 
 impl ClientSocket {
-    /// Whether the client chose HTTP/2 in its handshake (ALPN, RFC 7301).
+    /// Whether the client chose HTTP/2 in its TLS handshake (ALPN, RFC 7301).
     pub(crate) fn chose_http2(&self) -> bool {
         match self {
             ClientSocket::Plain(_) | ClientSocket::Unix(_) => false,
@@ -76,13 +76,13 @@ impl ClientSocket {
         }
     }
 
-    /// Whether what is sent must pass through this process.
+    /// Whether this process must encrypt what is sent, so that the kernel cannot send a file by itself.
     pub(crate) fn is_encrypted(&self) -> bool {
         matches!(self, ClientSocket::Tls(_))
     }
 
-    /// Has the runtime of the calling thread tell what happens on the socket, in place of the one that
-    /// did so until now. What TLS keeps for it is kept. Errors: from the system.
+    /// Registers the socket with the runtime of the calling thread, in place of its previous runtime. The TLS state
+    /// is kept. Errors: from the system.
     pub(crate) fn register_anew(&mut self) -> io::Result<()> {
         match self {
             ClientSocket::Plain(stream) => anew(stream),
@@ -95,7 +95,7 @@ impl ClientSocket {
         }
     }
 
-    /// Has the kernel send up to `len` bytes by `send` as soon as the socket takes something.
+    /// Calls `send`, by which the kernel sends up to `len` bytes, as soon as the socket is writable.
     /// Errors: `Unsupported` for a socket with TLS, and errors of `send`.
     pub(crate) fn poll_send(
         &self,
@@ -107,7 +107,7 @@ impl ClientSocket {
             let mut last = 0;
             let mut attempt = |socket: BorrowedFd<'_>| {
                 let sent = send(socket)?;
-                // Full: the next call had best wait, and not be the one that is told so.
+                // The socket is full. Reported now, the next call waits instead of making a system call that fails.
                 if sent > 0 && sent < len && !fordway_sys::is_writable(socket)? {
                     last = sent;
                     return Err(io::ErrorKind::WouldBlock.into());
@@ -134,14 +134,14 @@ impl ClientSocket {
     }
 }
 
-/// A descriptor can be registered with one runtime at a time, so the new one gets another.
+/// Registers a duplicate of the descriptor, because a descriptor can be registered with one runtime at a time.
 fn anew(stream: &mut TcpStream) -> io::Result<()> {
     let again = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned()?);
     *stream = TcpStream::from_std(again)?;
     Ok(())
 }
 
-/// The same call on any kind.
+/// Makes the same call on any kind of socket.
 macro_rules! on_any {
     ($socket:expr, $stream:ident => $call:expr) => {
         match $socket.get_mut() {
@@ -160,7 +160,7 @@ impl AsyncRead for ClientSocket {
     ) -> Poll<io::Result<()>> {
         let read = on_any!(self, stream => Pin::new(stream).poll_read(context, room));
         match read {
-            // Many clients end TLS without a word. HTTP says by itself where its messages end.
+            // Many clients end TLS without `close_notify`. HTTP itself says where its messages end.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
             read => read,
         }
@@ -193,9 +193,9 @@ impl AsyncWrite for ClientSocket {
     }
 }
 
-/// A deadline that starts with a wait and is forgotten when the wait ends. The timer behind it is
-/// left running in between and looked at only when it fires: setting one for every wait would cost
-/// more than most waits take.
+/// A deadline that starts with a wait and is forgotten when the wait ends. The timer behind it keeps running in
+/// between, and is checked only when it fires: setting a timer for every wait would cost more than most waits
+/// take.
 #[derive(Default)]
 pub(crate) struct WaitDeadline {
     deadline: Option<Instant>,
@@ -203,7 +203,7 @@ pub(crate) struct WaitDeadline {
 }
 
 impl WaitDeadline {
-    /// The wait is over.
+    /// Ends the wait.
     pub(crate) fn end(&mut self) {
         self.deadline = None;
     }

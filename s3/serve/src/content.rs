@@ -1,4 +1,4 @@
-//! Pieces of content on their way to a client that the kernel cannot send by itself, and the body of an answer on its way
+//! Content that the kernel cannot send to a client by itself, read in pieces, and the body of a response on its way
 //! through the S3 layer.
 
 use std::collections::VecDeque;
@@ -16,28 +16,28 @@ use fordway_sys::{Errno, read_cached};
 use crate::answer::PreparedBody;
 use crate::buffers::{BufferChunk, CHUNK_BYTES, lend_buffer, take_buffer};
 
-/// What is read of a file, or handed on, at a time.
+/// Bytes of a file that are read, or handed on, at a time.
 pub(crate) const PIECE_BYTES: u64 = 64 * 1024;
 
-/// Less than this is not read into memory that was made for more.
+/// Smaller reads get memory of their size instead of a reused buffer, which is larger.
 const SMALL_BYTES: u64 = 16 * 1024;
 
 /// Content that is read piece by piece.
 pub(crate) enum ContentPieces {
     File(FileRegion),
-    /// With the bytes that are left.
+    /// A reader, and the number of bytes left.
     Reader(Box<dyn Read + Send>, u64),
     Bytes(Bytes),
     Parts(MultipartContent),
 }
 
-/// Content that can be read at several places.
+/// Content that can be read at any offset.
 pub(crate) enum RangeSource {
     File(FileRegion),
     Bytes(Bytes),
 }
 
-/// Pieces of one object, each with what stands before it, and what stands behind the last.
+/// Ranges of one object, each after the text that precedes it, and the text after the last range.
 pub(crate) struct MultipartContent {
     pub(crate) source: RangeSource,
     pub(crate) parts: VecDeque<(String, Range<u64>)>,
@@ -52,12 +52,12 @@ impl MultipartContent {
         MultipartContent { source, parts, end, left }
     }
 
-    /// Bytes that are left, with all that stands between the pieces.
+    /// Bytes that are left, including the texts between the ranges.
     pub(crate) fn len(&self) -> u64 {
         self.left
     }
 
-    /// Gathers some of them. Errors: `UnexpectedEof` for content that is shorter.
+    /// Returns the next bytes, about `most`, and the rest. Errors: `UnexpectedEof` for content that is too short.
     async fn next(mut self, most: u64) -> io::Result<(Bytes, Self)> {
         let mut buffer = buffer_for(most);
         while (buffer.len() as u64) < most {
@@ -78,7 +78,7 @@ impl MultipartContent {
     }
 }
 
-/// Reads a small part of content behind what is in `buffer`.
+/// Appends a small range of the content to `buffer`.
 /// Errors: `UnexpectedEof` for a file that is shorter.
 pub(crate) async fn append_part(
     source: &RangeSource,
@@ -115,7 +115,7 @@ impl ContentPieces {
         }
     }
 
-    /// The next bytes, about `most` or fewer, and what comes after them; something must be left.
+    /// Returns the next bytes, about `most` or fewer, and the content after them. Something must be left.
     /// Errors: `UnexpectedEof` for content that is shorter than it was said to be.
     pub(crate) async fn next(self, most: u64) -> io::Result<(Bytes, Self)> {
         match self {
@@ -134,7 +134,7 @@ impl ContentPieces {
                 Ok((piece, ContentPieces::File(rest)))
             }
             ContentPieces::Reader(reader, left) => {
-                // Of what may be waited for, more is taken at once, unless memory is short.
+                // A read that may have to wait takes more at once, unless memory is short.
                 let wanted = if most < PIECE_BYTES { left.min(most) } else { left };
                 let (reader, piece) = read_some(reader, wanted).await?;
                 let left = left - piece.len() as u64;
@@ -144,7 +144,7 @@ impl ContentPieces {
     }
 }
 
-/// At most [`PIECE_BYTES`] of a file. Errors: `UnexpectedEof` for a file that is shorter.
+/// Reads at most [`PIECE_BYTES`] of a file. Errors: `UnexpectedEof` for a file that is shorter.
 pub(crate) async fn read_piece(file: &File, range: Range<u64>) -> io::Result<Bytes> {
     let most = range.end - range.start;
     let mut buffer = buffer_for(most);
@@ -152,7 +152,7 @@ pub(crate) async fn read_piece(file: &File, range: Range<u64>) -> io::Result<Byt
     Ok(lent(buffer, most))
 }
 
-/// Memory that is used again, unless so little is wanted that it would hold more than it has to.
+/// Returns a reused buffer, or a new one of exact size if a reused buffer would hold more memory than needed.
 fn buffer_for(most: u64) -> Vec<u8> {
     if most < SMALL_BYTES { Vec::with_capacity(most as usize) } else { take_buffer() }
 }
@@ -161,7 +161,7 @@ fn lent(buffer: Vec<u8>, most: u64) -> Bytes {
     if most < SMALL_BYTES { Bytes::from(buffer) } else { lend_buffer(buffer) }
 }
 
-/// Some bytes of content that still arrives, which is waited for where nobody else waits.
+/// Reads some bytes of content that is still arriving, on a thread that may wait.
 async fn read_some(mut reader: Box<dyn Read + Send>, left: u64) -> io::Result<(Box<dyn Read + Send>, Bytes)> {
     let wanted = left.min(CHUNK_BYTES as u64) as usize;
     elsewhere(move || {
@@ -185,7 +185,7 @@ async fn read_some(mut reader: Box<dyn Read + Send>, left: u64) -> io::Result<(B
     .await
 }
 
-/// Reads at most [`CHUNK_BYTES`] of a file behind what is in `buffer`.
+/// Appends at most [`CHUNK_BYTES`] of a file to `buffer`.
 /// Errors: `UnexpectedEof` for a file that is shorter.
 pub(crate) async fn append(file: &File, mut range: Range<u64>, buffer: &mut Vec<u8>) -> io::Result<()> {
     while !range.is_empty() {
@@ -204,7 +204,7 @@ pub(crate) async fn append(file: &File, mut range: Range<u64>, buffer: &mut Vec<
     Ok(())
 }
 
-/// Reads at most [`CHUNK_BYTES`] where nobody waits for the device.
+/// Reads at most [`CHUNK_BYTES`] on a thread that may wait for the device.
 /// Errors: `UnexpectedEof` for a file that is shorter.
 pub(crate) async fn read_elsewhere(file: &File, offset: u64, len: usize) -> io::Result<Bytes> {
     let file = file.try_clone()?;
@@ -216,14 +216,14 @@ pub(crate) async fn read_elsewhere(file: &File, offset: u64, len: usize) -> io::
     .await
 }
 
-/// Runs what may wait for a device on a thread where nobody waits for it.
+/// Runs `work`, which may wait for a device, on a thread that may wait.
 async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
 }
 
-/// A body as an extension of the response: the transport sees an open file for what it is.
+/// A body as an extension of the response, which lets the transport see an open file as a file.
 #[derive(Clone)]
 pub(crate) struct BodyExtension(Arc<Mutex<Option<PreparedBody>>>);
 
@@ -232,7 +232,7 @@ impl BodyExtension {
         BodyExtension(Arc::new(Mutex::new(Some(reply))))
     }
 
-    /// The body, for the first who asks.
+    /// Returns the body to the first caller, and `None` to any later one.
     pub(crate) fn take(self) -> Option<PreparedBody> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -244,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that another program made shorter is an error, and what is missing is never made up.
+    /// A file that another program made shorter is an error; missing bytes are never made up.
     #[test]
     fn a_region_is_read_whole_or_not_at_all() {
         let mut file = tempfile::tempfile().unwrap();

@@ -1,4 +1,4 @@
-//! Virtual-host addressing: `BUCKET.DOMAIN` as the host names the bucket, and the path only the key.
+//! Virtual-host addressing: with the host `BUCKET.DOMAIN`, the host names the bucket and the path only the key.
 
 use fordway_store::{Error, ErrorKind, Result};
 use http::{HeaderMap, Uri, header};
@@ -6,12 +6,12 @@ use percent_encoding::percent_decode_str;
 use s3s::S3Result;
 use s3s::host::{S3Host, VirtualHost};
 
-/// The names that buckets may stand before, in lower case.
+/// The domains that bucket names may precede, in lower case.
 #[derive(Clone, Debug)]
 pub(crate) struct BucketDomains(Vec<String>);
 
 impl BucketDomains {
-    /// Errors: `InvalidArgument` for what is no host name.
+    /// Errors: `InvalidArgument` if a name is not a host name.
     pub(crate) fn new(names: &[String]) -> Result<Self> {
         let names = names.iter().map(|name| match is_host_name(name) {
             true => Ok(name.to_ascii_lowercase()),
@@ -23,12 +23,12 @@ impl BucketDomains {
         Ok(BucketDomains(names.collect::<Result<_>>()?))
     }
 
-    /// None, so that only paths name buckets.
+    /// Returns no domains, so that only paths name buckets.
     pub(crate) fn none() -> Self {
         BucketDomains(Vec::new())
     }
 
-    /// The bucket that stands before one of the domains in a `Host` header, if any does.
+    /// Returns the bucket that precedes one of the domains in a `Host` header, if any does.
     pub(crate) fn bucket_of<'h>(&self, host: &'h str) -> Option<&'h str> {
         let name = without_port(host);
         self.0.iter().find_map(|domain| {
@@ -41,7 +41,7 @@ impl BucketDomains {
 }
 
 impl BucketDomains {
-    /// Bucket and key that host and path name, decoded; empty where they name none.
+    /// Returns the bucket and the key that host and path name, decoded; an empty string where none is named.
     pub(crate) fn names(&self, headers: &HeaderMap, uri: &Uri) -> (String, String) {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let path = percent_decode_str(uri.path().strip_prefix('/').unwrap_or(uri.path())).decode_utf8_lossy();

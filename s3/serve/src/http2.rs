@@ -1,5 +1,5 @@
-//! HTTP/2 on one socket (RFC 9113), of which the start may have been read already: frames and flow control by hyper, the
-//! limits, the requests in progress and the content by ourselves.
+//! HTTP/2 on one socket (RFC 9113), whose first bytes may have been read already. hyper does frames and flow control;
+//! this module does limits, requests in progress and content.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -27,21 +27,21 @@ use crate::multiplexed::{HeldBytes, ReplyBody, gathered};
 use crate::unsigned::ConnectionPeer;
 use crate::{multiplexed, workers};
 
-/// Requests in progress on one connection.
+/// Most requests in progress on one connection.
 const STREAMS_MAX: u32 = 256;
-/// What a client may send on one request before it is read; 1 ms away, that is 1 GiB/s.
+/// Most bytes that a client may send on one request before they are read; with a round trip of 1 ms, that is 1 GiB/s.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// What a client may send on all requests before it is read: a bound on what it makes us keep.
+/// Most bytes that a client may send on all requests before they are read, which bounds the memory it can occupy.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
-/// The largest piece of a body that a client may send in one frame.
+/// The largest piece of a body that a client may send in one frame, in bytes.
 const FRAME_BYTES_MAX: u32 = 64 * 1024;
-/// What is kept of an answer that the client does not take yet.
+/// Most bytes of a response that are kept until the client takes them.
 const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
-/// Requests that a client took back before they were looked at, and errors of its own making, after
-/// which the connection ends: nobody who means well comes near (CVE-2023-44487, CVE-2025-8671).
+/// Most requests that a client reset before they were processed, and most errors that it caused, before the
+/// connection ends. No well-behaved client comes near (CVE-2023-44487, CVE-2025-8671).
 const RESETS_MAX: usize = 64;
 
-/// Serves one connection, of which `ahead` was read already, until it ends, or until `stopped` and its
+/// Serves one connection, of which `ahead` was already read, until it ends, or until `stopped` and its
 /// requests in progress are answered. Errors: from the socket and of the protocol.
 pub(crate) async fn serve(
     socket: ClientSocket,
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
     run(connection, &streams, shared.limits.header_timeout, stopped).await
 }
 
-/// `head_bytes_max` counts as RFC 9113 has it (section 6.5.2).
+/// Configures hyper. `head_bytes_max` is counted as in RFC 9113 section 6.5.2.
 fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExecutor> {
     let mut builder = Builder::new(streams.clone());
     builder
@@ -74,12 +74,12 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
     builder
 }
 
-/// How long a client without a request has to take its leave when we stop: one that looks at its connection
-/// only when it has something to ask would take for ever.
+/// How long a client without a request may take to close its connection when we stop. A client that reads from its
+/// connection only when it has a request to send would never close it.
 const LEAVE_TAKING: Duration = Duration::from_secs(1);
 
-/// Drives a connection. One without a request for `idle_timeout`, be it that no head arrives or that
-/// none is ever finished, is told to go, and is cut after as long again.
+/// Drives a connection. If it has no request for `idle_timeout`, because no head arrives or none is ever
+/// finished, the client is told to close it, and the connection is cut after the same time again.
 async fn run<S>(
     mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,
     streams: &StreamExecutor,
@@ -108,7 +108,7 @@ where
         if !is_ending && (is_idle || is_stopped) {
             is_ending = true;
             connection.as_mut().graceful_shutdown();
-            // It and the timer want to be looked at from now on.
+            // The connection and the timer must be polled again.
             context.waker().wake_by_ref();
         }
         Poll::Pending
@@ -122,13 +122,13 @@ struct IdleTimeout {
 }
 
 impl IdleTimeout {
-    /// From now on so long is enough.
+    /// Restarts the wait, which lasts for at most `timeout` from now on.
     fn shorten(&mut self, timeout: Duration) {
         self.patience.end();
         self.timeout = self.timeout.min(timeout);
     }
 
-    /// Ready once for every time that no request was in progress for the whole of `timeout`.
+    /// Ready each time that no request was in progress for the whole of `timeout`.
     fn poll(&mut self, context: &mut Context<'_>, streams: &StreamExecutor) -> Poll<()> {
         if streams.are_open() {
             self.patience.end();
@@ -155,22 +155,22 @@ async fn exchange(
     Ok(response)
 }
 
-/// How many times as long as a quiet connection a request is waited for while others on its connection
-/// move: they may have the whole of a slow link.
+/// Longest wait for a request while others on its connection make progress, as a multiple of the wait for a quiet
+/// connection: the others may have the whole of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
-/// Starts what serves a request, on the thread of its connection, and ends it where it does not move.
+/// Starts the task of each request, on the thread of its connection, and ends it if it makes no progress.
 #[derive(Clone)]
 pub(super) struct StreamExecutor {
     all: Arc<ConnectionActivity>,
     stall_timeout: Duration,
 }
 
-/// What the requests of a connection have in common.
+/// State that the requests of a connection share.
 struct ConnectionActivity {
     open: AtomicUsize,
     started: Instant,
-    /// When one of them last moved, in ms after `started`.
+    /// When one of them last made progress, in ms after `started`.
     moved_ms: AtomicU64,
 }
 
@@ -184,7 +184,7 @@ impl StreamExecutor {
         StreamExecutor { all: Arc::new(all), stall_timeout }
     }
 
-    /// Whether there are any.
+    /// Whether any request is in progress.
     pub(super) fn are_open(&self) -> bool {
         self.all.open.load(Ordering::Relaxed) > 0
     }
@@ -199,7 +199,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     }
 }
 
-/// Counted as long as it is there.
+/// Counts a request as open until it is dropped.
 struct OpenStream(Arc<ConnectionActivity>);
 
 impl Drop for OpenStream {
@@ -208,8 +208,8 @@ impl Drop for OpenStream {
     }
 }
 
-/// A request that ends, and with it its stream, when nothing was sent or taken for too long: neither
-/// of its body nor of the answer's.
+/// A request that ends, and its stream with it, when nothing of its body or of its response was transferred
+/// for too long.
 struct TimedRequest<F> {
     request: Pin<Box<F>>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -220,12 +220,12 @@ struct TimedRequest<F> {
 
 enum TimerState {
     Over,
-    /// Others on the connection have moved since.
+    /// Other requests on the connection have made progress since.
     Extended,
 }
 
 impl<F> TimedRequest<F> {
-    /// Notes that it moved, and sets the timer anew.
+    /// Records progress, and resets the timer.
     fn note(&mut self) -> &mut Pin<Box<Sleep>> {
         self.moved = Instant::now();
         let all = &self.open.0;
@@ -237,7 +237,7 @@ impl<F> TimedRequest<F> {
         timer
     }
 
-    /// Ready when the timer fired: whether it has not moved for too long, or is waited for on.
+    /// Ready when the timer fired, with whether the request is over or gets more time.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<TimerState> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));
@@ -270,14 +270,14 @@ impl<F: Future<Output = ()>> Future for TimedRequest<F> {
             return Poll::Ready(());
         }
         match timer {
-            // It was looked at because of the timer: that is no movement.
+            // The timer caused this poll, so it shows no progress.
             Poll::Ready(_) => Poll::Pending,
             Poll::Pending => self.note().as_mut().poll(context),
         }
     }
 }
 
-/// Gives back first what was read before.
+/// A socket that first returns the bytes that were read ahead.
 pub(super) struct RewoundSocket {
     socket: ClientSocket,
     ahead: Vec<u8>,

@@ -1,8 +1,8 @@
-//! HTTP/3 (RFC 9114): QUIC by quinn, frames by h3, the limits and the content by ourselves.
+//! HTTP/3 (RFC 9114). quinn does QUIC and h3 does frames; this module does limits and content.
 //!
-//! Answers of one connection take turns. QUIC keeps what the client has not confirmed, up to a limit for
-//! all of a connection; when there is room again, quinn wakes the one first that came last, so the
-//! first of many waiters may wait for ever. Only few may wait here, and the others in order.
+//! Responses of one connection take turns. QUIC keeps what the client has not confirmed, up to a limit for
+//! the whole connection. When there is room again, quinn wakes the latest waiter first, so the first of many
+//! waiters may wait forever. Therefore only a few wait in quinn, and the others wait here, in order.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -35,7 +35,7 @@ use crate::multiplexed::{HeldBytes, ReplyBody, gathered};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
 
-/// How long a client that was told to go may take to have read its last answer.
+/// How long a client that was told to close may take to read its last response.
 const LINGER: Duration = Duration::from_millis(500);
 
 type Connection = h3::server::Connection<h3_quinn::Connection, Bytes>;
@@ -60,11 +60,11 @@ async fn speak(
         .build(h3_quinn::Connection::new(quic))
         .await
         .map_err(io::Error::other)?;
-    // Those still there when the connection has ended end with it.
+    // Requests that are still in progress when the connection ends are dropped with it.
     let mut requests = JoinSet::new();
     let stop = stopped.over();
     take_requests(&mut connection, &mut requests, (shared, &caller), stop).await?;
-    // The next one is the first that is not served.
+    // The next request is the first that is not served.
     connection.shutdown(1).await.map_err(io::Error::other)?;
     while !requests.is_empty() {
         tokio::select! {
@@ -72,13 +72,14 @@ async fn speak(
             next = connection.accept() => drop(next.map_err(io::Error::other)?),
         }
     }
-    // What was sent is on its way; clients close when they have all that they asked for.
+    // The data is on its way; clients close the connection when they have all responses.
     let last = async { while let Ok(Some(_)) = connection.accept().await {} };
     let _ = timeout(LINGER, last).await;
     Ok(())
 }
 
-/// Starts requests until the client goes, none came for the time that a head may take, or `stop`.
+/// Starts requests until the client closes the connection, `stop` is ready, or none is in progress and none comes for
+/// the time that a head may take.
 async fn take_requests(
     connection: &mut Connection,
     requests: &mut JoinSet<()>,
@@ -133,7 +134,7 @@ async fn exchange(
     let response = multiplexed::exchange((shared, held), caller, request.map(|()| body), length).await;
     let sent = send_answer(&mut send, response, turns).await;
     if sent.is_err() {
-        // The client must not take what it has for the whole.
+        // The client must not take a part of the response for the whole.
         send.stop_stream(Code::H3_INTERNAL_ERROR);
     }
     sent
@@ -145,7 +146,7 @@ async fn send_answer(
     turns: &ResponseTurns,
 ) -> io::Result<()> {
     let (mut parts, mut body) = response.into_parts();
-    // There is no connection that these could be of (RFC 9114 section 4.2).
+    // HTTP/3 has no connection that these headers could apply to (RFC 9114 section 4.2).
     for name in [header::CONNECTION, header::TRANSFER_ENCODING] {
         parts.headers.remove(name);
     }
@@ -158,21 +159,21 @@ async fn send_answer(
     turns.send(send.finish()).await
 }
 
-/// Requests in progress on one connection.
+/// Most requests in progress on one connection.
 const STREAMS_MAX: u32 = 256;
-/// What a client may send on one request before it is read; 1 ms away, that is 1 GiB/s.
+/// Most bytes that a client may send on one request before they are read; with a round trip of 1 ms, that is 1 GiB/s.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// What a client may send on all requests before it is read: a bound on what it makes us keep.
+/// Most bytes that a client may send on all requests before they are read, which bounds the memory it can occupy.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
-/// What is kept of all answers of a connection until the client has confirmed it.
+/// Most bytes of all responses of a connection that are kept until the client has confirmed them.
 const SEND_WINDOW_BYTES: u64 = 2 << 20;
-/// Clients that wait for a slot, and the bytes that are kept of all of them; others are refused.
+/// Most clients that wait to be accepted, and most bytes that are kept for all of them. Further clients are refused.
 const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: u64 = 16 << 20;
-/// What the kernel is asked to keep of datagrams, in either direction.
+/// Bytes of datagrams that the kernel is asked to keep, in either direction.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// A UDP socket that waits for clients.
+/// A UDP socket that accepts clients.
 pub(crate) struct QuicListener {
     endpoint: Endpoint,
     tls: TlsCertificate,
@@ -180,13 +181,13 @@ pub(crate) struct QuicListener {
     made: Mutex<Option<QuicConfig>>,
 }
 
-/// What clients are shown, and what it was made of.
+/// The configuration for new clients, and the TLS configuration that it was made from.
 struct QuicConfig {
     of: Arc<ServerConfig>,
     config: Arc<quinn::ServerConfig>,
 }
 
-/// A client whose handshake is still to come.
+/// A client whose handshake has not begun.
 pub(crate) struct AcceptedClient {
     incoming: Incoming,
     config: Arc<quinn::ServerConfig>,
@@ -197,7 +198,7 @@ impl AcceptedClient {
         self.incoming.remote_address()
     }
 
-    /// From here on the connection belongs to the thread that this is called on.
+    /// Does the handshake. From here on the connection belongs to the calling thread.
     pub(super) async fn handshake(self) -> io::Result<quinn::Connection> {
         Ok(self.incoming.accept_with(self.config)?.await?)
     }
@@ -209,13 +210,13 @@ impl QuicListener {
         let failed = |error| cannot_listen(address, error);
         let socket = UdpSocket::bind(address).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
-        // The kernel gives what it may; less costs speed, and nothing else.
+        // The kernel gives what it allows; less only costs speed.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES);
         Ok(socket)
     }
 
-    /// Listens, in the runtime that this is called in. Errors: `InvalidArgument`, `Io`.
+    /// Listens in the calling runtime. Errors: `InvalidArgument`, `Io`.
     pub(crate) fn start(socket: UdpSocket, tls: TlsCertificate, idle_timeout: Duration) -> Result<Self> {
         let first = config(&tls.current(), idle_timeout)?;
         let endpoint = Endpoint::new(EndpointConfig::default(), Some(first), socket, Arc::new(TokioRuntime))
@@ -223,7 +224,7 @@ impl QuicListener {
         Ok(QuicListener { endpoint, tls, idle_timeout, made: Mutex::default() })
     }
 
-    /// The next client; `None` when the socket is closed.
+    /// Accepts the next client; `None` when the socket is closed.
     pub(crate) async fn accept(&self) -> Option<AcceptedClient> {
         loop {
             let incoming = self.endpoint.accept().await?;
@@ -237,7 +238,7 @@ impl QuicListener {
         }
     }
 
-    /// What a client is shown now: the certificate may have been exchanged since.
+    /// Returns the configuration for new clients, made anew if the certificate was replaced.
     fn config(&self) -> Result<Arc<quinn::ServerConfig>> {
         let current = self.tls.current();
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -249,12 +250,12 @@ impl QuicListener {
         Ok(config)
     }
 
-    /// Takes no more clients.
+    /// Accepts no more clients.
     pub(crate) fn refuse_all(&self) {
         self.endpoint.set_server_config(None);
     }
 
-    /// Closes what is still open, and waits until clients were told.
+    /// Closes what is still open, and waits up to 1 s until clients were told.
     pub(crate) async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the gateway ended");
         let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
@@ -286,7 +287,7 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
     Ok(config)
 }
 
-/// The body of `request` as the S3 layer takes it, and what is known of its length.
+/// Returns the body of `request` for the S3 layer, and what is known of its length.
 pub(super) fn body_of(
     request: &Request<()>,
     stream: RequestStream<RecvStream, Bytes>,
@@ -310,7 +311,7 @@ pub(super) fn body_of(
 
 struct ReceivedBody {
     stream: RequestStream<RecvStream, Bytes>,
-    /// Bytes to come, where that is known.
+    /// Bytes still to come, if known.
     left: Option<u64>,
     patience: WaitDeadline,
     stall_timeout: Duration,
@@ -328,7 +329,7 @@ impl ReceivedBody {
         let data = received.map_err(io::Error::other)?;
         let count = data.as_ref().map_or(0, |data| data.len() as u64);
         match &mut self.left {
-            // A length that was stated binds (RFC 9114 section 4.1.2).
+            // A stated length is binding (RFC 9114 section 4.1.2).
             Some(left) if count > *left || (data.is_none() && *left > 0) => {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
@@ -359,15 +360,15 @@ impl Body for ReceivedBody {
     }
 }
 
-/// Answers that may wait for room at once.
+/// Responses that may wait for room in quinn at once.
 const TURNS: usize = 4;
-/// How long one of them may keep the others from it: a client may be slow to read one answer alone.
+/// How long one of them may keep the others from waiting there: a client may be slow to read only one response.
 const TURN: Duration = Duration::from_millis(250);
-/// How many times as long as a quiet connection an answer is waited for while others move: they may
-/// have the whole of a slow link.
+/// Longest wait for a response while others make progress, as a multiple of the wait for a quiet connection: the others
+/// may have the whole of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
-/// What the answers of a connection have in common.
+/// State that the responses of a connection share.
 pub(super) struct ResponseTurns {
     turns: Semaphore,
     stall_timeout: Duration,
@@ -386,7 +387,7 @@ impl ResponseTurns {
         }
     }
 
-    /// Has something sent when it is its turn. Errors: `TimedOut` where the client takes nothing of it.
+    /// Runs `sending` when it is its turn. Errors: `TimedOut` if the client takes nothing of it.
     pub(super) async fn send(
         &self,
         sending: impl Future<Output = Result<(), StreamError>>,
@@ -394,6 +395,7 @@ impl ResponseTurns {
         let mut sending = pin!(sending);
         let turn = self.turns.acquire().await.map_err(io::Error::other)?;
         let at_once = timeout(TURN, sending.as_mut()).await;
+        // Without its turn a slow response waits on, and lets the others go first.
         drop(turn);
         let sent = match at_once {
             Ok(sent) => sent,

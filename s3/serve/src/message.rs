@@ -8,7 +8,7 @@
 use fordway_store::ChecksumAlgorithm;
 use fordway_wire::s3_xml::escaped;
 
-/// AWS's words for codes that always have the same.
+/// AWS's words for codes that always have the same words.
 const WORDS: [(&str, &str); 37] = [
     (
         "BucketAlreadyExists",
@@ -79,8 +79,8 @@ const WORDS: [(&str, &str); 37] = [
     ),
 ];
 
-/// The text of an error with AWS's words, our sentence, which may be empty, and facts by the names of their
-/// elements.
+/// Composes the text of an error from AWS's words, our sentence, which may be empty, and facts, each with the name
+/// of its element.
 pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> String {
     let mut text = format!("{}\n{}", one_line(words), one_line(detail));
     for (name, value) in facts {
@@ -89,7 +89,7 @@ pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> Str
     text
 }
 
-/// Lines mean something here.
+/// Escapes control characters, because line breaks separate the lines of the text.
 fn one_line(text: &str) -> String {
     match text.contains(char::is_control) {
         true => text
@@ -100,7 +100,7 @@ fn one_line(text: &str) -> String {
     }
 }
 
-/// An error document with its text taken apart; XML goes in and comes out.
+/// Splits the text of an error document into elements. XML goes in and comes out.
 pub(crate) fn taken_apart(document: &str) -> String {
     let Some((head, rest)) = document.split_once("</Code>") else { return document.to_owned() };
     let code = head.rsplit_once("<Code>").map_or("", |(_, code)| code);
@@ -122,7 +122,7 @@ pub(crate) fn taken_apart(document: &str) -> String {
     made + rest
 }
 
-/// AWS's words for a code, where it has some, and our own.
+/// Returns AWS's words for a code, or ours if it has none, and the detail.
 fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
     if code == "BadDigest" {
         return (of_digest(ours), ours);
@@ -133,7 +133,7 @@ fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
     }
 }
 
-/// AWS names the checksum that does not fit.
+/// Returns AWS's words for `BadDigest`, which name the checksum that does not match.
 fn of_digest(ours: &str) -> String {
     let mut known = ChecksumAlgorithm::ALL.iter();
     let named = known.find(|known| ours.contains(&format!("{} is not the one", known.name())));

@@ -1,10 +1,10 @@
-//! What HTTP/2 and HTTP/3 have in common: many requests at once, each with a body that comes in pieces as large as a store
-//! likes to write, and answers whose bodies are read as the client takes them.
+//! Code that HTTP/2 and HTTP/3 share: many requests at once, each with a body that arrives in pieces as large as a
+//! store likes to write, and responses whose bodies are read as the client takes them.
 //!
-//! What is read ahead of a client waits in memory for the client's window and for the socket, and of answers that nobody
-//! takes there may be thousands on a few connections. Where much waits, an answer gets its next piece when its last one is
-//! gone; where very much waits, a small one. No answer waits for the window of another, so a client that holds one closed
-//! keeps nobody waiting.
+//! Data that is read ahead of a client waits in memory for the client's window and for the socket, and a few
+//! connections may have thousands of responses that nobody takes. Where much data waits, a response gets its next piece
+//! only when its last one is gone; where very much waits, that piece is small. No response waits for the window of
+//! another, so a client that keeps one window closed delays nobody.
 
 use std::future::Future;
 use std::io;
@@ -26,7 +26,7 @@ use crate::monitor::{RequestMonitor, RequestTrace, ResponseEnding};
 use crate::unsigned::ConnectionPeer;
 use crate::{answer, monitor};
 
-/// Answers a request, of whose body `length` is known.
+/// Answers a request whose body has the given `length`, as far as it is known.
 pub(crate) async fn exchange(
     (shared, held): (&GatewayState, &HeldBytes),
     caller: &ConnectionPeer,
@@ -51,15 +51,15 @@ pub(crate) async fn exchange(
         response.headers_mut().insert(monitor::REQUEST_ID, id);
     }
     response.headers_mut().insert(monitor::HOST_ID, shared.monitor.ids.host().clone());
-    // What becomes of the body is known to nobody here: frames of many answers share the socket.
+    // What becomes of the body is not known here, because frames of many responses share the socket.
     let (status, body_bytes) = (response.status(), response.body().len());
     counted.is_over = true;
     shared.monitor.finish(&trace, &ResponseEnding { status, body_bytes, ready, is_complete: true });
     response_of(response, is_head, held)
 }
 
-/// A request that has begun, and is over also where it is dropped: its client took it back, or did not go
-/// on with it.
+/// A request in progress. Dropping it records its end too: its client cancelled it, or did not continue
+/// it.
 struct CountedRequest<'r> {
     monitor: &'r RequestMonitor,
     trace: &'r RequestTrace,
@@ -77,13 +77,13 @@ impl Drop for CountedRequest<'_> {
     }
 }
 
-/// What servers write into their logs for a request that nobody waits for any more.
+/// The status that servers log for a request that nobody waits for any more.
 const CLIENT_IS_GONE: u16 = 499;
 
-/// What bodies fail with.
+/// The error type of bodies.
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The body as the S3 layer takes it. It fails beyond `bytes_max`.
+/// Returns the body for the S3 layer. It fails beyond `bytes_max`.
 pub(crate) fn gathered<B>(incoming: B, bytes_max: u64) -> s3s::Body
 where
     B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static,
@@ -97,14 +97,14 @@ where
     }
 }
 
-/// Frames are copied together: a write of 256 KiB costs less than sixteen of 16 KiB and the copies.
+/// Copies frames together: one write of 256 KiB, with the copies, costs less than sixteen writes of 16 KiB.
 struct GatheredFrames<B> {
     incoming: B,
-    /// What of a frame had no room in the piece before.
+    /// The part of a frame that had no room in the previous piece.
     over: Bytes,
     chunk: Option<BufferChunk>,
     filled: usize,
-    /// Bytes that may still come.
+    /// Bytes that may still arrive.
     room_bytes: u64,
 }
 
@@ -117,13 +117,13 @@ impl<B> GatheredFrames<B> {
         self.filled += count;
     }
 
-    /// What was gathered, if anything was.
+    /// Takes the gathered bytes, if there are any.
     fn take(&mut self) -> Option<Bytes> {
         let filled = std::mem::take(&mut self.filled);
         self.chunk.take().map(|chunk| chunk.into_bytes(filled))
     }
 
-    /// Takes a frame in. Errors: it is more than the gateway takes.
+    /// Takes in a frame. Errors: the body is larger than the gateway takes.
     fn receive(&mut self, data: Bytes) -> Result<(), BodyError> {
         let left = self.room_bytes.checked_sub(data.len() as u64);
         self.room_bytes = left.ok_or_else(|| format!("{BROKEN}: it is larger than this gateway takes"))?;
@@ -174,7 +174,7 @@ where
     }
 }
 
-/// The answer as it is sent; to HEAD only what it says of itself.
+/// Returns the response as it is sent; the response to HEAD has no body.
 pub(super) fn response_of(
     response: Response<PreparedBody>,
     is_head: bool,
@@ -192,10 +192,10 @@ pub(super) fn response_of(
     Response::from_parts(parts, ReplyBody { left: RemainingBody::of(reply), held: held.answer() })
 }
 
-/// A piece, and what comes after it, on their way from a file.
+/// A piece that is being read, and the content after it.
 type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, ContentPieces)>> + Send>>;
 
-/// What a client has not taken yet.
+/// The body of a response that the client has not taken yet.
 pub(crate) struct ReplyBody {
     left: RemainingBody,
     held: HeldAnswer,
@@ -281,40 +281,40 @@ impl Body for ReplyBody {
     }
 }
 
-/// Waiting for the client of one connection, up to which its answers are read ahead as they can be.
+/// Bytes that may wait for the client of one connection while its responses are read ahead freely.
 const CONNECTION_BYTES: u64 = 4 << 20;
 /// The same for all clients of the process together.
 const PROCESS_BYTES: u64 = 32 << 20;
-/// What is read at a time where twice as much waits.
+/// Bytes that are read at a time when twice as much waits.
 const SMALL_BYTES: u64 = 4 << 10;
 
 static OF_PROCESS: AtomicU64 = AtomicU64::new(0);
 
-/// What waits for the client of a connection; clones are of the same one.
+/// The bytes that wait for the client of a connection. Clones count the same bytes.
 #[derive(Clone, Default)]
 pub(crate) struct HeldBytes(Arc<AtomicU64>);
 
-/// What waits of one answer.
+/// The bytes of one response that wait.
 #[derive(Default)]
 struct ResponseBacklog {
     bytes: AtomicU64,
-    /// The tasks that wait for it to be gone.
+    /// Wakes the task that waits for them to be gone.
     waker: Mutex<Option<Waker>>,
 }
 
-/// One answer's share of what waits.
+/// The part of one response in the bytes that wait.
 pub(super) struct HeldAnswer {
     of_connection: HeldBytes,
     own: Arc<ResponseBacklog>,
 }
 
 impl HeldBytes {
-    /// For another answer on the connection.
+    /// Returns the part of another response on the connection.
     pub(super) fn answer(&self) -> HeldAnswer {
         HeldAnswer { of_connection: self.clone(), own: Arc::default() }
     }
 
-    /// How many times as much waits as is read ahead freely, of the connection or of all: 0, 1, ...
+    /// Returns how many times over the waiting bytes fill the limit, of the connection or of the process: 0, 1, ...
     fn excess(&self) -> u64 {
         let (ours, all) = (self.0.load(Ordering::Relaxed), OF_PROCESS.load(Ordering::Relaxed));
         (ours / CONNECTION_BYTES).max(all / PROCESS_BYTES)
@@ -322,12 +322,12 @@ impl HeldBytes {
 }
 
 impl HeldAnswer {
-    /// What may be read next.
+    /// Returns how many bytes may be read next.
     pub(super) fn poll_room(&self, context: &Context<'_>) -> Poll<u64> {
         let excess = self.of_connection.excess();
         if excess > 0 && self.own.is_held() {
             *self.own.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
-            // It may have gone before it was known who waits.
+            // The bytes may have gone before the waker was stored.
             if self.own.is_held() {
                 return Poll::Pending;
             }
@@ -335,7 +335,7 @@ impl HeldAnswer {
         Poll::Ready(if excess > 1 { SMALL_BYTES } else { PIECE_BYTES })
     }
 
-    /// The same piece, counted until nobody needs it any more.
+    /// Returns the same piece, counted as waiting until its last reference is dropped.
     pub(super) fn hold(&self, piece: Bytes) -> Bytes {
         let bytes = piece.len() as u64;
         for held in [&self.of_connection.0, &self.own.bytes, &OF_PROCESS] {

@@ -1,6 +1,6 @@
-//! Checks the form of a signature before the signature itself, with AWS's codes and words, which clients and their users
-//! know; and the end of an `aws-chunked` body, before the S3 layer sees it: that takes a body whose last chunk is cut, or
-//! missing, for a whole one, and nobody has signed that nothing follows.
+//! Checks the form of a signature before the signature itself, with AWS's codes and words, which clients and their
+//! users know. It also checks the end of an `aws-chunked` body before the S3 layer sees it: the S3 layer takes a body
+//! whose last chunk is cut or missing for a whole one, although no signature says that nothing follows.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -24,9 +24,9 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const AMZ_DATE: HeaderName = HeaderName::from_static("x-amz-date");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
-/// Checks the form of a request's signature; one without any passes, and is refused later. A request that is
-/// dated by `Date` alone is given the header that the S3 layer reads.
-/// Errors: AWS's for every form that is none.
+/// Checks the form of a request's signature. A request without one passes, and is refused later. A request that is
+/// dated by `Date` alone gets the header that the S3 layer reads.
+/// Errors: AWS's, one for each malformed form.
 pub(crate) fn check_form(
     headers: &mut HeaderMap,
     uri: &Uri,
@@ -54,7 +54,8 @@ pub(crate) fn check_form(
     }
 }
 
-/// Nothing else binds a version 2 signature to the time it was made at; a presigned URL has its own.
+/// Checks the date of a signature of version 2, which nothing else binds to the time it was made at. A presigned URL
+/// has its own.
 fn check_version_2_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let refused = |code, message| Err(GateRefusal { status: StatusCode::FORBIDDEN, code, message });
     let stated = headers.get(AMZ_DATE).or_else(|| headers.get(DATE));
@@ -72,10 +73,10 @@ fn check_version_2_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
     }
 }
 
-/// AWS's words for a request that says not when it was made.
+/// AWS's words for a request that does not say when it was made.
 const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
 
-/// S3's own words: s3cmd looks for them, and signs anew.
+/// Returns the refusal in S3's own words: s3cmd looks for them, and signs again.
 fn version_2_refused() -> GateRefusal {
     let words =
         "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
@@ -98,7 +99,7 @@ struct CredentialError {
     region: Option<String>,
 }
 
-/// The scope of a key: who signs, for which day, region and service.
+/// Checks the scope of a key: who signs, for which day, region and service.
 fn check_credential(credential: &str, day: Option<&str>, region: &str) -> Result<(), CredentialError> {
     let wrong = |words: String| Err(CredentialError { words, region: None });
     let parts: Vec<&str> = credential.split('/').collect();
@@ -118,7 +119,7 @@ fn check_credential(credential: &str, day: Option<&str>, region: &str) -> Result
         let form = "This date in the credential must be in the format \"yyyyMMdd\".";
         return wrong(format!("incorrect date format \"{date}\". {form}"));
     }
-    // s3cmd signs for `US` until it is told better.
+    // s3cmd signs for `US` until it is told the right region.
     if !is_region(asked) {
         let words = format!("the region \"{asked}\" is wrong; expecting \"{region}\"");
         return Err(CredentialError { words, region: Some(region.to_owned()) });
@@ -163,7 +164,7 @@ fn check_header(value: &str, headers: &mut HeaderMap, region: &str) -> Result<()
     Ok(())
 }
 
-/// The credential of the three parts of a header.
+/// Returns the credential of a header, which must have three components.
 fn check_components(text: &str) -> Result<&str, GateRefusal> {
     let components: Vec<&str> = text.split(',').map(str::trim).collect();
     if components.len() != 3 {
@@ -188,7 +189,7 @@ fn check_components(text: &str) -> Result<&str, GateRefusal> {
     }
 }
 
-/// The time that a request states, as signatures have it: `20130524T000000Z`.
+/// Returns the time that a request states, in the form of signatures: `20130524T000000Z`.
 fn stamp(headers: &HeaderMap) -> Option<String> {
     match headers.get(AMZ_DATE).map(|value| value.to_str().unwrap_or_default()) {
         Some(text) if is_stamp(text) => Some(text.to_owned()),
@@ -238,7 +239,7 @@ fn check_payload_hash(headers: &HeaderMap) -> Result<(), GateRefusal> {
 struct PresignedParameters(Vec<(String, String)>);
 
 impl PresignedParameters {
-    /// What a URL has that is signed, as AWS counts them.
+    /// The parameters of a signed URL, in AWS's order.
     const REQUIRED: [&str; 6] = [
         "X-Amz-Algorithm",
         "X-Amz-Credential",
@@ -263,7 +264,7 @@ impl PresignedParameters {
         self.get(name).is_some()
     }
 
-    /// Whether somebody meant to sign it.
+    /// Whether the URL is meant to be signed.
     fn is_signed(&self) -> bool {
         ["X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature"].iter().any(|name| self.has(name))
     }
@@ -290,7 +291,7 @@ impl PresignedParameters {
             return wrong("X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"");
         }
         if let Err(found) = check_credential(credential, date.get(..8), region) {
-            // A date that is another one is no mistake in the credential.
+            // A date that differs from X-Amz-Date is no mistake in the form of the credential.
             let is_of_date = found.words.starts_with("Invalid credential date");
             let place = if is_of_date { "" } else { "Error parsing the X-Amz-Credential parameter; " };
             return wrong(&format!("{place}{}", found.words));
@@ -307,11 +308,11 @@ impl PresignedParameters {
     }
 }
 
-/// Said by a body without the whole of its last chunk.
+/// The error of a body that lacks a part of its last chunk.
 const CUT_SHORT: &str = "the body ended before its last chunk did";
 
-/// The request with a body that is an error where it ends before its last chunk. What else is wrong with it is left to
-/// the S3 layer. Cost: for bodies in such chunks a look at what lies between them.
+/// Gives the request a body that fails if it ends before its last chunk. All other faults are left to the S3 layer.
+/// Cost: for bodies in such chunks, a check of the bytes between them.
 pub(crate) fn ending_whole(request: Request<s3s::Body>) -> Request<s3s::Body> {
     let payload = request.headers().get(CONTENT_SHA256);
     if !payload.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-")) {
@@ -324,20 +325,20 @@ pub(crate) fn ending_whole(request: Request<s3s::Body>) -> Request<s3s::Body> {
 
 struct WatchedBody {
     inner: s3s::Body,
-    /// `None` once it is known that these are no such chunks.
+    /// `None` once the bytes turn out not to be such chunks.
     watch: Option<FramingObserver>,
 }
 
-/// Follows the framing of a body that passes by.
+/// Follows the framing of a body that passes through.
 #[derive(Default)]
 struct FramingObserver {
     decoder: ChunkDecoder,
-    /// A line between chunks of which the rest is in the next frame: the decoder bounds it.
+    /// The beginning of a line between chunks whose rest is in the next frame. The decoder limits its length.
     line: Vec<u8>,
 }
 
 impl FramingObserver {
-    /// Looks at the next bytes; `None` if they are no chunks.
+    /// Follows the next bytes; returns `None` if they are not chunks.
     fn pass(mut self, mut bytes: &[u8]) -> Option<Self> {
         while !bytes.is_empty() {
             let begun = self.line.len();
@@ -364,7 +365,7 @@ impl FramingObserver {
         Some(self)
     }
 
-    /// Whether the last chunk was there. Some senders leave out the empty line behind it.
+    /// Whether the last chunk has arrived. Some senders leave out the empty line after it.
     fn is_whole(&self) -> bool {
         self.decoder.is_done() || self.decoder.is_behind_data()
     }

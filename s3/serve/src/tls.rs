@@ -1,4 +1,4 @@
-//! TLS by rustls: the certificate that clients are shown, and its exchange for a newer one.
+//! TLS by rustls: the certificate that clients are shown, and its replacement by a newer one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::connection::ClientSocket;
 
-/// What clients are offered, the better one first (ALPN, RFC 7301).
+/// The protocols that clients are offered, the preferred one first (ALPN, RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// A certificate and its key, from two PEM files. Clones show the same certificate.
+/// A certificate and its key, from two PEM files. Clones share the certificate.
 #[derive(Clone, Debug)]
 pub struct TlsCertificate(Arc<WatchedCertificate>);
 
@@ -29,7 +29,7 @@ struct WatchedCertificate {
 }
 
 impl TlsCertificate {
-    /// Reads `certificate` (the server's own first, then those that lead to a trusted one) and `key`.
+    /// Reads `certificate` (the server's own first, then the chain to a trusted one) and `key`.
     /// Errors: `InvalidArgument` for files that cannot be read, are not PEM or do not belong together.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self> {
         let current = RwLock::new(Arc::new(read(certificate, key)?));
@@ -41,19 +41,19 @@ impl TlsCertificate {
     }
 
     /// Reads both files again, for connections that are made from now on.
-    /// Errors: as [`TlsCertificate::load`]; what was shown before stays.
+    /// Errors: as [`TlsCertificate::load`]; the previous certificate stays.
     pub fn reload(&self) -> Result<()> {
         let newer = Arc::new(read(&self.0.certificate, &self.0.key)?);
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = newer;
         Ok(())
     }
 
-    /// What clients are shown now.
+    /// Returns the configuration with the current certificate.
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
         self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Shakes hands. Errors: `TimedOut`, and what the client did wrong.
+    /// Does the TLS handshake. Errors: `TimedOut`, and faults of the client's handshake.
     pub(crate) async fn accept(&self, socket: TcpStream, timeout: Duration) -> io::Result<ClientSocket> {
         let accepted = tokio::time::timeout(timeout, TlsAcceptor::from(self.current()).accept(socket)).await;
         Ok(ClientSocket::Tls(Box::new(accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??)))

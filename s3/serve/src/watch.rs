@@ -1,4 +1,4 @@
-//! A thread that looks after what a gateway stands on: the directory, the credentials file.
+//! A thread that watches what a gateway depends on: the directory and the credentials file.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{give_back_heap, unused_heap_bytes};
 
-/// How often it is looked at.
+/// How often the thread checks.
 const PERIOD: Duration = Duration::from_secs(1);
 
 enum WatchMessage {
@@ -14,20 +14,20 @@ enum WatchMessage {
     End,
 }
 
-/// Has a gateway read its files anew; clones tell the same one. Usable from any thread.
+/// Makes a gateway read its files again. Clones signal the same gateway. Usable from any thread.
 #[derive(Clone, Debug)]
 pub struct ReloadSignal(Sender<WatchMessage>);
 
 impl ReloadSignal {
-    /// Reads the credentials file again and opens the access log anew, soon. A file that is broken is
+    /// Has the credentials file read again and the access log opened again, soon. A broken file is
     /// logged, and changes nothing.
     pub fn trigger(&self) {
-        // Nobody listens once the gateway has ended.
+        // Sending fails only when the gateway has ended.
         let _ = self.0.send(WatchMessage::Reload);
     }
 }
 
-/// What the thread will be told.
+/// The thread's end of the channel.
 pub(crate) struct WatchReceiver(Receiver<WatchMessage>);
 
 pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
@@ -35,12 +35,12 @@ pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
     (ReloadSignal(sender), WatchReceiver(receiver))
 }
 
-/// The thread; it is told to end when this is dropped. Nobody waits for that, because a look at a
-/// directory whose server is gone may last.
+/// The thread that watches. Dropping this tells it to end, but does not wait for the end: checking a
+/// directory whose server is gone may take long.
 pub(crate) struct WatchThread(ReloadSignal);
 
 impl WatchThread {
-    /// Calls `look` each second, and with `true` when a reload was asked for.
+    /// Calls `look` every second with `false`, and with `true` when a reload was requested.
     pub(crate) fn start(
         reload: ReloadSignal,
         words: WatchReceiver,
@@ -69,16 +69,16 @@ impl Drop for WatchThread {
     }
 }
 
-/// So much memory may lie idle.
+/// Most unused memory that may lie idle.
 const IDLE_BYTES_MAX: u64 = 32 << 20;
-/// Looks after which it is known that nobody uses it.
+/// Number of checks after which memory counts as unused.
 const LOOKS: u32 = 5;
 
-/// Memory that was freed and is not used again: after a burst of requests that is given back to the system.
+/// Detects memory that was freed and is not used again. After a burst of requests, it is given back to the system.
 #[derive(Default)]
 pub(crate) struct IdleHeap {
     looks: u32,
-    /// The least that lay idle since.
+    /// The least amount that lay idle since the first of these checks.
     least_bytes: u64,
 }
 
@@ -89,7 +89,7 @@ impl IdleHeap {
         }
     }
 
-    /// Whether too much has been idle all the time.
+    /// Whether too much memory has been idle all the time.
     fn is_idle(&mut self, unused_bytes: u64) -> bool {
         self.least_bytes = if self.looks == 0 { unused_bytes } else { self.least_bytes.min(unused_bytes) };
         self.looks += 1;

@@ -13,7 +13,7 @@ fn cors(fixture: &Fixture, method: &str, body: &str) -> Answer {
     fixture.client.send(&Call::new(method, format!("/{BUCKET}")).query("cors").body(body))
 }
 
-/// What a browser asks ahead of a request; it signs nothing.
+/// Sends the preflight that a browser sends before a request. It is not signed.
 fn preflight(fixture: &Fixture, path: &str, headers: &[(&str, &str)]) -> Answer {
     let mut call = format!("OPTIONS {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
     headers.iter().for_each(|(name, value)| call.push_str(&format!("{name}: {value}\r\n")));

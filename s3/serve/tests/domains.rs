@@ -1,4 +1,4 @@
-//! Buckets that the host names.
+//! Buckets that are named by the host.
 
 mod client;
 
@@ -11,7 +11,7 @@ fn serve() -> Fixture {
     fixture
 }
 
-/// With a header that the fast lane does not know, and without: both ways must agree.
+/// With a header that the fast lane does not know, and without it: fast lane and S3 layer must agree.
 #[test]
 fn the_bucket_is_in_the_host_and_the_key_in_the_path() {
     let fixture = serve();
@@ -43,7 +43,7 @@ fn other_hosts_leave_the_bucket_to_the_path() {
     assert_eq!(fixture.client.send(&other).error(), (404, "NoSuchBucket".to_owned()));
 }
 
-/// The host is signed: a bucket cannot be changed on the way.
+/// The host is signed, so the bucket cannot be changed on the way.
 #[test]
 fn a_signature_for_one_bucket_is_none_for_another() {
     let fixture = serve();
@@ -53,7 +53,7 @@ fn a_signature_for_one_bucket_is_none_for_another() {
     assert_eq!(fixture.client.send_raw("GET", &moved).error(), (403, "SignatureDoesNotMatch".to_owned()));
 }
 
-/// A key may begin with a slash, and is another one then, however much of it is read.
+/// A key may begin with a slash. It is then another key, whichever ranges are read.
 #[test]
 fn a_slash_more_is_another_key() {
     let fixture = serve();

@@ -1,6 +1,6 @@
-//! Plain reads take a shorter way than all others. Whatever is asked, and however it is damaged, both
-//! ways answer the same: each request is sent as it is, and once more with a header that sends it the
-//! common way.
+//! Plain requests take the fast lane, all others the S3 layer. Whatever a request asks, and however it is damaged,
+//! both must give the same response: each request is sent as it is, and once more with a header that sends it
+//! through the S3 layer.
 
 mod client;
 
@@ -9,10 +9,10 @@ use std::io::Write as _;
 use client::{Answer, BUCKET, Call, Client, Fixture, read_answer, serve};
 use fordway_store::Objects;
 
-/// Not signed, without a meaning, and enough to be unusual.
+/// A header that is not signed and has no meaning, but makes a request unusual.
 const DETOUR: &[u8] = b"x-detour: 1\r\n";
 
-/// Objects with all that an answer may have to say.
+/// Serves objects with everything that a response may have to state.
 fn filled() -> Fixture {
     let fixture = serve();
     let send = |call: Call<'_>| fixture.client.send(&call).ok();
@@ -56,14 +56,14 @@ fn filled() -> Fixture {
 fn send_head(client: &Client, head: &[u8], method: &str) -> Option<Answer> {
     let mut stream = client.connect();
     stream.write_all(head).unwrap();
-    // What is damaged may be a head without an end.
+    // Damage may leave a head without an end.
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut first = [0];
     (stream.peek(&mut first).unwrap_or(0) > 0).then(|| read_answer(&mut stream, method))
 }
 
-/// Sends `head` both ways and returns what both answer; the order of headers does not matter,
-/// their `date` may be a second apart, and each has a name of its own.
+/// Sends `head` both ways and returns the response, which must be the same. The order of headers does not matter,
+/// `date` may differ by a second, and each response has its own request ID.
 #[track_caller]
 fn both_ways(client: &Client, head: &[u8]) -> Option<Answer> {
     let line = head.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -133,7 +133,7 @@ fn both_ways_answer_alike() {
     for (call, status) in calls() {
         let answer = both_ways(&fixture.client, &fixture.client.head(&call)).unwrap();
         let shown = format!("{} {} {:?}", call.method, call.path, call.headers);
-        // Some of these statuses are the S3 layer's own affair: what matters is that both say the same.
+        // Some of these statuses are up to the S3 layer: only their equality matters.
         if call.query.is_empty() && !shown.contains("enabled") {
             assert_eq!(answer.status, status, "{shown}");
         }
@@ -160,7 +160,7 @@ fn wrong_keys_clocks_and_days_are_refused_both_ways() {
     assert_eq!(both_ways(&client, &client.head(&call)).unwrap().status, 403);
 }
 
-/// A header that was added on the way, or taken away, or written otherwise.
+/// A header was added, removed or rewritten on the way.
 #[test]
 fn what_was_changed_on_the_way_is_judged_alike() {
     let fixture = filled();
@@ -204,7 +204,7 @@ fn what_was_changed_on_the_way_is_judged_alike() {
     assert!((5..20).contains(&accepted), "{accepted}");
 }
 
-/// Damage anywhere in the head of a good request.
+/// Damage at random places in the head of a valid request.
 #[test]
 fn damaged_requests_are_judged_alike() {
     let fixture = filled();

@@ -1,4 +1,4 @@
-//! HTTP/1.1 as it may come over the wire, good and bad.
+//! HTTP/1.1 as it may arrive over the wire, valid and invalid.
 
 mod client;
 
@@ -21,7 +21,7 @@ fn requests_sent_at_once_are_answered_in_turn() {
         all.extend(lasting(&fixture.client, &Call::on("GET", "k")));
     }
     let mut stream = fixture.client.connect();
-    // In two pieces, cut in the middle of a body.
+    // In two writes, cut in the middle of a body.
     let (first, second) = all.split_at(all.len() / 2 + 3);
     stream.write_all(first).unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -47,7 +47,7 @@ fn a_body_is_asked_for_where_the_client_waits_to_be_asked() {
     assert_eq!(next_answer(&mut stream).1, b"hello");
 }
 
-/// The answer comes in place of the invitation, and the connection ends: nobody can tell whether the
+/// The response comes instead of `100 Continue`, and the connection ends, because nobody can tell whether the
 /// body follows.
 #[test]
 fn a_body_that_is_not_wanted_is_not_asked_for() {
@@ -119,8 +119,8 @@ fn http_1_0_is_answered_and_closed_unless_it_asks_otherwise() {
     assert_eq!(read_answer(&mut stream, "GET").ok().text(), "hello");
 }
 
-/// Requests that two programs could read differently end the connection, and what follows them on it
-/// is never taken for a request.
+/// A request that two programs could read differently ends the connection, and the bytes after it are never taken
+/// for a request.
 #[test]
 fn smuggled_requests_are_not_served() {
     let fixture = serve();
@@ -147,7 +147,7 @@ fn smuggled_requests_are_not_served() {
     }
 }
 
-/// However few bytes of a request arrive, the server neither answers it nor falls over.
+/// However few bytes of a request arrive, the server neither serves it nor fails.
 #[test]
 fn truncated_requests_are_not_served() {
     let fixture = serve();
@@ -183,7 +183,7 @@ fn a_head_that_takes_too_long_is_told_so() {
     let fixture = serve_with(|config| config.header_timeout = Duration::from_millis(300));
     let mut stream = fixture.client.connect();
     let start = Instant::now();
-    // Some of it arrives all the time; that does not make it endless.
+    // Bytes arrive all the time; the time limit still holds.
     for byte in b"GET / HTTP/1.1\r\nhost: h\r\n".iter().cycle() {
         if stream.write_all(&[*byte]).is_err() || start.elapsed() > Duration::from_secs(20) {
             break;
@@ -215,7 +215,7 @@ fn a_head_request_and_304_have_no_body() {
         }
         String::from_utf8(head).unwrap()
     };
-    // Each head is followed by the next one at once.
+    // Each head is followed directly by the next one.
     assert!(send(Call::on("HEAD", "k")).contains("content-length: 5"));
     assert!(send(Call::on("HEAD", "none")).starts_with("HTTP/1.1 404"));
     let same = send(Call::on("GET", "k").header("if-none-match", "*"));

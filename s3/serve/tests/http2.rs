@@ -1,4 +1,4 @@
-//! HTTP/2 as it may come over the wire, good and bad.
+//! HTTP/2 as it may arrive over the wire, valid and invalid.
 
 mod client;
 
@@ -12,7 +12,7 @@ use fordway_store::{Checksum, ChecksumAlgorithm, GetOptions, Objects, PutOptions
 
 const WAIT: Duration = Duration::from_millis(300);
 
-/// A few operations with all that matters about them.
+/// Sends a few operations and checks what matters about their responses.
 async fn tour(http2: &Http2) {
     let content: Vec<u8> = (0..3_000_000_u32).map(|number| (number / 11) as u8).collect();
     let put = Call::on("PUT", "a b%2B").header("x-amz-meta-colour", "blue");
@@ -64,12 +64,12 @@ fn an_empty_object_and_one_of_unknown_length() {
         request.headers_mut().remove("content-length");
         let (response, mut upload) = http2.send.clone().send_request(request, false).unwrap();
         for piece in [&b"one "[..], b"two ", b"three"] {
-            // A server that refuses it takes no more of it.
+            // A server that refuses a body reads no more of it.
             let _ = push(&mut upload, piece, false).await;
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let _ = upload.send_data(Default::default(), true);
-        // S3 wants to know a length beforehand: what counts is that nothing else happens.
+        // S3 requires a length beforehand: what matters is that no other outcome is possible.
         let status = response.await.unwrap().status().as_u16();
         let stored = fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).map(|info| info.size);
         match status {
@@ -79,7 +79,7 @@ fn an_empty_object_and_one_of_unknown_length() {
     });
 }
 
-/// The preface may come in any pieces, and what only begins like it is HTTP/1.1 or nothing.
+/// The preface may arrive in any pieces. Bytes that only begin like it are HTTP/1.1 or nothing.
 #[test]
 fn the_preface_is_told_from_other_requests() {
     let fixture = serve();
@@ -89,7 +89,7 @@ fn the_preface_is_told_from_other_requests() {
         stream.write_all(&preface[..cut]).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         stream.write_all(&preface[cut..]).unwrap();
-        // Empty SETTINGS; the server's own come back, as a frame of type 4.
+        // Empty SETTINGS; the server's own SETTINGS come back, as a frame of type 4.
         stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).unwrap();
         let mut head = [0; 9];
         stream.read_exact(&mut head).unwrap();
@@ -126,7 +126,7 @@ fn two_hundred_requests_at_once_on_one_connection() {
     });
 }
 
-/// A stalled request ends alone: the others of its connection go on.
+/// A stalled request ends alone: other requests on its connection continue.
 #[test]
 fn a_client_that_neither_sends_nor_takes_is_cut_off() {
     let fixture = serve_with(|config| config.stall_timeout = WAIT);
@@ -140,7 +140,7 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
         push(&mut upload, &[1; 500], false).await.unwrap();
         let (download, _) = http2.start(&Call::on("GET", "large"), true).await;
         let mut body = download.await.unwrap().into_body();
-        // Its window is never opened again.
+        // The client never opens its window again.
         let mut taken = 0;
         let error = loop {
             match body.data().await.expect("it cannot end well") {
@@ -158,10 +158,10 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
     });
 }
 
-/// One that waits while others have the whole of a slow link is not cut off as soon as that, but in the end.
+/// A request that waits while others use the whole of a slow link is cut off later than others, but is cut off.
 #[test]
 fn a_request_among_others_that_move_is_waited_for_longer() {
-    // Long enough for a client that other work on the machine holds up.
+    // Long enough for a client that other work on the machine delays.
     const STALL: Duration = Duration::from_millis(300);
     let fixture = serve_with(|config| config.stall_timeout = STALL);
     run(async {
@@ -193,7 +193,7 @@ fn a_connection_without_requests_ends() {
         let ended = http2.ended.await.unwrap();
         assert!(ended.is_ok_and(|()| start.elapsed() >= WAIT && start.elapsed() < 60 * WAIT));
     });
-    // Half of a head, for ever: a HEADERS frame that says it goes on.
+    // Half a head, and never the rest: a HEADERS frame that announces a continuation.
     let mut stream = fixture.client.connect();
     stream
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\0\0\0\0\x01\x82")
@@ -211,10 +211,10 @@ fn requests_in_progress_are_finished_when_the_gateway_stops() {
         let put = Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD").body(vec![1; 1000]);
         let (answer, mut upload) = http2.start(&put, false).await;
         push(&mut upload, &[1; 500], false).await.unwrap();
-        // So that the server has begun with it.
+        // After this response, the server has begun with the upload.
         http2.send(&Call::on("HEAD", "k")).await;
         fixture.gateway.stop_handle().trigger();
-        // GOAWAY: no further request is taken.
+        // GOAWAY: the server accepts no further request.
         while std::future::poll_fn(|context| http2.send.poll_ready(context)).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -225,12 +225,12 @@ fn requests_in_progress_are_finished_when_the_gateway_stops() {
     fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap();
 }
 
-/// One that only looks at its connection when it has something to ask does not hear that it is to go.
+/// A client that reads from its connection only when it has a request does not see GOAWAY.
 #[test]
 fn a_client_that_does_not_listen_does_not_delay_the_end() {
     let fixture = serve_with(|config| config.drain_timeout = Duration::from_secs(3600));
     let mut silent = fixture.client.connect();
-    // The preface, and empty SETTINGS; the server's own come back.
+    // The preface and empty SETTINGS; the server's own SETTINGS come back.
     silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     silent.read_exact(&mut [0; 9]).unwrap();
     fixture.gateway.stop_handle().trigger();
@@ -239,7 +239,7 @@ fn a_client_that_does_not_listen_does_not_delay_the_end() {
     is_over.recv_timeout(Duration::from_secs(60)).expect("the gateway goes on").unwrap();
 }
 
-/// Rapid reset (CVE-2023-44487): each request is taken back in the segment that it comes in.
+/// Rapid reset (CVE-2023-44487): each request is reset in the segment that it arrives in.
 #[test]
 fn requests_taken_back_at_once_end_the_connection() {
     let fixture = serve();
@@ -258,7 +258,7 @@ fn requests_taken_back_at_once_end_the_connection() {
     }
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
-    // A GOAWAY frame that says ENHANCE_YOUR_CALM.
+    // A GOAWAY frame with ENHANCE_YOUR_CALM.
     let is_goaway = |frame: &[u8]| frame[3] == 7 && frame[13..17] == [0, 0, 0, 11];
     assert!(answer.windows(17).any(is_goaway), "{} bytes", answer.len());
     assert_eq!(fixture.client.send(&Call::on("HEAD", "none")).status, 404);
@@ -276,7 +276,7 @@ fn a_head_that_is_too_large_is_refused() {
     });
 }
 
-/// A body whose length is told by its chunks alone may be no longer than others.
+/// A body whose length only its chunks tell has the same limit as others.
 #[test]
 fn a_body_of_unstated_length_is_limited_too() {
     let fixture = serve_with(|config| config.body_bytes_max = 100_000);
@@ -294,7 +294,7 @@ fn a_body_of_unstated_length_is_limited_too() {
             let mut request = http2.request(&put);
             request.headers_mut().remove("content-length");
             let (response, mut upload) = http2.send.clone().send_request(request, false).unwrap();
-            // A server that refuses it takes no more of it.
+            // A server that refuses a body reads no more of it.
             let _ = push(&mut upload, &body, true).await;
             assert_eq!(response.await.unwrap().status().as_u16(), status, "{size}");
             let stored = fixture.store.head(&bucket(), &key("k"), &GetOptions::default());

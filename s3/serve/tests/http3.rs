@@ -1,4 +1,4 @@
-//! HTTP/3 as it may come over the wire, good and bad.
+//! HTTP/3 as it may arrive over the wire, valid and invalid.
 #![cfg(feature = "http3")]
 
 mod client;
@@ -75,7 +75,7 @@ fn who_is_not_known_is_refused_and_too_much_too() {
         let mut http3 = Http3::connect(&fixture.client, &certificate).await;
         let large = http3.send(&Call::on("PUT", "k").body(vec![0; 100_001])).await;
         assert_eq!(large.status, 413);
-        // How long heads may be was told at the start: the client keeps to it.
+        // The server announced the limit of heads at the start, and the client keeps to it.
         let long = http3.try_start(&Call::on("PUT", "k").header("x-amz-meta-a", "x".repeat(6000))).await;
         let error = long.err().expect("it is too long");
         assert!(matches!(error, h3::error::StreamError::HeaderTooBig { max_size: 4096, .. }), "{error}");
@@ -83,7 +83,7 @@ fn who_is_not_known_is_refused_and_too_much_too() {
     });
 }
 
-/// Many at once on one connection, in both directions.
+/// Many requests at once on one connection, in both directions.
 #[test]
 fn requests_share_a_connection() {
     let (fixture, certificate) = serve_http3(|_| ());
@@ -141,7 +141,7 @@ fn a_newer_certificate_is_shown_to_those_who_come_then() {
     });
 }
 
-/// An upload that was begun when the gateway is told to stop is finished, and nothing new is begun.
+/// An upload that has begun when the gateway is told to stop is finished, and nothing new begins.
 #[test]
 fn stopping_waits_for_what_was_begun() {
     let (fixture, certificate) = serve_http3(|_| ());
@@ -168,7 +168,7 @@ fn stopping_waits_for_what_was_begun() {
     assert_eq!(store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap().size, 200_000);
 }
 
-/// One who sends no more of a body is answered so, and one without a request is told to go.
+/// A client that stops sending a body gets an error, and a client without a request is told to close.
 #[test]
 fn who_does_not_move_is_not_waited_for() {
     let (fixture, certificate) = serve_http3(|config| {
@@ -186,7 +186,7 @@ fn who_does_not_move_is_not_waited_for() {
     });
 }
 
-/// A body that is shorter than was said is not published.
+/// A body that is shorter than announced is not published.
 #[test]
 fn a_body_cut_short_is_refused() {
     let (fixture, certificate) = serve_http3(|_| ());
@@ -214,8 +214,8 @@ fn it_needs_a_certificate() {
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
 }
 
-/// Of many large answers on one connection none waits until the others are over; one that the client
-/// does not read holds up no other, and ends by itself.
+/// Of many large responses on one connection, none waits until the others are finished. A response that the client
+/// does not read delays no other, and ends by itself.
 #[test]
 fn large_answers_share_a_connection_fairly() {
     let (fixture, certificate) = serve_http3(|config| config.stall_timeout = Duration::from_secs(3));

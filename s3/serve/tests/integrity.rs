@@ -1,11 +1,11 @@
-//! Nothing is published that is not what the client says it sent.
+//! Only content that matches what the client states is published.
 
 mod client;
 
 use client::{BUCKET, Call, Fixture, bucket, key, serve};
 use fordway_store::{Checksum, ChecksumAlgorithm, ErrorKind, GetOptions, Objects};
 
-/// Of "hello", computed with Python's hashlib and zlib.
+/// MD5 and CRC-32 of "hello", computed with Python's hashlib and zlib.
 const MD5: &str = "XUFAKrxLKna5cZ2REBfFkg==";
 const CRC32: &str = "NhCmhg==";
 const UNSIGNED_TRAILER: &str = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
@@ -48,7 +48,7 @@ fn a_checksum_in_a_header() {
     assert_eq!(fixture.client.send(&ranged).ok().header("x-amz-checksum-crc32"), None);
 }
 
-/// What aws-cli and boto3 send unless told otherwise.
+/// The form that aws-cli and boto3 send by default.
 #[test]
 fn a_checksum_in_a_trailer() {
     let fixture = serve();
@@ -97,7 +97,7 @@ fn signed_chunks() {
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "hello");
 }
 
-/// The last chunk has no content, and its signature says that nothing was left out before it.
+/// The last chunk has no content. Its signature proves that nothing was left out before it.
 #[test]
 fn a_body_without_the_whole_of_its_last_chunk_is_refused() {
     let fixture = serve();
@@ -117,7 +117,8 @@ fn a_body_without_the_whole_of_its_last_chunk_is_refused() {
         std::io::Write::write_all(&mut stream, &[head, body].concat()).unwrap();
         client::read_answer(&mut stream, "PUT")
     };
-    // Without the empty line behind it; "\r\n" and that; half a signature; no signature; no last chunk.
+    // Cut: both line ends; a digit of the signature too; half of the signature; all of it; all but the `0`; the whole
+    // chunk.
     let last = "0;chunk-signature=".len() + 64 + 4;
     for cut in [4, 5, 36, 68, last - 1, last] {
         assert_eq!(send(cut).error(), (400, "IncompleteBody".to_owned()), "{cut}");
@@ -166,7 +167,7 @@ fn parts_are_checked_too() {
     assert_eq!(put("x-amz-checksum-crc32", CRC32, "hello").ok().header("x-amz-checksum-crc32"), Some(CRC32));
 }
 
-/// All checksums that S3 has, in headers: what is wrong is not stored, what is right is kept and answered.
+/// All checksums of S3, in headers: content with a wrong one is not stored, a right one is stored and returned.
 #[test]
 fn every_checksum_in_a_header() {
     let fixture = serve();
@@ -196,7 +197,7 @@ fn every_checksum_in_a_header() {
     }
 }
 
-/// Trailers likewise; the algorithm is what SDKs announce.
+/// The same in trailers, with the algorithm as SDKs announce it.
 #[test]
 fn every_checksum_in_a_trailer() {
     let fixture = serve();
@@ -218,7 +219,7 @@ fn every_checksum_in_a_trailer() {
     }
 }
 
-/// An upload by parts with each checksum; the S3 layer knows five of them.
+/// A multipart upload with each checksum; the S3 layer knows only five of them.
 #[test]
 fn every_checksum_of_parts() {
     let fixture = serve();

@@ -1,4 +1,4 @@
-//! Two small segments without TCP_NODELAY wait for one another for 40 ms, at some sizes only.
+//! Without TCP_NODELAY, two small segments wait for each other for 40 ms, at some sizes only.
 
 mod client;
 
@@ -9,7 +9,7 @@ use client::http2::{Http2, run};
 use client::tls::Certificate;
 use client::{Call, Client, lasting, next_answer, serve, serve_with};
 
-/// 1 B to 1 MiB, with the edges of segments, pieces and pipes.
+/// Sizes from 1 B to 1 MiB, including the edges of segments, pieces and pipes.
 fn sizes() -> impl Iterator<Item = usize> {
     (0..=20).map(|power| 1 << power).chain([1459, 1460, 1461, 65_535, 65_537, 262_145])
 }
@@ -21,7 +21,7 @@ fn put(size: usize) -> Call<'static> {
 #[track_caller]
 fn check(what: &str, size: usize, mut times: Vec<Duration>) {
     times.sort();
-    // A stall is there every time, and what a busy machine does to a request is not.
+    // A stall delays every request; a busy machine delays only some.
     assert!(times[times.len() / 4] < Duration::from_millis(20), "{what} of {size} bytes: {times:?}");
 }
 

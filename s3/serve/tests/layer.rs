@@ -1,4 +1,4 @@
-//! The S3 layer without a connection. What it answers to a right signature the ledger holds against it.
+//! The S3 layer without a connection. The ledger checks its responses to valid signatures.
 
 use std::sync::Arc;
 

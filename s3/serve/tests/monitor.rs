@@ -22,7 +22,7 @@ fn a_line_says_what_was_asked_and_answered_but_no_secret() {
     assert_eq!(stranger.send(&Call::new("GET", "/")).status, 403);
     let (user, secret) =
         (fixture.client.identity.access_key.clone(), fixture.client.identity.secret_key.clone());
-    // What was answered is written by the time the gateway has ended.
+    // All lines are written by the time the gateway has ended.
     drop(fixture);
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<serde_json::Value> =
@@ -76,7 +76,7 @@ fn counters_and_health_are_asked_for_without_a_signature() {
     fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
     fixture.client.send(&Call::on("GET", "k")).ok();
     fixture.client.send(&Call::on("HEAD", "none"));
-    // A request counts once its answer is sent, which the client may see a little earlier.
+    // A request is counted once its response is sent, which the client may see slightly earlier.
     wait_for(|| ask(metrics, "/metrics").contains("operation=\"HeadObject\",status=\"404\"} 1"));
     let text = ask(metrics, "/metrics");
     for line in [
@@ -99,7 +99,7 @@ fn counters_and_health_are_asked_for_without_a_signature() {
 fn an_answer_says_where_its_time_went_if_that_is_asked() {
     let fixture = serve_with(|_| ());
     fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
-    // A plain read goes past the S3 layer, a listing through it.
+    // A plain read bypasses the S3 layer; a listing goes through it.
     for call in [Call::on("GET", "k"), Call::new("GET", format!("/{BUCKET}"))] {
         assert_eq!(fixture.client.send(&call).ok().header("server-timing"), None);
         let answer = fixture.client.send(&call.header("x-fordway-timing", "1")).ok();
@@ -153,8 +153,8 @@ fn wait_for(condition: impl Fn() -> bool) {
     }
 }
 
-/// A request over HTTP/2 whose body stops arriving ends without an answer. It was there all the same, and is
-/// there no longer.
+/// A request over HTTP/2 whose body stops arriving ends without a response. It is still counted and logged, and is no
+/// longer in flight.
 #[test]
 fn a_request_that_ends_without_an_answer_is_counted_and_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ fn a_request_that_ends_without_an_answer_is_counted_and_over() {
     assert!(cut.contains("\"status\":499") && cut.contains("\"complete\":false"), "{cut}");
 }
 
-/// A client that shows the name of its request is found in the log, whichever way it was answered.
+/// The request ID that a client reports is found in the log, whichever way the request was served.
 #[test]
 fn every_answer_names_its_request() {
     let dir = tempfile::tempdir().unwrap();

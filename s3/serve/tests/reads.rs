@@ -1,4 +1,4 @@
-//! What HTTP has servers do with heads of reads that are odd, and metadata that is none of S3's.
+//! What HTTP requires of servers for unusual heads of reads, and metadata that is not S3's.
 
 mod client;
 
@@ -77,7 +77,7 @@ fn a_part_of_what_has_changed_is_the_whole() {
     }
 }
 
-/// What libs3 sends is no date of HTTP.
+/// The value of `Expires` that libs3 sends is not a date of HTTP.
 #[test]
 fn what_expires_is_kept_as_it_was_said() {
     let fixture = filled();

@@ -1,4 +1,4 @@
-//! Slow clients, too many clients, and ending in good order.
+//! Slow clients, too many clients, and orderly shutdown.
 
 mod client;
 
@@ -35,7 +35,7 @@ fn a_foreign_address_is_refused() {
     assert!(error.to_string().contains("not an address of this machine"), "{error}");
 }
 
-/// The upload has begun when the gateway is told to stop; it is finished, and then nobody listens.
+/// The upload has begun when the gateway is told to stop. It is finished, and then no socket listens.
 #[test]
 fn stopping_finishes_what_is_in_progress() {
     let fixture = serve();
@@ -102,7 +102,7 @@ fn a_body_that_stops_is_answered_with_a_timeout() {
     assert_eq!(found.unwrap_err().kind(), ErrorKind::NoSuchKey);
 }
 
-/// On a single thread, so that the reader who does not read would stand in everybody's way.
+/// On a single thread, where a client that does not read could block all others.
 #[test]
 fn a_client_that_does_not_read_holds_up_nobody_and_is_dropped() {
     let fixture = serve_with(|config| {
@@ -148,7 +148,7 @@ fn an_endless_head_is_refused() {
     assert!(text.is_empty() || text.starts_with("HTTP/1.1 431"), "{text}");
 }
 
-/// The answer is there before the body is; a client that sends first and reads then still gets it.
+/// The response is sent before the body is received; a client that sends all before it reads still gets it.
 #[test]
 fn a_refusal_reaches_a_client_that_is_still_sending() {
     let fixture = serve();
@@ -159,8 +159,8 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
     }
 }
 
-/// Entities that would grow to gigabytes are not even known to the reader of these documents, and a
-/// document larger than any honest one is not read to its end.
+/// The parser of these documents does not know entities, which could grow to gigabytes, and it does not read a
+/// document to its end that is larger than any honest one.
 #[test]
 fn xml_bombs_do_not_go_off() {
     let fixture = serve();

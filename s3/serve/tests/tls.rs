@@ -1,4 +1,4 @@
-//! HTTP/1.1 over TLS, and the exchange of certificates.
+//! HTTP/1.1 over TLS, and the replacement of certificates.
 
 mod client;
 
@@ -30,13 +30,13 @@ fn a_tour_over_one_connection() {
     let (head, body) = ask(&mut stream, &fixture, &Call::on("GET", "k").header("range", "bytes=7-1000006"));
     assert!(head.starts_with("HTTP/1.1 206") && body == content[7..1_000_007]);
     assert!(ask(&mut stream, &fixture, &Call::on("GET", "none")).0.starts_with("HTTP/1.1 404"));
-    // The client that waits to be asked for its body is asked.
+    // A client that waits for `100 Continue` gets it.
     let put = Call::on("PUT", "k").header("expect", "100-continue").body("hello");
     stream.write_all(&lasting(&fixture.client, &put)).unwrap();
     assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 100"));
     stream.write_all(&put.body).unwrap();
     assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 200"));
-    // The end is said in TLS's own words: without them this read would fail.
+    // The server ends TLS with `close_notify`: without it this read would fail.
     stream.write_all(&fixture.client.head(&Call::on("GET", "k"))).unwrap();
     let mut last = Vec::new();
     stream.read_to_end(&mut last).unwrap();

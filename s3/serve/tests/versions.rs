@@ -17,7 +17,7 @@ fn on_bucket(fixture: &Fixture, query: &str) -> Answer {
     fixture.client.send(&Call::new("GET", format!("/{BUCKET}")).query(query))
 }
 
-/// Puts `body` and answers the version's name.
+/// Puts `body` and returns the version ID.
 fn put(fixture: &Fixture, key: &str, body: &str) -> String {
     let made = fixture.client.send(&Call::on("PUT", key).body(body)).ok();
     made.header("x-amz-version-id").unwrap().to_owned()
@@ -53,7 +53,7 @@ fn an_unversioned_bucket_names_no_versions() {
         fixture.client.send(&Call::on("GET", "k").query(&query)).error()
     };
     assert_eq!(version("0123456789abcdef0123456789abcdef"), (404, "NoSuchVersion".to_owned()));
-    // What no store makes is S3's InvalidArgument.
+    // A name that no store makes is S3's InvalidArgument.
     assert_eq!(version("other"), (400, "InvalidArgument".to_owned()));
 }
 
@@ -190,7 +190,7 @@ fn many_versions_are_deleted_at_once() {
 #[test]
 fn deletes_have_conditions_on_size_and_time() {
     let fixture = versioned();
-    // Where nothing is, not even a marker is made.
+    // If there is no object, no delete marker is made either.
     fixture.client.send(&Call::on("DELETE", "k").header("if-match", "*")).ok();
     assert_eq!(on_bucket(&fixture, "versions").ok().elements("VersionId").len(), 0);
     let version = put(&fixture, "k", "12345");

@@ -1,4 +1,4 @@
-//! Which operation a request is, and what it is refused for.
+//! Tests of which operation a request is, and why requests are refused.
 
 use crate::gate::*;
 
@@ -51,7 +51,7 @@ fn what_is_not_known_is_not_implemented() {
         ("PUT", "/b/k?x-amz-meta-a=b"),
     ] {
         let answer = asked(Request::builder().method(method).uri(target));
-        // Those that S3 has are refused by name, once the caller is known.
+        // Operations that S3 has are refused by name, once the caller is known.
         let is_refused =
             answer.map_or_else(|refusal| refusal.status == 501, |operation| !operation.is_offered);
         assert!(is_refused, "{method} {target}");

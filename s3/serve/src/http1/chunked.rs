@@ -2,12 +2,12 @@
 
 use crate::http1::head::MessageRefusal;
 
-/// The most bytes of a chunk's size line; nobody needs more than a size and a short extension.
+/// Most bytes of a chunk's size line, which needs no more than a size and a short extension.
 const SIZE_LINE_BYTES_MAX: usize = 256;
-/// The most bytes of all trailers.
+/// Most bytes of all trailers together.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// Where in a chunked body the next byte stands.
+/// A decoder of a chunked body: the position of the next byte in it.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkDecoder {
     state: ChunkState,
@@ -19,30 +19,30 @@ enum ChunkState {
     #[default]
     Size,
     Data(u64),
-    /// Behind the data of a chunk.
+    /// After the data of a chunk.
     DataEnd,
     Trailers,
     Done,
 }
 
-/// What the bytes at hand begin with.
+/// What the next bytes are.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ChunkStep {
-    /// Framing, to be skipped.
+    /// Framing, which the caller skips.
     Skip(usize),
-    /// A trailer and the end of its line.
+    /// A trailer, with the end of its line.
     Trailer(usize),
     /// Content.
     Data(usize),
-    /// The body ended before them.
+    /// The body ended before these bytes.
     End,
-    /// More bytes are needed to tell.
+    /// More bytes are needed to decide.
     More,
 }
 
 impl ChunkDecoder {
-    /// Says what `bytes` begin with, at most `data_max` bytes of content; the caller takes that many
-    /// off before it asks again. Errors: framing that is not exactly the RFC's.
+    /// Says what `bytes` begin with, at most `data_max` bytes of content. The caller removes that many bytes before
+    /// the next call. Errors: framing that does not follow the RFC exactly.
     pub(crate) fn step(&mut self, bytes: &[u8], data_max: usize) -> Result<ChunkStep, MessageRefusal> {
         match self.state {
             ChunkState::Done => Ok(ChunkStep::End),
@@ -67,6 +67,7 @@ impl ChunkDecoder {
         if size.is_empty() || size.len() > 15 || !is_extension || is_blank_only {
             return Err(MessageRefusal::bad("a chunk's size is not a hexadecimal number"));
         }
+        // At most 15 digits, so the sum does not overflow.
         let size = size.iter().fold(0, |sum, &digit| sum * 16 + u64::from(hex_value(digit)));
         self.state = if size == 0 { ChunkState::Trailers } else { ChunkState::Data(size) };
         Ok(ChunkStep::Skip(line.len() + 2))
@@ -92,12 +93,12 @@ impl ChunkDecoder {
         }
     }
 
-    /// Whether all content was there, though not the end of what may follow it.
+    /// Whether all content was received, though perhaps not the trailers after it.
     pub(crate) fn is_behind_data(&self) -> bool {
         matches!(self.state, ChunkState::Trailers)
     }
 
-    /// The last line is empty.
+    /// Reads one line of the trailers, of which the last is empty.
     fn trailer(&mut self, bytes: &[u8]) -> Result<ChunkStep, MessageRefusal> {
         let Some(line) = line(bytes, TRAILER_BYTES_MAX.saturating_sub(self.trailer_bytes))? else {
             return Ok(ChunkStep::More);
@@ -116,7 +117,8 @@ impl ChunkDecoder {
     }
 }
 
-/// The line that `bytes` begin with, without its end. Errors: too long, or ended by half an end.
+/// Returns the line that `bytes` begin with, without its end; `None` if the end is missing. Errors: the line is too
+/// long, or has a control character other than its end.
 fn line(bytes: &[u8], bytes_max: usize) -> Result<Option<&[u8]>, MessageRefusal> {
     let seen = &bytes[..bytes.len().min(bytes_max)];
     let control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
@@ -139,7 +141,7 @@ fn hex_value(digit: u8) -> u8 {
     }
 }
 
-/// The characters of names (RFC 9110 section 5.6.2).
+/// Whether a byte may occur in the name of a header (RFC 9110 section 5.6.2).
 fn is_token(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
@@ -148,7 +150,7 @@ fn is_token(byte: &u8) -> bool {
 mod tests {
     use super::*;
 
-    /// Feeds `bytes` in pieces of `piece`; the content, and what is left behind the body's end.
+    /// Feeds `bytes` in pieces of `piece` bytes; returns the content, and what is left after the body's end.
     fn decode(bytes: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>), Option<MessageRefusal>> {
         let (mut decoder, mut content, mut at_hand) = (ChunkDecoder::default(), Vec::new(), Vec::new());
         let mut pieces = bytes.chunks(piece);
@@ -205,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Whatever the length of the first trailer: at the limit, behind it and just before it.
+    /// Any length of the first trailer: at the limit, above it and just below.
     #[test]
     fn trailers_have_an_end() {
         for first in TRAILER_BYTES_MAX - 70..TRAILER_BYTES_MAX + 3 {
@@ -221,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Random damage to a good body: it ends, and content is never more than what arrived.
+    /// Random damage to a good body: decoding ends, and never yields more content than arrived.
     #[test]
     fn damage_does_no_harm() {
         let good = b"a\r\n0123456789\r\n3;x=y\r\nabc\r\n0\r\nT: v\r\n\r\n";

@@ -1,4 +1,4 @@
-//! The head of a request: bytes in, a head or a refusal out. Stricter than HTTP asks for wherever two
+//! The head of a request: bytes in, a head or a refusal out. Stricter than HTTP requires wherever two
 //! programs could read one message differently (RFC 9112 section 11.2).
 
 use std::mem::MaybeUninit;
@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 /// The most headers a head may have.
 pub(crate) const HEADERS_MAX: usize = 128;
 
-/// Why a message is not served; the connection ends with it.
+/// Why a message is refused. The connection ends after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageRefusal {
     pub(crate) status: StatusCode,
@@ -26,27 +26,27 @@ impl MessageRefusal {
     }
 }
 
-/// How the end of a body is known.
+/// How the end of a body is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestFraming {
-    /// By its length in bytes, 0 where there is none.
+    /// By its length in bytes, 0 if none is stated.
     Length(u64),
     /// By its last chunk.
     Chunked,
 }
 
-/// A request's head as it lies in the bytes received.
+/// A request's head, borrowed from the received bytes.
 #[derive(Debug)]
 pub(crate) struct RequestHead<'b> {
     pub(crate) method: &'b str,
     pub(crate) target: &'b str,
     pub(crate) headers: &'b [httparse::Header<'b>],
     pub(crate) framing: RequestFraming,
-    /// Whether the client can take chunks and interim answers.
+    /// Whether the client can take chunks and interim responses.
     pub(crate) is_http_1_1: bool,
-    /// Whether the client wants to use the connection again.
+    /// Whether the client wants to reuse the connection.
     pub(crate) keep_alive: bool,
-    /// Whether the client sends the body only when told to.
+    /// Whether the client waits for `100 Continue` before it sends the body.
     pub(crate) expects_continue: bool,
 }
 
@@ -55,8 +55,8 @@ const TOO_LARGE: &str = "the request's head is larger than this gateway takes";
 /// Room for the headers of a head.
 pub(crate) type Room<'b> = [MaybeUninit<httparse::Header<'b>>; HEADERS_MAX];
 
-/// Reads the head at the start of `bytes`: it and its length, or `None` while its end is missing.
-/// Errors: it has more than `bytes_max` bytes, or is not HTTP.
+/// Parses the head at the start of `bytes`; returns it with its length, or `None` while its end is missing.
+/// Errors: the head has more than `bytes_max` bytes, or is not HTTP.
 pub(crate) fn parse<'b>(
     bytes: &'b [u8],
     room: &'b mut Room<'b>,
@@ -98,16 +98,16 @@ fn unreadable(error: httparse::Error, is_too_long: bool) -> MessageRefusal {
     }
 }
 
-/// The parser takes a line feed alone for the end of a line; others on the way may not.
+/// Whether a line ends with a line feed alone, which the parser accepts but other programs on the way may not.
 fn has_bare_line_feed(head: &[u8]) -> bool {
-    // All pairs, without a way out in between: so the compiler looks at many at a time.
+    // Checks all pairs, without an early exit, so that the compiler can vectorise the loop.
     let pairs = head.iter().zip(head.get(1..).unwrap_or_default());
     let is_within =
         pairs.fold(false, |found, (before, byte)| found | ((*byte == b'\n') & (*before != b'\r')));
     is_within || head.first() == Some(&b'\n')
 }
 
-/// The headers that say how the message is to be read.
+/// Reads the headers that determine how the message is read.
 fn read_semantics(head: &mut RequestHead<'_>) -> Result<(), MessageRefusal> {
     let (mut length, mut is_chunked, mut hosts) = (None, false, 0);
     let (mut close, mut keep) = (false, false);
@@ -148,7 +148,7 @@ fn read_semantics(head: &mut RequestHead<'_>) -> Result<(), MessageRefusal> {
     Ok(())
 }
 
-/// Digits and nothing else: no sign, no list, no blank.
+/// Parses digits and nothing else: no sign, no list, no blank.
 fn content_length(value: &[u8]) -> Result<u64, MessageRefusal> {
     let text = std::str::from_utf8(value).unwrap_or_default();
     fordway_wire::range::digits(text).ok_or(MessageRefusal::bad("the Content-Length is not a number"))
@@ -186,11 +186,11 @@ fn has_option(value: &[u8], option: &[u8]) -> bool {
 }
 
 impl RequestHead<'_> {
-    /// The head as the S3 layer takes it; `source` is what it was parsed from, which is copied once.
+    /// Converts the head for the S3 layer. `source` is the buffer that it was parsed from, which is copied once.
     pub(crate) fn to_request(&self, source: &[u8]) -> Result<Request<()>, MessageRefusal> {
         let copy = Bytes::copy_from_slice(source);
         let copied = |part: &[u8]| {
-            // An empty part may lie anywhere.
+            // An empty part may point anywhere.
             let start = if part.is_empty() { 0 } else { part.as_ptr().addr() - source.as_ptr().addr() };
             copy.slice(start..start + part.len())
         };
@@ -320,8 +320,8 @@ mod tests {
         }
     }
 
-    /// Heads made of pieces that matter, in any order: parsing ends, and what is accepted has one
-    /// reading only.
+    /// Heads made of relevant pieces in random order: parsing ends, and an accepted head has one reading
+    /// only.
     #[test]
     fn random_heads_do_no_harm() {
         const PIECES: &[&str] = &[

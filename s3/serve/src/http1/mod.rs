@@ -1,10 +1,10 @@
-//! HTTP/1.1 on one socket, by ourselves: what a general server would copy goes from the page cache to
-//! the socket, and a request of usual size is one read and one write.
+//! HTTP/1.1 on one socket, without a general server: content that such a server would copy goes from the page
+//! cache to the socket, and a request of usual size takes one read and one write.
 //!
 //! * `head`, `chunked`: codecs, bytes in and meaning out
-//! * `wire`: the socket, with what was read ahead and what goes out
+//! * `wire`: the socket, with bytes that were read ahead and bytes to send
 //! * `incoming`: bodies of requests
-//! * `outgoing`: answers
+//! * `outgoing`: responses
 //! * `fast_lane`: plain requests for objects, past the S3 layer
 //! * `driver`: one request after the other
 

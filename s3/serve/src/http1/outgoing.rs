@@ -1,4 +1,4 @@
-//! Answers: their heads as bytes, and the ways their bodies take to the socket.
+//! Responses: their heads as bytes, and the ways in which their bodies reach the socket.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,31 +17,31 @@ use crate::buffers::{give_buffer, take_buffer};
 use crate::content::{ContentPieces, MultipartContent, PIECE_BYTES, RangeSource, append, append_part};
 use crate::http1::wire::BufferedSocket;
 
-/// A body up to this size is copied behind its head, so that both leave in one call. For files the
-/// copy costs less than `sendfile` does up to here.
+/// A body up to this size is copied behind its head, so that both leave in one call. Up to this size, copying
+/// a file costs less than `sendfile` does.
 const INLINE_BYTES: u64 = 64 * 1024;
 
-/// Sent in place of an answer whose content turned out to be unreadable.
+/// Sent in place of a response whose content turned out to be unreadable.
 const UNREADABLE: &[u8] =
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-/// What an answer has to suit.
+/// What a response depends on in its request.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseForm {
     /// Whether the client can take chunks.
     pub(crate) is_http_1_1: bool,
-    /// Whether only the head is wanted.
+    /// Whether the request wants only the head.
     pub(crate) is_head: bool,
 }
 
-/// An answer that is ready to be sent but for its last headers.
+/// A response that lacks only its last headers.
 pub(crate) struct OutgoingResponse {
     pub(crate) status: StatusCode,
-    /// Bytes of the body, where they are known.
+    /// Bytes of the body, if known.
     pub(crate) body_bytes: Option<u64>,
     head: Vec<u8>,
     body: OutgoingBody,
-    /// The end of the connection is the only end that its body has.
+    /// Whether the body ends only with the connection.
     ends_connection: bool,
 }
 
@@ -50,7 +50,7 @@ enum OutgoingBody {
     Bytes(Bytes),
     File(FileRegion),
     Pieces(ContentPieces),
-    /// Of the S3 layer; the flag says whether it is sent in chunks.
+    /// A body of the S3 layer, and whether it is sent in chunks.
     Stream(s3s::Body, bool),
     Parts(MultipartContent),
 }
@@ -85,7 +85,7 @@ impl OutgoingResponse {
         OutgoingResponse { status: parts.status, body_bytes, head, body, ends_connection }
     }
 
-    /// An answer whose head is written but for the headers of the connection.
+    /// Returns a response whose head lacks only the headers of the connection.
     pub(crate) fn written(status: StatusCode, head: Vec<u8>, reply: PreparedBody) -> Self {
         let body_bytes = reply.len();
         OutgoingResponse {
@@ -97,18 +97,18 @@ impl OutgoingResponse {
         }
     }
 
-    /// Adds a header, whose name is in lower case.
+    /// Adds a header. The name is in lower case.
     pub(crate) fn add_header(&mut self, name: &str, value: &str) {
         put(&mut self.head, name, value.as_bytes());
     }
 
-    /// Whether the connection cannot be used after this.
+    /// Whether the connection cannot be used after this response.
     pub(crate) fn ends_connection(&self) -> bool {
         self.ends_connection
     }
 
-    /// Sends it, with word of what becomes of the connection. Errors: the connection is of no use any
-    /// more, be it that the client is gone or that the content ended early.
+    /// Sends the response, and tells the client whether the connection stays open. Errors: the connection is no
+    /// longer usable, because the client is gone or the content ended early.
     pub(crate) async fn send(
         mut self,
         wire: &mut BufferedSocket,
@@ -171,7 +171,7 @@ fn range_of(region: &FileRegion) -> Range<u64> {
     region.offset..region.offset + region.len
 }
 
-/// Small pieces are gathered in `buffer`, so that many of them leave in one call.
+/// Sends parts one after the other; small ones are gathered in `buffer`, so that many of them leave in one call.
 async fn send_parts(
     wire: &mut BufferedSocket,
     buffer: &mut Vec<u8>,
@@ -227,12 +227,12 @@ async fn send_stream(
     wire.send(if is_chunked { b"0\r\n\r\n" } else { b"" }).await
 }
 
-/// Headers that only the connection itself may write.
+/// Whether only the connection itself may write a header.
 fn is_of_the_connection(name: &HeaderName) -> bool {
     [header::CONNECTION, header::TRANSFER_ENCODING, header::DATE].contains(name)
 }
 
-/// The status line.
+/// Starts a head with its status line.
 pub(crate) fn start(status: StatusCode) -> Vec<u8> {
     let mut head = take_buffer();
     head.extend_from_slice(b"HTTP/1.1 ");
@@ -243,7 +243,7 @@ pub(crate) fn start(status: StatusCode) -> Vec<u8> {
     head
 }
 
-/// One header.
+/// Appends a header.
 pub(crate) fn put(head: &mut Vec<u8>, name: &str, value: &[u8]) {
     head.extend_from_slice(name.as_bytes());
     head.extend_from_slice(b": ");
@@ -251,12 +251,12 @@ pub(crate) fn put(head: &mut Vec<u8>, name: &str, value: &[u8]) {
     head.extend_from_slice(b"\r\n");
 }
 
-/// One header that is a number.
+/// Appends a header whose value is a number.
 pub(crate) fn put_number(head: &mut Vec<u8>, name: &str, value: u64) {
     put(head, name, value.to_string().as_bytes());
 }
 
-/// The time as `Date` has it; written anew once a second.
+/// Returns the time as `Date` states it. Cost: it is formatted once a second.
 fn date() -> [u8; 29] {
     thread_local! {
         static WRITTEN: RefCell<(u64, [u8; 29])> = const { RefCell::new((0, [b' '; 29])) };

@@ -1,5 +1,5 @@
-//! The access log, whose lines are gathered in memory and written by a thread of their own, and the names of requests, by
-//! which a client's error finds its line there.
+//! The access log, whose lines are gathered in memory and written by a separate thread, and the IDs of requests, which
+//! lead from a client's error to its line in the log.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -19,13 +19,13 @@ use serde::Serialize;
 
 /// How long a line may wait to be written.
 const DELAY: Duration = Duration::from_millis(200);
-/// Bytes that are written without waiting for more.
+/// Waiting bytes that are written without waiting for more.
 const FULL_BYTES: usize = 256 * 1024;
-/// Bytes that wait at most; while the disk takes none, further lines are dropped and counted.
+/// Most bytes that wait. While the disk takes none, further lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Lines of JSON on their way to a file or to standard output. What was written before it is dropped
-/// is in the file.
+/// Lines of JSON on their way to a file or to standard output. Dropping the log writes all lines that were
+/// added before.
 pub(crate) struct AccessLog {
     queue: Arc<LogQueue>,
     writer: Option<JoinHandle<()>>,
@@ -41,7 +41,7 @@ struct LogQueue {
 }
 
 impl AccessLog {
-    /// Appends to the file at `path`, made with permissions for its owner alone; `-` is standard
+    /// Appends to the file at `path`, which is created with permissions for its owner only; `-` is standard
     /// output. Errors: `InvalidArgument` if it cannot be opened.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
@@ -56,16 +56,16 @@ impl AccessLog {
         Ok(AccessLog { queue, writer: Some(writer) })
     }
 
-    /// Adds a line. Cost: writing it to memory, and a lock for the copy.
+    /// Adds a line. Cost: serialising it in memory, and a lock for the copy.
     pub(crate) fn write(&self, line: &impl Serialize) {
-        // Every line has a form in JSON.
+        // Every line can be written as JSON.
         if let Ok(mut text) = serde_json::to_vec(line) {
             text.push(b'\n');
             self.queue.push(&text);
         }
     }
 
-    /// Has the file opened anew by its name, after it was moved away.
+    /// Has the file at the path opened again, after the old one was moved away.
     pub(crate) fn reopen(&self) {
         self.queue.reopen.store(true, Ordering::Relaxed);
     }
@@ -107,6 +107,7 @@ impl LogQueue {
             if !is_over && waiting.len() < FULL_BYTES {
                 waiting = self.wake.wait_timeout(waiting, DELAY).unwrap_or_else(PoisonError::into_inner).0;
             }
+            // Swapped, so that no request waits for the lock while the lines are written.
             std::mem::swap(&mut *waiting, &mut batch);
             drop(waiting);
             if self.reopen.swap(false, Ordering::Relaxed) {
@@ -154,12 +155,12 @@ impl LogSink {
     }
 }
 
-/// The header of an answer that names its request.
+/// The response header that holds the ID of the request.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
-/// The header of an answer that names the gateway.
+/// The response header that names the gateway.
 pub(crate) const HOST_ID: HeaderName = HeaderName::from_static("x-amz-id-2");
 
-/// The name of a request: 16 digits and capitals.
+/// The ID of a request: 16 hexadecimal digits, in capitals.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestId([u8; 16]);
 
@@ -168,7 +169,7 @@ impl RequestId {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// The hexadecimal digits of a number.
+    /// Returns the hexadecimal digits of a number.
     fn of(number: u64) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
         RequestId(std::array::from_fn(|at| DIGITS[(number >> (60 - 4 * at)) as usize & 15]))
@@ -181,14 +182,14 @@ impl fmt::Debug for RequestId {
     }
 }
 
-/// Makes up the names of a gateway's requests; no two are the same, and names of two gateways hardly ever.
+/// Generates the IDs of a gateway's requests. No two of them are equal, and IDs of two gateways hardly ever are.
 pub(crate) struct RequestIds {
     next: AtomicU64,
     host: HeaderValue,
 }
 
 impl RequestIds {
-    /// Begins anywhere. Where there are no random bytes, with the time: these names are no secrets.
+    /// Starts at a random number, or at the time if there are no random bytes: IDs are not secret.
     pub(super) fn new() -> Self {
         let mut random = [0; 32];
         if getrandom::fill(&mut random).is_err() {
@@ -197,26 +198,26 @@ impl RequestIds {
         }
         let (start, host) = random.split_at(8);
         let start = start.iter().fold(0, |start, byte| start << 8 | u64::from(*byte));
-        // Base64 can stand in a header.
+        // Base64 is valid in a header.
         let host = HeaderValue::try_from(BASE64.encode(host)).unwrap_or(HeaderValue::from_static("host"));
         RequestIds { next: AtomicU64::new(start), host }
     }
 
-    /// The next name. Cost: an addition that threads share, and a few multiplications.
+    /// Returns the next ID. Cost: an addition that threads share, and a few multiplications.
     pub(super) fn next(&self) -> RequestId {
-        // Weyl steps through all numbers, which SplitMix64 mixes one to one.
+        // A Weyl sequence steps through all numbers, which SplitMix64 mixes one to one.
         let number = self.next.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         RequestId::of(number ^ (number >> 31))
     }
 
-    /// The name of the gateway, for as long as it runs.
+    /// Returns the name of the gateway, which stays the same while it runs.
     pub(crate) fn host(&self) -> &HeaderValue {
         &self.host
     }
 
-    /// The same as text.
+    /// Returns the name of the gateway as text.
     pub(crate) fn host_text(&self) -> &str {
         self.host.to_str().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Counters, written as Prometheus reads them (text format 0.0.4).
+//! Counters, written in the text format of Prometheus (0.0.4).
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -50,12 +50,12 @@ const OPERATIONS: [&str; 39] = [
     "UploadPartCopy",
 ];
 
-/// What a request asks for, as S3 names it.
+/// The S3 operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OperationCode(u8);
 
 impl OperationCode {
-    /// Of a request whose signature was not found right.
+    /// The code of a request whose signature was not verified.
     pub(crate) const UNKNOWN: Self = OperationCode(1);
     const OTHER: Self = OperationCode(0);
     pub(crate) const GET_OBJECT: Self = OperationCode(18);
@@ -63,7 +63,7 @@ impl OperationCode {
     pub(crate) const DELETE_OBJECT: Self = OperationCode(8);
     pub(crate) const PUT_OBJECT: Self = OperationCode(33);
 
-    /// `other` for what is not counted by its name.
+    /// Returns the code of an operation, and `other` for one that is not counted by name.
     pub(crate) fn named(name: &str) -> Self {
         OPERATIONS[2..].binary_search(&name).map_or(Self::OTHER, |at| OperationCode(at as u8 + 2))
     }
@@ -79,14 +79,14 @@ const STATUSES: [u16; 18] =
 /// Upper bounds of the latency histogram are 2^k µs, from 32 µs to 34 s.
 const FIRST_POWER: u32 = 5;
 const BOUNDS: usize = 21;
-/// Sets of counters, so that threads do not write to the same memory.
+/// Sets of counters. There are several so that threads do not write to the same memory.
 const SHARDS: usize = 16;
 
 /// Counters of one operation.
 #[derive(Default)]
 struct OperationCounts {
     statuses: [AtomicU64; STATUSES.len()],
-    /// The last is for what took longer than all bounds.
+    /// The last element counts requests that took longer than all bounds.
     latencies: [AtomicU64; BOUNDS + 1],
     us: AtomicU64,
 }
@@ -100,7 +100,7 @@ struct MetricsShard {
     sent_bytes: AtomicU64,
 }
 
-/// What is counted of all requests of a gateway.
+/// The counters of all requests of a gateway.
 pub(crate) struct GatewayMetrics(Vec<MetricsShard>);
 
 impl GatewayMetrics {
@@ -144,7 +144,7 @@ impl GatewayMetrics {
         add(&counts.us, us);
     }
 
-    /// All of it as text. What is asked while requests are counted may be off by those.
+    /// Returns all counters as text. They may be off by the requests that are counted at the same time.
     pub(crate) fn text(&self, connections: usize, is_available: bool) -> String {
         let mut text = String::with_capacity(16 * 1024);
         let total = |field: fn(&MetricsShard) -> &AtomicU64| {
@@ -214,7 +214,7 @@ impl GatewayMetrics {
     }
 }
 
-/// The first bound that is not below `us`.
+/// Returns the index of the first bound that is not below `us`.
 fn bound_of(us: u64) -> usize {
     let power = us.max(1).next_power_of_two().trailing_zeros();
     (power.saturating_sub(FIRST_POWER) as usize).min(BOUNDS)

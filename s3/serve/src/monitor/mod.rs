@@ -1,9 +1,9 @@
-//! What an operator sees of a gateway: counters, the access log, health. `/metrics`, `/health` and `/ready` have an address
-//! of their own that needs no signature.
+//! What an operator sees of a gateway: counters, the access log, health. `/metrics`, `/health` and `/ready` are served
+//! at a separate address that needs no signature.
 //!
-//! * `trace`: what is known of one request
-//! * `metrics`: what is counted of all
-//! * `access_log`: a line for each, and the names of requests
+//! * `trace`: data about one request
+//! * `metrics`: counters of all requests
+//! * `access_log`: a line for each request, and the IDs of requests
 
 mod access_log;
 mod metrics;
@@ -23,26 +23,26 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::unsigned::ConnectionPeer;
 
-/// The header of a request that wants to know where its time went.
+/// The header of a request that asks where its time went.
 pub(crate) const TIMING_WANTED: HeaderName = HeaderName::from_static("x-fordway-timing");
-/// The header of the answer that says it.
+/// The response header that says where the time went.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Takes note of requests, for all threads of a gateway.
+/// Records requests, for all threads of a gateway.
 pub(crate) struct RequestMonitor {
     pub(crate) metrics: GatewayMetrics,
     pub(crate) log: Option<AccessLog>,
     pub(crate) ids: RequestIds,
 }
 
-/// How an answer ended.
+/// How a response ended.
 pub(crate) struct ResponseEnding {
     pub(crate) status: StatusCode,
-    /// Bytes of the body, where they were known before it was sent.
+    /// Bytes of the body, if they were known before it was sent.
     pub(crate) body_bytes: Option<u64>,
-    /// When the answer's head was ready.
+    /// When the head of the response was ready.
     pub(crate) ready: Instant,
-    /// Whether the client took all of it.
+    /// Whether the client took the whole response.
     pub(crate) is_complete: bool,
 }
 
@@ -52,7 +52,7 @@ impl RequestMonitor {
         RequestMonitor { metrics: GatewayMetrics::new(), log, ids: RequestIds::new() }
     }
 
-    /// A request has arrived, which was first looked at at `start`.
+    /// Records that a request has arrived, whose processing began at `start`.
     pub(crate) fn start(
         &self,
         method: &str,
@@ -69,7 +69,7 @@ impl RequestMonitor {
         )
     }
 
-    /// Its answer is sent, or will never be.
+    /// Records that the response was sent, or never will be.
     pub(crate) fn finish(&self, trace: &RequestTrace, ending: &ResponseEnding) {
         let end = Instant::now();
         let took = end.duration_since(trace.start);
@@ -80,27 +80,27 @@ impl RequestMonitor {
     }
 }
 
-/// The most bytes of a request for one of the three.
+/// Most bytes of a request for one of the three paths.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
-/// How long a client may take.
+/// How long a client of them may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is asked for.
+/// Provides what these requests ask for.
 pub(crate) trait HealthProbe: Send + Sync + 'static {
-    /// Whether requests are served as they should.
+    /// Whether requests are served normally.
     fn is_ready(&self) -> bool;
-    /// The counters.
+    /// Returns the counters as text.
     fn metrics(&self) -> String;
 }
 
-/// Answers for as long as it is polled.
+/// Answers these requests for as long as it is polled.
 pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl HealthProbe>) {
     loop {
         match listener.accept().await {
             Ok((socket, _)) => {
                 let health = health.clone();
                 tokio::spawn(async move {
-                    // Whoever asks and then does not listen is on its own.
+                    // A client that does not read in time gets no response.
                     let _ = tokio::time::timeout(PATIENCE, answer(socket, &*health)).await;
                 });
             }

@@ -1,4 +1,4 @@
-//! What is known of one request, gathered on its way to the answer.
+//! Data about one request, gathered on the way to its response.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ pub(crate) struct RequestTrace {
     bytes_in: AtomicU64,
 }
 
-/// What the access log says of a request; kept only where there is one.
+/// What the access log says of a request; kept only if there is a log.
 pub(crate) struct LoggedRequest {
     method: String,
     /// Without the query, which may hold a signature.
@@ -37,11 +37,11 @@ impl LoggedRequest {
     }
 }
 
-/// What is known once the signature was found right.
+/// What is known once the signature was verified.
 pub(crate) struct SignedOperation {
     pub(crate) user: Arc<User>,
     pub(crate) operation: OperationCode,
-    /// Bucket and key, where they are not what the path spells.
+    /// Bucket and key, if they differ from what the path spells.
     pub(crate) names: Option<(String, String)>,
     pub(crate) at: Instant,
 }
@@ -52,13 +52,13 @@ impl RequestTrace {
         RequestTrace { id, start, asked, parsed, signed, bytes_in: AtomicU64::new(0) }
     }
 
-    /// The head is understood; its body has `bytes_in` bytes, as far as that is known.
+    /// Records that the head was parsed, and that the body has `bytes_in` bytes, as far as that is known.
     pub(crate) fn parsed(&self, bytes_in: u64) {
         self.bytes_in.store(bytes_in, Ordering::Relaxed);
         let _ = self.parsed.set(Instant::now());
     }
 
-    /// The signature is right. Only the first word counts.
+    /// Records that the signature was verified. Only the first call counts.
     pub(crate) fn signed(&self, signed: SignedOperation) {
         let _ = self.signed.set(signed);
     }
@@ -71,9 +71,9 @@ impl RequestTrace {
         self.bytes_in.load(Ordering::Relaxed)
     }
 
-    /// The value of `Server-Timing` (W3C), in milliseconds: reading the head, checking the signature,
-    /// and the rest up to `ready`, which for an upload has the wait for its body in it. How long
-    /// sending takes is not known before; the access log has it.
+    /// Returns the value of `Server-Timing` (W3C), in milliseconds: reading the head, checking the signature,
+    /// and the rest up to `ready`, which for an upload includes the wait for its body. The time that sending
+    /// takes is not known yet; the access log has it.
     pub(crate) fn server_timing(&self, ready: Instant) -> String {
         let parsed = self.parsed.get().copied().unwrap_or(ready);
         let signed = self.signed.get().map_or(ready, |signed| signed.at);
@@ -101,11 +101,11 @@ pub(super) struct LogLine<'t> {
     status: u16,
     bytes_in: u64,
     bytes_out: Option<u64>,
-    /// From the first look at the request's head to the end of the answer.
+    /// From the start of the request's processing to the end of the response.
     us: u128,
-    /// The part of that in which the answer was sent.
+    /// The part of `us` in which the response was sent.
     send_us: u128,
-    /// Whether the client took the whole answer.
+    /// Whether the client took the whole response.
     complete: bool,
 }
 

@@ -1,5 +1,5 @@
-//! S3 over HTTP on the Unix socket, for programs that know HTTP and not our frames: the gateway's
-//! driver of HTTP on the thread of the connection, which acts as its client for good.
+//! S3 over HTTP on the Unix socket, for programs that speak HTTP and not our frames. The gateway's HTTP
+//! driver runs on the thread of the connection, which acts as its client from then on.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,14 +22,14 @@ use crate::unsigned::ConnectionPeer;
 use crate::users::{User, Users};
 use crate::workers::new_runtime;
 
-/// What clients are told; signatures of any region are as good as none.
+/// The region that clients are told. Signatures are not checked here, so a client may sign for any region.
 const REGION: &str = "us-east-1";
 /// How long a client may take to send a request's head, idle time before it included.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The most bytes of a request's head.
+/// Most bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// What all connections that speak HTTP share.
+/// State that all connections with HTTP share.
 pub(super) struct HttpService {
     shared: Arc<GatewayState>,
     stop: GatewayStop,
@@ -60,13 +60,13 @@ impl HttpService {
         HttpService { shared: Arc::new(shared), stop: GatewayStop::new() }
     }
 
-    /// Has every connection end once its requests in progress are answered.
+    /// Lets every connection end once its requests in progress are answered.
     pub(super) fn stop(&self) {
         self.stop.trigger();
     }
 
-    /// Serves a client, `ahead` of whose bytes was read already, until it goes or [`HttpService::stop`]; one
-    /// that is not admitted is told why. Threads that read for it are started by this one, and so act
+    /// Serves a client until it closes or [`HttpService::stop`]; `ahead` holds bytes that were already read. A client
+    /// that is not admitted is told why. Threads that read for the client are started by this thread, and so act
     /// as the same user.
     pub(super) fn serve(
         &self,
@@ -79,7 +79,7 @@ impl HttpService {
         let runtime = new_runtime().map_err(io::Error::other)?;
         let ended = runtime.block_on(async {
             let stream = tokio::net::UnixStream::from_std(stream)?;
-            // The runtime learns only by waiting that a new socket takes something.
+            // The runtime learns that a new socket is writable only by waiting for it.
             stream.writable().await?;
             let socket = ClientSocket::Unix(stream);
             match admitted {
@@ -94,14 +94,14 @@ impl HttpService {
                 }
             }
         });
-        // A read from a device that hangs must not keep the thread.
+        // A read from a device that hangs must not hold the thread.
         runtime.shutdown_background();
         ended
     }
 }
 
 /// Whether a client that begins with these bytes speaks HTTP: methods begin with a letter, our frames
-/// with none.
+/// never do.
 pub(super) fn is_http(start: &[u8]) -> bool {
     start.first().is_some_and(u8::is_ascii_uppercase)
 }

@@ -1,8 +1,8 @@
-//! What is counted: requests, and how many connections are busy, which says whether looking out for the next request pays.
+//! Counters of requests, and of busy connections, which decide whether looking out for the next request pays.
 //!
-//! Waking a thread that sleeps takes several times as long as a small get. A thread that looks out
-//! for some microseconds instead saves that, if a processor has nothing better to do: with more
-//! of them than processors, they keep each other from working.
+//! Waking a sleeping thread takes several times as long as a small get. A thread that looks out, that is, polls its
+//! connection for some microseconds before it sleeps, saves that if a processor is idle. If more threads look out than
+//! there are processors, they keep each other from working.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use fordway_wire::node::Request;
 
 use crate::node::access::NodeLimits;
 
-/// Counters since the start; read while they change.
+/// Counters since the start. They may change while they are read.
 pub(super) struct NodeStats {
     start: Instant,
     pub(super) connections: MonotonicCounter,
     pub(super) connections_ended: MonotonicCounter,
     pub(super) http_connections: MonotonicCounter,
     pub(super) refused: MonotonicCounter,
-    /// By the code of the operation.
+    /// Indexed by the code of the operation.
     requests: [MonotonicCounter; 256],
     pub(super) failed: MonotonicCounter,
     pub(super) malformed: MonotonicCounter,
@@ -29,7 +29,7 @@ pub(super) struct NodeStats {
     pub(super) descriptor_bytes_in: MonotonicCounter,
 }
 
-/// A number that only grows.
+/// A counter that only grows.
 #[derive(Debug, Default)]
 pub(super) struct MonotonicCounter(AtomicU64);
 
@@ -63,13 +63,13 @@ impl NodeStats {
         }
     }
 
-    /// Counts a request with so much content.
+    /// Counts a request with `body_bytes` of content.
     pub(super) fn note(&self, code: u8, body_bytes: usize) {
         self.requests[usize::from(code)].add(1);
         self.body_bytes_in.add(body_bytes as u64);
     }
 
-    /// All by name; of requests the kinds that there were.
+    /// Returns all counters with their names; kinds of requests that did not occur are left out.
     pub(super) fn counters(&self, limits: &NodeLimits) -> Vec<(String, u64)> {
         let ended = self.connections_ended.get();
         let requests = || self.requests.iter().map(MonotonicCounter::get);
@@ -97,7 +97,7 @@ impl NodeStats {
     }
 }
 
-/// `GetMany` as `get_many`.
+/// Converts `GetMany` to `get_many`.
 fn snake_case(name: &str) -> String {
     let mut all = String::with_capacity(name.len() + 4);
     for letter in name.chars() {
@@ -109,16 +109,16 @@ fn snake_case(name: &str) -> String {
     all
 }
 
-/// Connections that asked for something in this or the last period count as busy.
+/// Connections with a request in this period or the last one count as busy.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Bits of a period's count; the others are its number.
+/// Bits that hold the count of a period; the others hold its number.
 const COUNT_BITS: u32 = 20;
-/// So often in a row nothing may come while a thread looks out, before it does so rarely.
+/// After looking out this many times in a row without effect, a thread looks out only rarely.
 const MISSES_MAX: u32 = 4;
-/// How rarely.
+/// Rarely means every `RARELY`th time.
 const RARELY: u32 = 64;
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Debug)]
 pub(super) struct NodeActivity {
     start: Instant,
@@ -127,7 +127,7 @@ pub(super) struct NodeActivity {
     periods: [AtomicU64; 2],
 }
 
-/// What one connection remembers.
+/// State of one connection.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionLookout {
     period: u64,
@@ -135,7 +135,7 @@ pub(super) struct ConnectionLookout {
 }
 
 impl NodeActivity {
-    /// For a machine with this many cores.
+    /// Creates the state for a machine with this many cores.
     pub(super) fn new(cores: usize) -> Self {
         NodeActivity {
             start: Instant::now(),
@@ -144,16 +144,16 @@ impl NodeActivity {
         }
     }
 
-    /// Notes a request of the connection that `lookout` is of; says whether its client and its thread
-    /// can both look out without keeping others from work. Cost: one look at the clock.
+    /// Counts a request of the connection that `lookout` belongs to. Returns whether its client and its thread can
+    /// both look out without keeping others from working. Cost: reading the clock once.
     pub(super) fn note(&self, lookout: &mut ConnectionLookout) -> bool {
-        // Periods are counted from 1, so that 0 is nobody's.
+        // Periods are counted from 1, so that 0 marks a slot that no period has used.
         let period = 1 + (self.start.elapsed().as_millis() / PERIOD.as_millis()) as u64;
         if lookout.period != period {
             lookout.period = period;
             let counted =
                 |now: u64| Some(if now >> COUNT_BITS == period { now + 1 } else { period << COUNT_BITS | 1 });
-            // `counted` always answers something.
+            // `counted` always returns a value.
             let _ = self.slot(period).fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
         }
         2 * self.count(period).max(self.count(period - 1)) <= self.cores
@@ -170,17 +170,17 @@ impl NodeActivity {
 }
 
 impl ConnectionLookout {
-    /// Whether to look out this time, as far as it was of use before.
+    /// Whether to look out this time, which depends on whether it helped before.
     pub(super) fn pays(&mut self) -> bool {
         self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)
     }
 
-    /// Notes whether something came.
+    /// Records whether a request came.
     pub(super) fn learn(&mut self, came: bool) {
         self.misses = if came { 0 } else { self.misses.saturating_add(1) };
     }
 
-    /// Notes a time without looking out.
+    /// Records that the thread did not look out this time.
     pub(super) fn skip(&mut self) {
         if self.misses >= MISSES_MAX {
             self.misses += 1;

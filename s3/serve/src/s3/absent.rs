@@ -1,9 +1,9 @@
-//! Configurations that no bucket here has. Programs that describe or tidy up a bucket ask for each of
-//! them: the answer is that there is none, and taking away what is not there succeeds, as on S3.
+//! Configurations that no bucket here has. Programs that describe or clean up a bucket ask for each of
+//! them. The response says that there is none, and deleting a missing one succeeds, as on S3.
 
-/// Methods of the S3 layer's trait: those that get a configuration answer with the code for a missing
-/// one, those that delete it with success, once the bucket is known to exist. Written out as the
-/// attribute of the trait would do it, which does not see into a macro.
+/// Defines methods of the S3 layer's trait. Once the bucket is known to exist, those that get a configuration
+/// return the code for a missing one, and those that delete it succeed. The methods are written out as the
+/// attribute of the trait would write them, because the attribute does not expand macros.
 macro_rules! absent {
     ($($method:ident: $input:ident => $output:ident $(, $code:literal)?;)*) => {
         $(

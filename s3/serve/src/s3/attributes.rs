@@ -1,4 +1,4 @@
-//! What is known of an object, in one document: S3's GetObjectAttributes.
+//! S3's GetObjectAttributes: what is known of an object, in one document.
 
 use fordway_store::{Error, ErrorKind, GetOptions, ObjectPart, Store};
 use fordway_wire::s3_xml::ResponseDocument;
@@ -9,7 +9,7 @@ use s3s::dto::{GetObjectAttributesInput, GetObjectAttributesOutput, ObjectAttrib
 use crate::s3::convert::{names, page_size, timestamp, version, version_name, written};
 use crate::s3::error::{Outcome, S3Failure};
 
-/// The most parts in one answer (S3's limit).
+/// Most parts in one response (S3's limit).
 const PAGE_MAX: usize = 1000;
 
 pub(super) fn get(
@@ -18,7 +18,7 @@ pub(super) fn get(
 ) -> Outcome<S3Response<GetObjectAttributesOutput>> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let options = GetOptions { version: version(input.version_id.as_deref())?, ..Default::default() };
-    // The S3 layer takes a header with a list in it for one name.
+    // The S3 layer takes a header that contains a list for a single name.
     let named = input.object_attributes.iter().flat_map(|list| list.as_str().split(',')).map(str::trim);
     let named: Vec<_> = named.collect();
     let wants = |name| named.contains(&name);
@@ -27,7 +27,7 @@ pub(super) fn get(
     let info = store.head(&bucket, &key, &options)?;
     let mut document = ResponseDocument::new("GetObjectAttributesResponse");
     if wants(ObjectAttributes::ETAG) {
-        // Without quotes, as nowhere else.
+        // Without quotes, unlike in all other responses.
         document.element("ETag", info.etag.as_str());
     }
     if let Some(checksum) = info.checksum.as_ref().filter(|_| wants(ObjectAttributes::CHECKSUM)) {
@@ -50,7 +50,8 @@ pub(super) fn get(
     Ok(written(output, document))
 }
 
-/// Errors: `InvalidRequest` for none, `InvalidArgument` for one that S3 does not have.
+/// Checks the attributes that a request names. Errors: `InvalidRequest` for none, `InvalidArgument` for one that S3
+/// does not have.
 fn check_names(named: &[&str]) -> Outcome<()> {
     const KNOWN: [&str; 5] = [
         ObjectAttributes::ETAG,
@@ -73,7 +74,7 @@ fn check_names(named: &[&str]) -> Outcome<()> {
     }
 }
 
-/// The parts after the marker.
+/// Writes the parts after the marker.
 fn write_parts(
     document: &mut ResponseDocument,
     parts: &[ObjectPart],

@@ -1,4 +1,4 @@
-//! Between the S3 layer's types and the store's, and what an answer says of an object where we write it ourselves.
+//! Converts between the S3 layer's types and the store's, and writes the headers and documents that we write ourselves.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -22,13 +22,13 @@ use crate::content::BodyExtension;
 use crate::message::composed;
 use crate::s3::error::{Outcome, S3Failure};
 
-/// The names a request is about.
+/// Returns the bucket and the key that a request names.
 pub(super) fn names(bucket: &str, key: &str) -> Outcome<(Bucket, Key)> {
     Ok((Bucket::new(bucket)?, Key::new(key)?))
 }
 
-/// The version a request names, if it names one. Errors: `NoSuchVersion`, and `InvalidArgument` for what can
-/// be no name, above all for an empty one, which must not come to mean the latest.
+/// Returns the version that a request names, if any. Errors: `NoSuchVersion`, and `InvalidArgument` for what cannot
+/// be a name, above all for an empty one, which must not come to mean the latest version.
 pub(super) fn version(named: Option<&str>) -> Outcome<Option<VersionId>> {
     if named == Some("") {
         let detail = "the version's name is empty; leave versionId out to mean the latest version";
@@ -44,15 +44,15 @@ pub(super) fn version(named: Option<&str>) -> Outcome<Option<VersionId>> {
     Ok(named.map(VersionId::new).transpose()?)
 }
 
-/// No store makes shorter names of versions.
+/// The shortest name of a version that a store makes.
 const VERSION_BYTES_MIN: usize = 24;
 
-/// A version as S3 sends it.
+/// Returns a version ID as S3 sends it.
 pub(super) fn version_name(version: Option<VersionId>) -> Option<String> {
     version.map(|version| version.as_str().to_owned())
 }
 
-/// The tags in `x-amz-tagging`. Errors: `InvalidArgument`.
+/// Parses the tags in `x-amz-tagging`. Errors: `InvalidArgument`.
 pub(super) fn tags(header: Option<&str>) -> Outcome<Tags> {
     let text = header.unwrap_or_default();
     tagging::decode(text).map_err(|_| {
@@ -62,7 +62,7 @@ pub(super) fn tags(header: Option<&str>) -> Outcome<Tags> {
     })
 }
 
-/// A count that S3 sends as a signed number, at most `max`. Errors: `InvalidArgument`.
+/// Returns a count that S3 sends as a signed number, limited to `max`. Errors: `InvalidArgument`.
 pub(super) fn page_size(name: &str, wanted: Option<i32>, max: usize) -> Outcome<usize> {
     let wanted = wanted.unwrap_or(i32::MAX);
     let count = usize::try_from(wanted).map_err(|_| {
@@ -72,7 +72,7 @@ pub(super) fn page_size(name: &str, wanted: Option<i32>, max: usize) -> Outcome<
     Ok(count.min(max))
 }
 
-/// A time as S3 sends it.
+/// Converts a time to the type that S3 sends.
 pub(super) fn timestamp(time: SystemTime) -> Option<Timestamp> {
     Some(Timestamp::from(time))
 }
@@ -80,7 +80,7 @@ pub(super) fn timestamp(time: SystemTime) -> Option<Timestamp> {
 fn etag_match(condition: ETagCondition) -> ETagMatch {
     match condition {
         ETagCondition::Any => ETagMatch::Any,
-        // The S3 layer takes a list for one tag, and drops the first quote and the last.
+        // The S3 layer takes a list for one tag, and removes the first quote and the last.
         ETagCondition::ETag(tag) => {
             let each = tag.value().split("\"").step_by(2);
             ETagMatch::Tags(each.map(ETag::new).collect())
@@ -88,7 +88,7 @@ fn etag_match(condition: ETagCondition) -> ETagMatch {
     }
 }
 
-/// What a write or delete asks for.
+/// Returns the conditions of a write or delete.
 pub(super) fn write_conditions(
     if_match: Option<ETagCondition>,
     if_none_match: Option<ETagCondition>,
@@ -100,11 +100,11 @@ pub(super) fn write_conditions(
     }
 }
 
-/// The headers of conditions, as RFC 9110 has them: two of tags, two of dates.
+/// The headers of conditions (RFC 9110): two for tags, two for dates.
 pub(super) const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
-/// The conditions in a head, under `names`. A date that is none is no condition (RFC 9110 section 13.1.3).
+/// Reads the conditions in a head, under `names`. An invalid date is no condition (RFC 9110 section 13.1.3).
 /// Errors: `InvalidArgument`.
 pub(super) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> Outcome<Conditions> {
     let [if_match, if_none_match, modified, unmodified] = names;
@@ -117,7 +117,7 @@ pub(super) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> Out
     })
 }
 
-/// The tags in a header: some clients leave their quotes out.
+/// Reads the tags in a header. Some clients leave out their quotes.
 fn tags_in(headers: &HeaderMap, name: &HeaderName) -> Outcome<Option<ETagMatch>> {
     let Some(value) = headers.get(name) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default().trim();
@@ -132,7 +132,7 @@ fn tags_in(headers: &HeaderMap, name: &HeaderName) -> Outcome<Option<ETagMatch>>
     }
 }
 
-/// What the client says about the object beside its bytes, `Expires` as it wrote it.
+/// Reads what the client states about the object apart from its bytes. `Expires` stays as the client wrote it.
 pub(super) fn metadata(headers: &HeaderMap) -> BoxedMetadata {
     let text = |name: HeaderName| headers.get(name).map(text_of);
     let mut user = BTreeMap::<String, String>::new();
@@ -140,7 +140,7 @@ pub(super) fn metadata(headers: &HeaderMap) -> BoxedMetadata {
         if let Some(name) = name.as_str().strip_prefix("x-amz-meta-") {
             let value = text_of(value);
             let value = decode(&value);
-            // Several of a name are one, as in all of HTTP.
+            // Several headers of one name are one list, as everywhere in HTTP.
             user.entry(name.to_owned())
                 .and_modify(|known| *known += &format!(",{value}"))
                 .or_insert(value.into());
@@ -158,12 +158,12 @@ pub(super) fn metadata(headers: &HeaderMap) -> BoxedMetadata {
     .into()
 }
 
-/// What is not UTF-8 is kept as near to it as text can.
+/// Converts a value to text; bytes that are not UTF-8 are replaced.
 fn text_of(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
 }
 
-/// `aws-chunked` is how the body travels, and no property of the object.
+/// Removes `aws-chunked`, which says how the body is transferred and is no property of the object.
 fn without_transfer_coding(codings: &str) -> Option<String> {
     let kept: Vec<_> =
         codings.split(',').map(str::trim).filter(|c| !c.eq_ignore_ascii_case("aws-chunked")).collect();
@@ -171,8 +171,8 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
     (!kept.is_empty()).then_some(kept)
 }
 
-/// The checksum in the head of a request, of which there may be one. The S3 layer knows some of their
-/// headers only. Errors: the text of an `InvalidRequest`.
+/// Returns the checksum in the head of a request, which may have only one. The S3 layer knows only some of the
+/// headers for checksums. Errors: the text of an `InvalidRequest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
     let value = |algorithm: ChecksumAlgorithm| {
         let value = headers.get(algorithm.header())?;
@@ -193,7 +193,7 @@ pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, S
     }
 }
 
-/// The headers that an answer has for a checksum, and for what it was computed from.
+/// Returns the response headers for a checksum, and for what it was computed from.
 pub(super) fn checksum_headers(checksum: Option<&Checksum>, kind: Option<ChecksumType>) -> HeaderMap {
     let sum = checksum.and_then(|checksum| {
         let value = HeaderValue::try_from(checksum.to_base64()).ok()?;
@@ -203,29 +203,29 @@ pub(super) fn checksum_headers(checksum: Option<&Checksum>, kind: Option<Checksu
     sum.into_iter().chain(kind).collect()
 }
 
-/// Adds a header; what cannot stand in one is left out.
+/// Adds a header, unless the text is not a valid value.
 pub(super) fn add_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     if let Ok(value) = HeaderValue::try_from(text) {
         headers.insert(name, value);
     }
 }
 
-/// Names the version that was made, unless it is `null`: where versioning is suspended, AWS's answers to writes have no such
-/// header (API reference, examples of PutObject).
+/// Adds the ID of the new version, unless it is `null`: where versioning is suspended, AWS's responses to writes have
+/// no such header (API reference, examples of PutObject).
 pub(super) fn add_version(headers: &mut HeaderMap, made: Option<&VersionId>) {
     if let Some(version) = made.filter(|version| !version.is_null()) {
         add_text(headers, VERSION_ID, version.as_str());
     }
 }
 
-/// The version that an answer is about.
+/// The version that a response is about.
 pub(super) const VERSION_ID: HeaderName = HeaderName::from_static("x-amz-version-id");
-/// Tags, as a query has parameters.
+/// Tags in the form of query parameters.
 pub(super) const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
 /// What a checksum was computed from.
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 
-/// An answer whose document is written here: the S3 layer does not know all that stands in it.
+/// Returns a response with a document written here, because the S3 layer does not know all of its elements.
 pub(super) fn written<T>(output: T, document: ResponseDocument) -> S3Response<T> {
     let mut response = S3Response::new(output);
     let document = Bytes::from(document.finish());
@@ -233,14 +233,14 @@ pub(super) fn written<T>(output: T, document: ResponseDocument) -> S3Response<T>
     response
 }
 
-/// The same where the S3 layer has no part in the answer.
+/// Returns such a response for an operation that the S3 layer does not serve.
 pub(super) fn document(document: ResponseDocument) -> S3Response<Body> {
     let mut response = written(Body::empty(), document);
     response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response
 }
 
-/// The value of a parameter, decoded.
+/// Returns the decoded value of a parameter.
 pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query().unwrap_or_default().split('&');
     let mut pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -248,12 +248,12 @@ pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
     Some(percent_decode_str(found?.1).decode_utf8_lossy().into_owned())
 }
 
-/// A tag as documents have it.
+/// Returns a tag in quotes, as documents have it.
 pub(crate) fn quoted(tag: &ETag) -> String {
     ["\"", tag.as_str(), "\""].concat()
 }
 
-/// The algorithm a client names. Errors: `InvalidRequest`.
+/// Returns the algorithm that a client names. Errors: `InvalidRequest`.
 pub(super) fn algorithm(name: &str) -> Outcome<ChecksumAlgorithm> {
     ChecksumAlgorithm::from_name(name).ok_or_else(|| {
         let mut known = ChecksumAlgorithm::ALL.map(ChecksumAlgorithm::name);
@@ -264,7 +264,7 @@ pub(super) fn algorithm(name: &str) -> Outcome<ChecksumAlgorithm> {
     })
 }
 
-/// What a checksum is computed from, as a client names it. Errors: `InvalidRequest`.
+/// Returns what a checksum is computed from, as a client names it. Errors: `InvalidRequest`.
 pub(super) fn checksum_type(name: &str) -> Outcome<ChecksumType> {
     ChecksumType::from_name(&name.to_ascii_uppercase()).ok_or_else(|| {
         let detail = format!("{name:?} is neither FULL_OBJECT nor COMPOSITE");
@@ -272,12 +272,13 @@ pub(super) fn checksum_type(name: &str) -> Outcome<ChecksumType> {
     })
 }
 
-/// S3's code for what is wrong with checksums, and with a few other things.
+/// Returns the error that S3 uses for wrong checksums, and for a few other faults.
 pub(super) fn invalid_request(message: impl Into<String>) -> S3Failure {
     S3Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
 }
 
-/// Refuses what a client asks for and would believe it had got. Errors: `NotImplemented`.
+/// Refuses options that are not offered, which a client would otherwise believe to have taken effect. Errors:
+/// `NotImplemented`.
 pub(super) fn refuse(asked: &[(&str, bool)]) -> Outcome<()> {
     match asked.iter().find(|(_, asked)| *asked) {
         None => Ok(()),
@@ -288,8 +289,8 @@ pub(super) fn refuse(asked: &[(&str, bool)]) -> Outcome<()> {
     }
 }
 
-/// Hands each header to `put`, of which user metadata may be no headers; `None` where `put` says
-/// so.
+/// Passes each header that describes the object to `put`. User metadata may not be valid as headers. Returns `None` as
+/// soon as `put` does.
 pub(crate) fn describe(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Option<()>) -> Option<()> {
     put("accept-ranges", b"bytes")?;
     put("etag", quoted(&info.etag).as_bytes())?;
@@ -326,8 +327,8 @@ fn describe_metadata(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Opt
     Some(())
 }
 
-/// Whether name and value are such as nobody reads in two ways. What a POSIX program recorded may be
-/// anything.
+/// Whether all programs read the name and the value in the same way. Metadata that a POSIX program recorded may
+/// be anything.
 pub(crate) fn is_plain(name: &str, value: &[u8]) -> bool {
     let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     is_name && value.iter().all(|byte| (b' '..=b'~').contains(byte)) && value.trim_ascii() == value

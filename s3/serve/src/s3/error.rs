@@ -1,5 +1,5 @@
-//! The store's errors as S3 writes them, and operations that S3 has and this gateway does not offer: those are refused by
-//! name after the signature and the bucket were checked, so that strangers learn nothing about buckets.
+//! Converts the store's errors to S3's, and refuses operations that S3 has and this gateway does not offer. They are
+//! refused by name after the signature and the bucket were checked, so that strangers learn nothing about buckets.
 
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store, VersioningState};
 use fordway_sys::is_to_be_done_again;
@@ -12,16 +12,16 @@ use crate::http1::{BROKEN, STALLED};
 use crate::message::composed;
 use crate::unsigned::NOT_CHUNKED;
 
-/// Carries the code of an error beside its document, because an answer to HEAD has no document.
+/// Carries the code of an error in addition to its document, because a response to HEAD has no document.
 const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
 
-/// Says that what is there in place of an object is a delete marker.
+/// Says that a delete marker is in the place of the object.
 const DELETE_MARKER_HEADER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
 
 /// Results of the operations in this module.
 pub(crate) type Outcome<T> = Result<T, S3Failure>;
 
-/// An error on its way to the client: `?` makes one of what the store or the S3 layer says.
+/// An error on its way to the client. `?` converts errors of the store and of the S3 layer to it.
 #[derive(Debug)]
 pub(crate) struct S3Failure(pub(super) S3Error);
 
@@ -37,27 +37,27 @@ impl S3Failure {
         failure
     }
 
-    /// An error in AWS's words; `detail` are ours, or nothing.
+    /// An error in AWS's words; `detail` is our own sentence, or empty.
     pub(super) fn aws(code: &str, status: StatusCode, words: &str, detail: &str) -> Self {
         S3Failure::new(code, status, composed(words, detail, &[]))
     }
 
-    /// An argument that is wrong, in AWS's words.
+    /// An error about a wrong argument, in AWS's words.
     pub(super) fn argument(words: &str, name: &str, value: &str) -> Self {
         let facts = [("ArgumentName", name), ("ArgumentValue", value)];
         let facts = if value.is_empty() { &facts[..1] } else { &facts[..] };
         S3Failure::new("InvalidArgument", StatusCode::BAD_REQUEST, composed(words, "", facts))
     }
 
-    /// Whether somebody held a lock, so that it may be done again.
+    /// Whether the lock was held by another, so that the operation may be tried again.
     pub(super) fn is_lock_timeout(&self) -> bool {
         self.0.headers().is_some_and(|headers| headers.contains_key(RETRY_AFTER))
     }
 
-    /// Adds a header to the answer.
+    /// Adds a header to the response.
     pub(super) fn add_header(&mut self, name: HeaderName, value: HeaderValue) {
         let mut headers = self.0.headers().cloned().unwrap_or_else(|| {
-            // The S3 layer says what the document is only where nobody else says anything.
+            // The S3 layer sets the type of the document only if no other header is set.
             HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/xml"))])
         });
         headers.insert(name, value);
@@ -69,7 +69,7 @@ impl From<Error> for S3Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // What is not offered is the client's affair, and what is done again nobody's.
+        // Not logged: operations that are not offered, which is the client's matter, and work that will be done again.
         let is_ours = status.is_server_error() && error.kind() != ErrorKind::NotImplemented;
         let is_locked = error.kind() == ErrorKind::LockTimeout;
         if is_ours && !is_locked && !is_to_be_done_again() {
@@ -92,8 +92,8 @@ impl From<S3Error> for S3Failure {
     }
 }
 
-/// What the client reads: what, why and what next, but not the errors of the operating system
-/// below, which may name places on this machine; those are in the log.
+/// Returns what the client reads: what failed, why and what to do next. The errors of the operating system are
+/// left out, because they may name paths on this machine; they are in the log.
 pub(super) fn message(error: &Error) -> String {
     let why = if error.detail().is_empty() { error.kind().name() } else { error.detail() };
     let mut text = match error.target() {
@@ -107,7 +107,7 @@ pub(super) fn message(error: &Error) -> String {
     printable(text)
 }
 
-/// Keys may hold characters that XML cannot.
+/// Escapes control characters: keys may contain characters that XML cannot.
 fn printable(text: String) -> String {
     if !text.contains(char::is_control) {
         return text;
@@ -119,13 +119,13 @@ fn printable(text: String) -> String {
     text.chars().map(shown).collect()
 }
 
-/// The code in the S3 layer's own terms.
+/// Converts a code to the S3 layer's type.
 fn code_of(code: &str) -> S3ErrorCode {
     S3ErrorCode::from_bytes(code.as_bytes()).unwrap_or(S3ErrorCode::InternalError)
 }
 
-/// Why a body could not be read. The S3 layer keeps the types of these errors to itself, so their
-/// text is all there is to tell them apart by.
+/// Says why a body could not be read. The S3 layer keeps the types of these errors private, so only their text
+/// tells them apart.
 pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> S3Failure {
     let text = error.to_string();
     let says = |words: &str| text.contains(words);
@@ -148,16 +148,16 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     Error::new(kind, detail).into()
 }
 
-/// Of a body that is not the one signed.
+/// Returns the error for a body that is not the one signed.
 pub(super) fn wrong_sha256() -> S3Failure {
     let message = "the body does not have the SHA-256 that x-amz-content-sha256 states; send it again";
     S3Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message)
 }
 
-/// AWS's words for what is not done.
+/// AWS's words for what is not implemented.
 const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that is not implemented.";
 
-/// The answer to such an operation.
+/// Returns the error for an operation that is not offered.
 pub(super) fn refusal(store: &dyn Store, (bucket, key): &(String, String), operation: &str) -> S3Failure {
     match locks(store, bucket, key, operation) {
         Err(failure) => failure,
@@ -168,7 +168,7 @@ pub(super) fn refusal(store: &dyn Store, (bucket, key): &(String, String), opera
     }
 }
 
-/// Answers requests about object locks, which no bucket has here. Errors: AWS's for a missing lock, and those
+/// Checks operations on object locks, which no bucket has here. Errors: AWS's for a missing lock, and those
 /// of the store.
 fn locks(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome<()> {
     if bucket.is_empty() {

@@ -1,4 +1,4 @@
-//! Listings of a bucket, old form and new.
+//! Listings of a bucket, in both versions of the operation.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -17,10 +17,10 @@ use s3s::dto::{
 use crate::s3::convert::{page_size, quoted, written};
 use crate::s3::error::Outcome;
 
-/// Everything but the unreserved characters of RFC 3986 and the slash.
+/// The characters that are encoded: all but the unreserved characters of RFC 3986 and the slash.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
-/// How names are written in an answer: a client asks for URL encoding because XML cannot hold
+/// How names are written in a response. Clients ask for URL encoding because XML cannot hold
 /// every character.
 #[derive(Clone, Copy)]
 pub(super) enum NameEncoding {
@@ -29,7 +29,7 @@ pub(super) enum NameEncoding {
 }
 
 impl NameEncoding {
-    /// Errors: `InvalidArgument`.
+    /// Reads the parameter `encoding-type`. Errors: `InvalidArgument`.
     pub(super) fn new(asked: Option<&EncodingType>) -> Outcome<Self> {
         match asked.map(EncodingType::as_str) {
             None | Some("") => Ok(NameEncoding::Plain),
@@ -102,8 +102,8 @@ pub(super) fn list_v2(
     Ok(written(ListObjectsV2Output::default(), document))
 }
 
-/// The beginning of both forms. It is written here, because the S3 layer lets carriage returns stand for
-/// themselves, which readers of XML fold.
+/// Writes the beginning of both forms. The document is written here, because the S3 layer does not escape
+/// carriage returns, which XML parsers turn into line feeds.
 fn opened(bucket: &Bucket, query: &ListQuery, encoding: NameEncoding) -> ResponseDocument {
     let mut document = ResponseDocument::new("ListBucketResult");
     document.element("Name", bucket.as_str()).element("Prefix", &encoding.apply(&query.prefix));
@@ -153,18 +153,18 @@ fn write_object(
     document.element("StorageClass", "STANDARD").close();
 }
 
-/// A user as documents name them.
+/// Writes a user as documents name them.
 pub(super) fn write_owner(document: &mut ResponseDocument, element: &'static str, owner: &Owner) {
     document.open(element).maybe("ID", owner.id.as_deref());
     document.maybe("DisplayName", owner.display_name.as_deref()).close();
 }
 
-/// Where the next page starts, in a form that no client takes for a key.
+/// Encodes where the next page starts, so that no client takes it for a key.
 fn write_token(next: &str) -> String {
     URL_SAFE_NO_PAD.encode(next)
 }
 
-/// Errors: `InvalidArgument`.
+/// Decodes a continuation token. Errors: `InvalidArgument`.
 fn read_token(token: &str) -> Outcome<String> {
     let next = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     let wrong = || Error::new(ErrorKind::InvalidArgument, "the continuation token is not one of this server");

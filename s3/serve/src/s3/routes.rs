@@ -1,5 +1,5 @@
-//! Operations that the S3 layer checks and does not serve: those that read and write objects, of which it
-//! does not know all that may be said, or refuses what HTTP has servers ignore.
+//! Operations that the S3 layer checks but does not serve. They read and write objects, and the S3 layer does not know
+//! everything that their requests may say, or refuses headers that HTTP has servers ignore.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::s3::look_up::look_up;
 use crate::s3::reads::ReadRequest;
 use crate::s3::{caller, copy, documents, error, multipart, upload};
 
-/// The names of the operations that are served here.
+/// The operations on objects that are served here.
 const SERVED: [&str; 8] = [
     "CompleteMultipartUpload",
     "CopyObject",
@@ -35,7 +35,7 @@ pub(super) struct ObjectRoutes {
     pub(super) publishing: Arc<PublishPace>,
 }
 
-/// The operation that a request is, as the gate found.
+/// Returns the name of the operation that the gate found for a request.
 fn operation(extensions: &Extensions) -> &'static str {
     extensions.get::<&'static gate::OperationRule>().map_or("", |operation| operation.name)
 }

@@ -13,7 +13,7 @@ use s3s::dto::{
 use crate::s3::convert::{names, version, version_name, written};
 use crate::s3::error::{Outcome, S3Failure};
 
-/// The most characters of a tag's name and value (S3's limits).
+/// Most characters of a tag's name and of its value (S3's limits).
 const NAME_CHARS_MAX: usize = 128;
 const VALUE_CHARS_MAX: usize = 256;
 
@@ -49,7 +49,7 @@ pub(super) fn put(store: &dyn Store, input: PutObjectTaggingInput) -> Outcome<Pu
     Ok(PutObjectTaggingOutput { version_id: version_name(version) })
 }
 
-/// Says in AWS's words what is wrong with tags. Errors: `InvalidTag`.
+/// Checks tags; errors are in AWS's words. Errors: `InvalidTag`.
 fn check(tags: &[(String, String)]) -> Outcome<()> {
     let invalid = |words: &str| Err(S3Failure::aws("InvalidTag", StatusCode::BAD_REQUEST, words, ""));
     let is_repeated = |at: usize, name: &String| tags[..at].iter().any(|(known, _)| known == name);

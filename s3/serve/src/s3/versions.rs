@@ -1,4 +1,4 @@
-//! Versioning of buckets, and their versions listed.
+//! Versioning of buckets, and listings of their versions.
 
 use bytes::Bytes;
 use fordway_store::{
@@ -46,7 +46,8 @@ pub(super) fn put(store: &dyn Store, input: PutBucketVersioningInput) -> Outcome
     Ok(PutBucketVersioningOutput::default())
 }
 
-/// The document is written here: the S3 layer would make two lists of versions and delete markers.
+/// Lists versions. The document is written here, because the S3 layer would write versions and delete markers as two
+/// lists.
 pub(super) fn list(
     store: &dyn Store,
     owner: &Owner,

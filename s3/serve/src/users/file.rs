@@ -1,4 +1,4 @@
-//! The credentials file: who may call, as whom, and what for.
+//! The credentials file: who may call, as which uid, and for which buckets.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,10 +11,10 @@ use serde::Deserialize;
 
 use crate::AccessKeyPair;
 
-/// The most bytes of a credentials file: some 10,000 users.
+/// Most bytes of a credentials file, enough for some 10,000 users.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// One user, as the file says.
+/// One user, as the file states it.
 #[derive(Clone, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UserEntry {
@@ -25,7 +25,7 @@ pub(super) struct UserEntry {
     gid: Option<u32>,
     #[serde(default)]
     groups: Vec<u32>,
-    /// Names and patterns; all buckets where there are none.
+    /// Names and patterns; `None` allows all buckets.
     pub(super) buckets: Option<Vec<String>>,
     #[serde(default)]
     pub(super) read_only: bool,
@@ -38,7 +38,7 @@ struct UsersDocument {
     user: Vec<UserEntry>,
 }
 
-/// What shows that a file has changed.
+/// Properties that change when a file changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileStamp {
     inode: u64,
@@ -47,7 +47,7 @@ pub(super) struct FileStamp {
 }
 
 impl FileStamp {
-    /// `None` where there is no file.
+    /// Returns `None` if there is no file.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let found = std::fs::metadata(path).ok()?;
         let modified_ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
@@ -60,7 +60,7 @@ impl UserEntry {
         AccessKeyPair { access_key: self.access_key.clone(), secret_key: self.secret_key.clone() }
     }
 
-    /// As whom files are used; `None` where that is the gateway's own user.
+    /// Returns the uid and groups that access files for the user; `None` if they are the gateway's own.
     pub(super) fn acts_as(&self) -> Option<PeerCredentials> {
         let (uid, gid) = (self.uid?, self.gid.unwrap_or_else(group_id));
         let is_own = uid == user_id() && gid == group_id() && self.groups.is_empty();
@@ -69,7 +69,7 @@ impl UserEntry {
         (!is_own).then_some(PeerCredentials { uid, gid, groups })
     }
 
-    /// Errors: `InvalidArgument`.
+    /// Checks the entry. Errors: `InvalidArgument`.
     fn check(&self, own_uid: u32) -> Result<()> {
         let wrong =
             |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("user {:?}: {why}", self.name)));
@@ -103,7 +103,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<UserEntry>> {
     let text = text_of(path)?;
     let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));
     let document: UsersDocument = toml::from_str(&text).map_err(|error| {
-        // The whole message would show the line, and with it perhaps a secret.
+        // The whole message would show the line, which may contain a secret.
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
         wrong(format!("line {line}: {}", error.message()))
     })?;
@@ -134,7 +134,7 @@ fn text_of(path: &Path) -> Result<String> {
         Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read", path.display())).caused_by(error)
     };
     let file = File::open(path).map_err(failed)?;
-    // Of the open file: nobody can put another in its place meanwhile.
+    // The metadata of the open file: nobody can replace it in the meantime.
     let found = file.metadata().map_err(failed)?;
     if found.uid() != user_id() && found.uid() != 0 {
         let why =

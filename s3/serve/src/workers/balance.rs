@@ -1,4 +1,4 @@
-//! How many threads a load needs, and connections that can go on on another thread.
+//! How many threads a load needs, and connections that can continue on another thread.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 
 use crate::workers::{STAYS, WorkerState};
 
-/// How often it is looked at, while there are connections.
+/// How often the load is measured while there are connections.
 const TICK: Duration = Duration::from_millis(100);
-/// The share of their time that threads are busy when another one is wanted.
+/// The share of their time that threads must be busy before another one is wanted.
 const FULL: f64 = 0.75;
-/// Processors that must be idle for another thread to be of use.
+/// Idle processors that another thread needs to be of use.
 const IDLE_MIN: f64 = 0.5;
-/// Ticks for which the number stays after it has grown: what was moved has to find its pace.
+/// Ticks for which the number of threads does not shrink after it has grown, because moved connections need time to
+/// settle.
 const REST_TICKS: u32 = 10;
 
-/// Watches the threads of `pool` and has as many of them at work as their load needs.
+/// Watches the threads of `pool`, and keeps as many of them at work as their load needs.
 pub(super) async fn keep(pool: &Arc<WorkerState>) {
     loop {
         pool.arrival.notified().await;
@@ -30,7 +31,7 @@ pub(super) async fn keep(pool: &Arc<WorkerState>) {
     }
 }
 
-/// What was seen last.
+/// The last measurement.
 struct LoadBalance<'p> {
     pool: &'p WorkerState,
     at: Instant,
@@ -44,7 +45,7 @@ impl<'p> LoadBalance<'p> {
         LoadBalance { pool, at: Instant::now(), busy: pool.busy(), idle: idle_time(), rest: 0 }
     }
 
-    /// Looks at what happened since the last time, and acts on it.
+    /// Measures what happened since the last time, and acts on it.
     fn look(&mut self) {
         let now = LoadBalance::new(self.pool);
         let elapsed = now.at.duration_since(self.at).as_secs_f64().max(1e-3);
@@ -59,6 +60,7 @@ impl<'p> LoadBalance<'p> {
             std::cmp::Ordering::Greater => REST_TICKS,
             _ => self.rest.saturating_sub(1),
         };
+        // The number grows at once, and shrinks only after the rest.
         if wanted > active || self.rest == 0 {
             self.pool.set_active(wanted);
         }
@@ -71,16 +73,16 @@ impl<'p> LoadBalance<'p> {
 struct WorkerLoad {
     active: usize,
     max: usize,
-    /// How much time all threads together were busy.
+    /// How long all threads together were busy.
     busy: f64,
-    /// How much time the machine's processors had nothing to do.
+    /// How long the machine's processors together were idle.
     idle: f64,
 }
 
 impl WorkerLoad {
-    /// How many threads are wanted: half as many more where those at work are full and processors idle;
-    /// one less where the others have time for its work. On a machine without an idle processor they
-    /// have, even if it fills them: together they would wait for processors, not for requests.
+    /// Returns how many threads are wanted: up to half as many more if those at work are full and processors are idle;
+    /// one less if the others have time for its work. On a machine without an idle processor the others take its work
+    /// even if it fills them, because together the threads would wait for processors, not for requests.
     fn wanted(self) -> usize {
         let has_idle = self.idle >= IDLE_MIN;
         if self.busy >= FULL * self.active as f64 && has_idle {
@@ -100,13 +102,13 @@ impl WorkerState {
         self.workers.iter().any(|worker| worker.connections.load(Ordering::Relaxed) > 0)
     }
 
-    /// How long each thread has been busy since its start.
+    /// Returns how long each thread has been busy since its start.
     fn busy(&self) -> Vec<Duration> {
         self.workers.iter().map(|worker| worker.runtime.metrics().worker_total_busy_duration(0)).collect()
     }
 
-    /// Has the first `wanted` threads serve. Connections of others leave when something happens on
-    /// them; of those that become too many on a thread, those that are busy first.
+    /// Makes the first `wanted` threads serve. Connections of other threads leave when something happens on
+    /// them. If the number has grown, threads with more than their share give connections away, busy ones first.
     pub(super) fn set_active(&self, wanted: usize) {
         let before = self.active.swap(wanted, Ordering::Relaxed);
         let open = |at: usize| self.workers[at].connections.load(Ordering::Relaxed);
@@ -121,9 +123,9 @@ impl WorkerState {
     }
 }
 
-/// How long all processors together have had nothing to do since the machine was started, from the first
-/// line of /proc/stat (proc(5)): in hundredths of a second, whatever the kernel's own clock. `None`
-/// where it cannot be read.
+/// Returns how long all processors together have been idle since the machine was started, from the first line
+/// of /proc/stat (proc(5)), in hundredths of a second whatever the kernel's clock rate. `None` if it cannot be
+/// read.
 fn idle_time() -> Option<Duration> {
     idle_of(&std::fs::read_to_string("/proc/stat").ok()?)
 }
@@ -137,10 +139,10 @@ fn idle_of(stat: &str) -> Option<Duration> {
 
 pub(super) type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A connection as a task of one thread. Where it is to leave, the task ends and another thread has a
-/// new one. What the connection waits for still comes by its first thread, until it settles its socket.
+/// A connection as a task of one thread. When it is to leave, the task ends and another thread gets a new task.
+/// Until the connection registers its socket anew, its events still arrive through its first thread.
 pub(super) struct MovableConnection {
-    /// `None` once it has left.
+    /// `None` once the connection has left.
     connection: Option<Connection>,
     pool: Arc<WorkerState>,
     at: usize,
@@ -148,7 +150,7 @@ pub(super) struct MovableConnection {
 }
 
 impl MovableConnection {
-    /// The connection is counted as one of `at` already.
+    /// The connection must already be counted as one of thread `at`.
     pub(super) fn new(connection: Connection, pool: Arc<WorkerState>, at: usize) -> Self {
         MovableConnection { connection: Some(connection), pool, at, stays: false }
     }
@@ -202,7 +204,7 @@ mod tests {
     fn threads_are_taken_away_that_others_can_stand_in_for() {
         assert_eq!(wanted(2, 0.4, 1.5), 1);
         assert_eq!(wanted(2, 0.9, 1.0), 2);
-        // Nobody is idle: one that never sleeps does more.
+        // No processor is idle, so one thread that never sleeps does more.
         assert_eq!(wanted(2, 0.9, 0.1), 1);
         assert_eq!(wanted(2, 1.4, 0.1), 2);
         assert_eq!(wanted(1, 0.0, 2.0), 1);

@@ -1,4 +1,4 @@
-//! A client of HTTP/2, in which each step can be left out.
+//! A client of HTTP/2 whose steps tests can take one by one.
 
 use std::time::Duration;
 
@@ -15,27 +15,27 @@ use super::{Answer, Call, Client};
 
 pub struct Http2 {
     pub send: SendRequest<Bytes>,
-    /// Ends with the connection.
+    /// Finishes when the connection ends.
     pub ended: JoinHandle<Result<(), h2::Error>>,
     client: Client,
     scheme: &'static str,
 }
 
-/// Runs a test that waits for many things at once, for at most a minute.
+/// Runs a test with many concurrent waits, for at most a minute.
 pub fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await.expect("it hangs") });
 }
 
 impl Http2 {
-    /// With prior knowledge.
+    /// Connects with prior knowledge of HTTP/2.
     pub async fn connect(client: &Client) -> Self {
         let socket = TcpStream::connect(client.address).await.unwrap();
         socket.set_nodelay(true).unwrap();
         Self::over(socket, client, "http").await
     }
 
-    /// By ALPN.
+    /// Connects with TLS and negotiates HTTP/2 by ALPN.
     pub async fn connect_tls(client: &Client, certificate: &Certificate) -> Self {
         let socket = TcpStream::connect(client.address).await.unwrap();
         socket.set_nodelay(true).unwrap();
@@ -56,7 +56,7 @@ impl Http2 {
         Http2 { send, ended: tokio::spawn(connection), client: client.clone(), scheme }
     }
 
-    /// The signed head, as HTTP/2 has it.
+    /// Returns the signed head in the form of HTTP/2.
     pub fn request(&self, call: &Call<'_>) -> Request<()> {
         let text = String::from_utf8(self.client.head(call)).unwrap();
         let mut lines = text.lines();
@@ -73,7 +73,7 @@ impl Http2 {
         request.body(()).unwrap()
     }
 
-    /// Sends the head; the rest is up to the caller.
+    /// Sends the head; the caller sends the rest.
     pub async fn start(&self, call: &Call<'_>, is_all: bool) -> (ResponseFuture, SendStream<Bytes>) {
         let mut send = self.send.clone().ready().await.unwrap();
         send.send_request(self.request(call), is_all).unwrap()
@@ -90,7 +90,7 @@ impl Http2 {
     }
 }
 
-/// As much as the server's windows let through at a time.
+/// Sends `body`, at each step as much as the server's windows allow.
 pub async fn push(upload: &mut SendStream<Bytes>, body: &[u8], is_end: bool) -> Result<(), h2::Error> {
     let mut body = Bytes::copy_from_slice(body);
     while !body.is_empty() {

@@ -21,7 +21,7 @@ pub struct Http3 {
 }
 
 impl Http3 {
-    /// An error where the server shows another certificate.
+    /// Connects. Fails if the server shows another certificate.
     pub async fn try_connect(
         client: &Client,
         certificate: &Certificate,
@@ -41,7 +41,7 @@ impl Http3 {
         Self::try_connect(client, certificate).await.unwrap()
     }
 
-    /// The signed head, as HTTP/3 has it.
+    /// Returns the signed head in the form of HTTP/3.
     pub fn request(&self, call: &Call<'_>) -> Request<()> {
         let text = String::from_utf8(self.client.head(call)).unwrap();
         let mut lines = text.lines();
@@ -55,7 +55,7 @@ impl Http3 {
         request.body(()).unwrap()
     }
 
-    /// Sends the head; the rest is up to the caller.
+    /// Sends the head; the caller sends the rest.
     pub async fn start(&mut self, call: &Call<'_>) -> Stream {
         self.try_start(call).await.unwrap()
     }
@@ -68,7 +68,7 @@ impl Http3 {
     pub async fn send(&mut self, call: &Call<'_>) -> Answer {
         let mut stream = self.start(call).await;
         if !call.body.is_empty() {
-            // A server that refuses it takes no more of it.
+            // A server that refuses a body reads no more of it.
             let _ = stream.send_data(Bytes::copy_from_slice(&call.body)).await;
         }
         let _ = stream.finish().await;
@@ -76,7 +76,7 @@ impl Http3 {
     }
 }
 
-/// The whole answer.
+/// Receives the whole response.
 pub async fn take(stream: &mut Stream) -> Answer {
     let head = stream.recv_response().await.unwrap();
     let text = |value: &http::HeaderValue| value.to_str().unwrap().to_owned();

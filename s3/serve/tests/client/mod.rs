@@ -1,4 +1,4 @@
-//! A client of a few lines that can also send what a good client never would.
+//! A client of a few lines that can also send what a correct client never would.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of it")]
 
@@ -58,18 +58,18 @@ pub struct Client {
     pub address: SocketAddr,
     pub identity: AccessKeyPair,
     pub clock_offset_s: i64,
-    /// Says the time in `Date`, and not in Amazon's header.
+    /// Whether requests state the time in `Date` instead of Amazon's header.
     pub dates_by_date: bool,
 }
 
-/// A request; `path` and `query` are as they stand on the wire.
+/// A request. `path` and `query` are sent as they are.
 pub struct Call<'a> {
     pub method: &'a str,
     pub path: String,
     pub query: &'a str,
     pub headers: Vec<(&'a str, String)>,
     pub body: Vec<u8>,
-    /// The value of `x-amz-content-sha256`; the body's own hash where it is `None`.
+    /// The value of `x-amz-content-sha256`; `None` for the body's own hash.
     pub payload: Option<String>,
 }
 
@@ -119,7 +119,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The text of the first element of that name.
+    /// Returns the text of the first element with that name.
     pub fn element(&self, name: &str) -> Option<String> {
         self.elements(name).into_iter().next()
     }
@@ -130,7 +130,7 @@ impl Answer {
         text.split(&open).skip(1).filter_map(|rest| Some(rest.split_once(&close)?.0.to_owned())).collect()
     }
 
-    /// Status and `Code` of an error document.
+    /// Returns the status and the `Code` of an error document.
     pub fn error(&self) -> (u16, String) {
         assert!(self.status >= 300, "expected an error, got {}: {}", self.status, self.text());
         (self.status, self.element("Code").unwrap_or_default())
@@ -147,7 +147,7 @@ impl Client {
     pub fn send(&self, call: &Call<'_>) -> Answer {
         let mut stream = self.connect();
         stream.write_all(&self.head(call)).unwrap();
-        // A server that refuses a body may close before all of it was taken.
+        // A server that refuses a body may close the connection before it has read all of it.
         let _ = stream.write_all(&call.body);
         read_answer(&mut stream, call.method)
     }
@@ -159,7 +159,7 @@ impl Client {
         stream
     }
 
-    /// The head of a signed request that asks to close the connection afterwards.
+    /// Returns the head of a signed request that asks to close the connection afterwards.
     pub fn head(&self, call: &Call<'_>) -> Vec<u8> {
         let (day, moment) = self.now();
         let hash = call.payload.clone().unwrap_or_else(|| hex(&Sha256::digest(&call.body)));
@@ -197,7 +197,7 @@ impl Client {
         head.into_bytes()
     }
 
-    /// The query of a URL that needs no further signature for `expires_s` seconds.
+    /// Returns the query of a URL that is valid without further signature for `expires_s` seconds.
     pub fn presigned(&self, method: &str, path: &str, expires_s: u32) -> String {
         let (day, moment) = self.now();
         let credential = format!("{}%2F{day}%2Fus-east-1%2Fs3%2Faws4_request", self.identity.access_key);
@@ -208,7 +208,7 @@ impl Client {
         format!("{query}&X-Amz-Signature={}", self.sign(&day, &moment, &canonical))
     }
 
-    /// A request as it stands, with nothing added.
+    /// Sends a request as it is, with nothing added.
     pub fn send_raw(&self, method: &str, request: &str) -> Answer {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
@@ -228,8 +228,8 @@ impl Client {
         hex(&mac(&key, text))
     }
 
-    /// A body of one signed chunk and the last, empty one, as `aws-chunked` has it; `head` is the
-    /// request's head, whose signature the chunks build on.
+    /// Returns a body of one signed chunk and the last, empty one, in the form of `aws-chunked`. `head` is the head of
+    /// the request, whose signature the chunks build on.
     pub fn signed_chunks(&self, head: &[u8], data: &[u8]) -> Vec<u8> {
         let head = String::from_utf8_lossy(head);
         let previous = head.split("Signature=").nth(1).unwrap()[..64].to_owned();
@@ -280,13 +280,13 @@ pub fn read_answer(stream: &mut TcpStream, method: &str) -> Answer {
     answer
 }
 
-/// The head of a request that wants the connection again.
+/// Returns the head of a request that keeps the connection open.
 pub fn lasting(client: &Client, call: &Call<'_>) -> Vec<u8> {
     let head = String::from_utf8(client.head(call)).unwrap();
     head.replace("connection: close\r\n", "").into_bytes()
 }
 
-/// One answer off a connection that goes on: its head, and its body by `content-length`.
+/// Reads one response from a connection that stays open: its head, and its body by `content-length`.
 pub fn next_answer(stream: &mut impl Read) -> (String, Vec<u8>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -322,7 +322,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Year, month and day of a day counted from 1970-01-01, by stepping through the years.
+/// Returns year, month and day of a day counted from 1970-01-01, by stepping through the years.
 fn civil(mut days: i64) -> (i64, usize, i64) {
     let leap = |year: i64| (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
     let mut year = 1970;

@@ -1,4 +1,4 @@
-//! A certificate of its own for a gateway, and a client that trusts it.
+//! A self-signed certificate for a gateway, and a client that trusts it.
 
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ impl Certificate {
         Certificate { directory, der }
     }
 
-    /// Writes another one into the same files.
+    /// Writes another certificate into the same files.
     pub fn renew(&mut self) {
         self.der = write(&self.directory);
     }
@@ -37,7 +37,7 @@ impl Certificate {
         TlsCertificate::load(&self.path(), &self.directory.path().join("key.pem")).unwrap()
     }
 
-    /// What trusts this one and offers `protocol`.
+    /// Returns a configuration that trusts this certificate and offers `protocol`.
     pub fn client_config(&self, protocol: &str) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone()).unwrap();
@@ -51,7 +51,7 @@ impl Certificate {
         Arc::new(config)
     }
 
-    /// A connection for HTTP/1.1; an error where the server shows another certificate.
+    /// Connects for HTTP/1.1. Fails if the server shows another certificate.
     pub fn connect(&self, client: &Client) -> std::io::Result<TlsStream> {
         let session = ClientConnection::new(self.client_config("http/1.1"), name()).unwrap();
         let mut stream = StreamOwned::new(session, client.connect());

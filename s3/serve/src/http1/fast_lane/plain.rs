@@ -1,4 +1,4 @@
-//! Whether a request is plain: one for an object, with nothing beside it but what clients send every day.
+//! Decides whether a request is plain: it is for an object, and carries nothing but what clients send every day.
 
 use std::mem;
 
@@ -13,7 +13,7 @@ use crate::http1::fast_lane::signature::{PresignedQuery, decoded};
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::monitor::OperationCode;
 
-/// Headers that change nothing about the answer.
+/// Headers that do not change the response.
 const WITHOUT_EFFECT: &[&str] = &[
     "accept",
     "accept-encoding",
@@ -28,7 +28,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "x-fordway-timing",
 ];
 
-/// Headers that say something of an object that is put, beside checksums and what users say.
+/// Headers that describe an uploaded object, apart from checksums and user metadata.
 const OF_UPLOAD: &[&str] = &[
     "cache-control",
     "content-disposition",
@@ -43,10 +43,10 @@ const OF_UPLOAD: &[&str] = &[
 ];
 
 const METHODS: [&str; 4] = ["GET", "HEAD", "PUT", "DELETE"];
-/// SHA-256 of nothing.
+/// SHA-256 of empty content.
 const EMPTY_HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// What is done with an object.
+/// What a request does with an object.
 pub(super) enum ObjectMethod {
     Get,
     Head,
@@ -65,15 +65,15 @@ impl ObjectMethod {
     }
 }
 
-/// What the head of a put says of the object.
+/// What the head of a PUT says about the object.
 pub(super) struct PlainUpload {
     pub(super) headers: HeaderMap,
     pub(super) bytes: u64,
-    /// What its signature says of its content.
+    /// The SHA-256 of the content that the signature covers, if it covers one.
     pub(super) sha256: Option<[u8; 32]>,
 }
 
-/// A request for an object with nothing unusual about it; the signature is still to be checked.
+/// A request for an object with nothing unusual about it. Its signature is not checked yet.
 pub(super) struct PlainRequest<'h> {
     pub(super) method: ObjectMethod,
     host: &'h str,
@@ -82,18 +82,18 @@ pub(super) struct PlainRequest<'h> {
     pub(super) range: Option<ByteRange>,
     if_match: Option<&'h str>,
     pub(super) wants_checksum: bool,
-    /// `None` where a part of it is missing.
+    /// `None` if a part of the signature is missing.
     pub(super) signature: Option<RequestSignature<'h>>,
 }
 
-/// What says by whom a request is signed, and over what; still to be checked.
+/// The signature of a request, not checked yet: who signed, and what.
 pub(super) enum RequestSignature<'h> {
     Header(SignedHeaders<'h>),
     /// A presigned URL.
     Query(PresignedQuery<'h>),
 }
 
-/// What the headers of a signed request say.
+/// The parts of a signature that the headers of a request state.
 #[derive(Clone, Copy)]
 pub(super) struct SignedHeaders<'h> {
     pub(super) authorization: &'h str,
@@ -101,7 +101,7 @@ pub(super) struct SignedHeaders<'h> {
     pub(super) payload_hash: &'h str,
 }
 
-/// The headers that matter, each there once at most.
+/// The headers that matter, each at most once.
 #[derive(Default)]
 struct PlainHeaders<'h> {
     host: Option<&'h str>,
@@ -111,13 +111,13 @@ struct PlainHeaders<'h> {
     range: Option<&'h str>,
     if_match: Option<&'h str>,
     checksum_mode: Option<&'h str>,
-    /// What is said of an object that is put.
+    /// Headers that describe an uploaded object.
     of_upload: HeaderMap,
     has_length: bool,
 }
 
 impl<'h> PlainHeaders<'h> {
-    /// `None` where any other is there, or one twice.
+    /// Returns `None` if there is any other header, or one of them twice.
     fn read(head: &RequestHead<'h>) -> Option<Self> {
         let mut fields = PlainHeaders::default();
         let is_put = head.method == "PUT";
@@ -154,7 +154,8 @@ impl<'h> PlainHeaders<'h> {
         self.of_upload.insert(name, value).is_none().then_some(())
     }
 
-    /// What signs the request; `None` where it is signed twice, or badly written.
+    /// Returns the signature of the request; `None` if it is signed twice, or if its query is not that of a plain
+    /// presigned URL.
     fn signature(
         &self,
         method: &str,
@@ -173,7 +174,8 @@ impl<'h> PlainHeaders<'h> {
         Some(Some(RequestSignature::Query(presigned)))
     }
 
-    /// What is done with the object; `None` for anything else, and for content that is not in one piece, of a stated length.
+    /// Returns what the request does with the object; `None` for anything else, and for content in chunks or without a
+    /// stated length.
     fn method(&mut self, head: &RequestHead<'h>) -> Option<ObjectMethod> {
         let RequestFraming::Length(bytes) = head.framing else { return None };
         let is_without_content =
@@ -197,7 +199,7 @@ impl<'h> PlainHeaders<'h> {
 }
 
 impl<'h> PlainRequest<'h> {
-    /// `None` for what is not plain.
+    /// Returns `None` for a request that is not plain.
     pub(super) fn read(head: &RequestHead<'h>) -> Option<Self> {
         let (path, query) = match head.target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
@@ -227,12 +229,12 @@ impl<'h> PlainRequest<'h> {
         })
     }
 
-    /// What must hold of the object.
+    /// Returns the conditions that the object must meet.
     pub(super) fn conditions(&self) -> Conditions {
         self.if_match.map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag)))
     }
 
-    /// The object; `None` where the names are not an object's.
+    /// Returns the bucket and the key; `None` if these are not names of an object.
     pub(super) fn names(&self, domains: &BucketDomains) -> Option<(Bucket, Key)> {
         let path = self.path.strip_prefix('/')?;
         let (bucket, key) = match domains.bucket_of(self.host) {
@@ -244,13 +246,13 @@ impl<'h> PlainRequest<'h> {
     }
 }
 
-/// The one tag that a condition names, without its quotes.
+/// Returns the only tag of a condition, without its quotes.
 fn unquoted(tag: &str) -> Option<&str> {
     let tag = tag.strip_prefix('"')?.strip_suffix('"')?;
     tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-').then_some(tag)
 }
 
-/// The SHA-256 that is written as signatures have it.
+/// Parses a SHA-256 as signatures write it: 64 hexadecimal digits in lower case.
 fn sha256_of(hex: &str) -> Option<[u8; 32]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -265,7 +267,7 @@ fn sha256_of(hex: &str) -> Option<[u8; 32]> {
     (hex.len() == 64).then_some(sum)
 }
 
-/// Whether a header says something of an object that is put.
+/// Whether a header describes an uploaded object.
 fn is_of_upload(name: &str) -> bool {
     let begins = |start: &str| name.get(..start.len()).is_some_and(|begin| is(begin, start));
     OF_UPLOAD.iter().any(|known| is(name, known))
@@ -277,8 +279,8 @@ fn is(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known)
 }
 
-/// Whether a target is a path, encoded exactly as signatures want it: then there is one spelling only,
-/// and nothing to argue about.
+/// Whether a target is a path in exactly the encoding that signatures require. Such a path has one spelling only,
+/// so client and gateway cannot differ about it.
 fn is_canonical(target: &str) -> bool {
     target.starts_with('/')
         && target.split('/').all(|part| decoded(part).is_some_and(|text| !text.contains('/')))

@@ -1,4 +1,5 @@
-//! Whether a plain request is signed, by whom it must be, now, and over all that matters: in its headers, or in its URL.
+//! Checks the signature of a plain request, in its headers or its URL: who signed it, when, and whether over all that
+//! matters.
 
 use std::borrow::Cow;
 use std::sync::{PoisonError, RwLock};
@@ -13,9 +14,9 @@ use crate::http1::fast_lane::plain::SignedHeaders;
 use crate::http1::head::RequestHead;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 
-/// Keys kept: one for each day and region that a valid signature was made for.
+/// Most signing keys that are kept: one for each day and region of a valid signature.
 const KEYS_MAX: usize = 16;
-/// The most headers that may be signed.
+/// Most headers that a request may sign.
 const SIGNED_MAX: usize = 24;
 
 pub(crate) struct SignatureVerifier {
@@ -34,8 +35,8 @@ impl SignatureVerifier {
         SignatureVerifier { identity, keys: RwLock::new(Vec::new()) }
     }
 
-    /// Whether the signature is right and the common way would find nothing else wrong with it either. That the content
-    /// has the hash that is signed is for others to see.
+    /// Whether the signature is right and the S3 layer would find nothing else wrong with it either. Whether the
+    /// content has the signed hash is checked elsewhere.
     pub(super) fn has_signed(
         &self,
         head: &RequestHead<'_>,
@@ -62,7 +63,7 @@ impl SignatureVerifier {
         )
     }
 
-    /// As [`SignatureVerifier::has_signed`], of a presigned URL.
+    /// As [`SignatureVerifier::has_signed`], for a presigned URL.
     pub(super) fn has_presigned(&self, head: &RequestHead<'_>, stated: &PresignedQuery<'_>) -> bool {
         let Some(authorization) = stated.authorization() else { return false };
         if !self.is_for_us(&authorization) || !stated.is_valid_now(authorization.day) {
@@ -102,6 +103,7 @@ impl SignatureVerifier {
         drop(keys);
         let key = SigningKey::for_day(&self.identity.secret_key, day, region, service);
         let is_right = key.verifies(signature, amz_date, request);
+        // Only valid signatures add keys, so that strangers cannot displace them with invented regions.
         if is_right {
             let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
             if keys.len() >= KEYS_MAX {
@@ -113,7 +115,7 @@ impl SignatureVerifier {
     }
 }
 
-/// Parameters of a presigned URL in the order of a canonical query; what SDKs add changes nothing.
+/// Parameters of a presigned URL in the order of the canonical query. The last, which SDKs add, changes nothing.
 const PARAMETERS: [&str; 7] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",
@@ -125,7 +127,7 @@ const PARAMETERS: [&str; 7] = [
 ];
 const AT_SIGNATURE: usize = 4;
 
-/// What a presigned URL says, not yet checked.
+/// What a presigned URL states, not checked yet.
 pub(super) struct PresignedQuery<'h> {
     path: &'h str,
     credential: Cow<'h, str>,
@@ -137,7 +139,7 @@ pub(super) struct PresignedQuery<'h> {
 }
 
 impl<'h> PresignedQuery<'h> {
-    /// `None` where any other parameter is there, one is there twice or spelt in another way than the canonical one.
+    /// Returns `None` if there is any other parameter, or if one occurs twice or is not in its canonical spelling.
     pub(super) fn read(method: &str, path: &'h str, query: &'h str) -> Option<Self> {
         let mut found = [None; PARAMETERS.len()];
         for pair in query.split('&') {
@@ -174,7 +176,7 @@ impl<'h> PresignedQuery<'h> {
         is_usual.then_some(presigned)
     }
 
-    /// Who signs, and what; `None` for a credential that is none.
+    /// Returns who signed, and what; `None` if the credential is malformed.
     pub(super) fn authorization(&self) -> Option<AuthorizationHeader<'_>> {
         let mut scope = self.credential.split('/');
         let [access_key, day, region, service, end] =
@@ -191,7 +193,7 @@ impl<'h> PresignedQuery<'h> {
         })
     }
 
-    /// Whether it was made on `day`, and holds by now and still.
+    /// Whether the URL was signed on `day`, not in the future, and has not expired.
     fn is_valid_now(&self, day: &str) -> bool {
         let Some(signed) = parse_amz_date(self.amz_date) else { return false };
         let Ok(age) = SystemTime::now().duration_since(signed) else { return false };
@@ -200,7 +202,7 @@ impl<'h> PresignedQuery<'h> {
     }
 }
 
-/// What `text` is the canonical encoding of; `None` where it is none, or not UTF-8.
+/// Decodes `text`; returns `None` if it is not in canonical encoding, or not UTF-8.
 pub(super) fn decoded(text: &str) -> Option<Cow<'_, str>> {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -221,7 +223,7 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// Two hexadecimal digits in capitals.
+/// Parses two hexadecimal digits in upper case.
 fn byte_of(digits: &[u8]) -> Option<u8> {
     let value = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -238,8 +240,8 @@ fn is_now(amz_date: &str, day: &str) -> bool {
     amz_date.starts_with(day) && day.len() == 8 && apart < CLOCK_SKEW_MAX
 }
 
-/// The headers named, with their values; `None` unless they are in order, each is there once and
-/// plainly written, and `host` and all of Amazon's own are among them.
+/// Returns the named headers with their values. `None` unless they are in order, each occurs once and in printable
+/// ASCII, and `host` and all `x-amz-` headers of the request are among them.
 fn signed_headers<'h, 'r>(
     head: &RequestHead<'h>,
     names: &'h str,
@@ -264,7 +266,7 @@ fn signed_headers<'h, 'r>(
     head.headers.iter().all(|header| !must_be_signed(header.name) || is_signed(header.name)).then_some(signed)
 }
 
-/// The value of a header that is there once, in printable ASCII: of those there is one normal form.
+/// Returns the value of a header that occurs once, in printable ASCII; such a value has only one normal form.
 fn value_of<'h>(head: &RequestHead<'h>, name: &str) -> Option<&'h str> {
     let mut found = head.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
     let (header, another) = (found.next()?, found.next());

@@ -1,8 +1,8 @@
-//! CORS: which web pages may have a browser read and write a bucket (the Fetch standard, section 3.2).
+//! CORS: which web pages may make a browser read and write a bucket (the Fetch standard, section 3.2).
 //!
-//! A bucket's rules are a document. Requests with an `Origin` are answered with what the first rule that fits
-//! says, and preflights (`OPTIONS`) with nothing else. The rules decide what browsers do; who may read and write is
-//! decided by signatures and the kernel as ever.
+//! A bucket's rules are a document. Responses to requests with an `Origin` carry the headers of the first rule that
+//! fits, and responses to preflights (`OPTIONS`) carry nothing else. The rules tell browsers what to do; signatures and
+//! the kernel still decide who may read and write.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use s3s::dto::{CORSConfiguration, CORSRule};
 use crate::s3::documents::{DocumentService, malformed, read, write};
 use crate::s3::error::{Outcome, S3Failure};
 
-/// The most rules of a bucket (S3's limit).
+/// Most rules of a bucket (S3's limit).
 const MAX_RULES: usize = 100;
-/// What a rule may allow (S3's list).
+/// The methods that a rule may allow (S3's list).
 const METHODS: [&str; 5] = ["GET", "PUT", "HEAD", "POST", "DELETE"];
-/// What an answer depends on, for caches.
+/// The request headers that a response depends on, for caches.
 const VARY: &str = "Origin, Access-Control-Request-Headers, Access-Control-Request-Method";
 const KIND: DocumentKind = DocumentKind::known("cors");
 
@@ -29,7 +29,7 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     check,
 };
 
-/// Errors: `MalformedXML`, `InvalidRequest` for rules that cannot mean anything.
+/// Checks the rules of a bucket. Errors: `MalformedXML`, `InvalidRequest` for rules that cannot mean anything.
 fn check(document: &[u8]) -> Outcome<Vec<u8>> {
     let configuration: CORSConfiguration = read(document)?;
     if !(1..=MAX_RULES).contains(&configuration.cors_rules.len()) {
@@ -59,7 +59,7 @@ fn check_rule(rule: &CORSRule) -> Outcome<()> {
     }
 }
 
-/// What a browser asks.
+/// What a browser wants to do for a web page.
 struct PreflightRequest<'r> {
     origin: &'r str,
     method: &'r str,
@@ -68,13 +68,13 @@ struct PreflightRequest<'r> {
 }
 
 impl<'r> PreflightRequest<'r> {
-    /// What a request of a web page says; `None` for one that no page has sent.
+    /// Reads a request that a web page sent; `None` for any other request.
     fn of_request(method: &'r Method, headers: &'r HeaderMap) -> Option<Self> {
         let origin = text(headers, header::ORIGIN)?;
         Some(PreflightRequest { origin, method: method.as_str(), headers: Vec::new() })
     }
 
-    /// What a preflight asks about; `None` where it says too little.
+    /// Reads what a preflight asks about; `None` if a required header is missing.
     fn of_preflight(headers: &'r HeaderMap) -> Option<Self> {
         let origin = text(headers, header::ORIGIN)?;
         let method = text(headers, header::ACCESS_CONTROL_REQUEST_METHOD)?;
@@ -83,7 +83,7 @@ impl<'r> PreflightRequest<'r> {
         Some(PreflightRequest { origin, method, headers: names.filter(|name| !name.is_empty()).collect() })
     }
 
-    /// The pattern of origins by which the rule allows this; `None` if it does not.
+    /// Returns the pattern of origins by which the rule allows the request; `None` if it does not.
     fn allowed_by<'c>(&self, rule: &'c CORSRule) -> Option<&'c str> {
         let allows_header = |name: &String| {
             let mut patterns = rule.allowed_headers.iter().flatten();
@@ -94,7 +94,7 @@ impl<'r> PreflightRequest<'r> {
         (allows_method && self.headers.iter().all(allows_header)).then_some(pattern)
     }
 
-    /// What the first rule that allows this has a browser know.
+    /// Returns the response headers from the first rule that allows the request.
     fn answer(&self, configuration: &CORSConfiguration) -> Option<HeaderMap> {
         let mut rules = configuration.cors_rules.iter();
         let (rule, pattern) = rules.find_map(|rule| Some((rule, self.allowed_by(rule)?)))?;
@@ -129,7 +129,7 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Whether `name` fits a pattern in which one `*` stands for any characters.
+/// Whether `name` matches a pattern in which one `*` stands for any characters.
 fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -139,13 +139,13 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Whether a web page has sent a request, so that its answer says what the bucket's rules are for it.
+/// Whether a web page sent the request, so that its response carries headers from the bucket's rules.
 pub(crate) fn is_of_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN)
 }
 
-/// The headers of an answer to a web page; none where no rule allows the request, so that the browser keeps the answer
-/// from the page. Cost: the document is read anew for each such request.
+/// Returns the headers of a response to a web page. There are none if no rule allows the request; the browser then
+/// keeps the response from the page. Cost: the document is read for each such request.
 pub(crate) fn headers_for(
     store: &dyn Store,
     bucket: &str,
@@ -157,7 +157,7 @@ pub(crate) fn headers_for(
     asked.answer(&configuration)
 }
 
-/// The headers of the answer to a preflight. Errors: a status, a code and why.
+/// Returns the headers of the response to a preflight. Errors: a status, a code and the reason.
 pub(crate) fn preflight(
     store: Result<Arc<dyn Store>>,
     bucket: &str,
@@ -168,7 +168,7 @@ pub(crate) fn preflight(
         let why = "OPTIONS is for browsers; say Origin and Access-Control-Request-Method";
         (StatusCode::BAD_REQUEST, "BadRequest", why.to_owned())
     })?;
-    // That a bucket is not there, or cannot be read, is not for everybody to know.
+    // Anyone may send a preflight, so it does not tell whether a bucket is missing or unreadable.
     let configuration = store.and_then(|store| configuration(&*store, bucket)).ok().flatten();
     let configuration = configuration.ok_or_else(|| forbidden("CORS is not enabled for this bucket"))?;
     asked.answer(&configuration).ok_or_else(|| {

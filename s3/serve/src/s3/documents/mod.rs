@@ -1,6 +1,7 @@
-//! Documents of buckets, as S3's operations have them: each kind is a file here and a line in [`KINDS`].
+//! Documents of buckets that S3 operations read and write. Each kind is a file here and a line in [`KINDS`].
 //!
-//! A put is parsed and checked, and stored as this gateway writes it; so what is read back is always well formed.
+//! A put is parsed, checked and stored as this gateway writes it, so that a document that is read is always well
+//! formed.
 
 pub(crate) mod cors;
 mod tagging;
@@ -20,13 +21,13 @@ use crate::users::User;
 /// A kind of document that clients may get, put and delete.
 pub(super) struct DocumentService {
     kind: DocumentKind,
-    /// The operation that gets it, the one that puts it, the one that deletes it.
+    /// The operations that get it, put it and delete it.
     operations: [&'static str; 3],
-    /// The code and the sentence where there is none.
+    /// The code and the message of the error if a bucket has none.
     missing: (&'static str, &'static str),
-    /// Of a put that succeeds.
+    /// The status of a put that succeeds.
     put_status: StatusCode,
-    /// What is stored for what was sent.
+    /// Checks what was sent, and returns what is stored.
     check: fn(&[u8]) -> Outcome<Vec<u8>>,
 }
 
@@ -39,7 +40,7 @@ pub(super) enum DocumentAction {
     Delete,
 }
 
-/// The document that an operation is about, if it is about one.
+/// Returns the kind of document that an operation is about, if any, and what it does to the document.
 pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, DocumentAction)> {
     KINDS.into_iter().find_map(|service| {
         let action = match service.operations.iter().position(|operation| *operation == name)? {
@@ -65,7 +66,7 @@ impl DocumentService {
                 found.map(answer).ok_or_else(|| self.none())
             }
             DocumentAction::Put => {
-                // Its size is limited already.
+                // The size of the body is already limited.
                 let sent = request.input.store_all_limited(usize::MAX).await;
                 let document = (self.check)(&sent.map_err(|error| unreadable_body(&*error))?)?;
                 let put = move |store: &dyn fordway_store::Store| {
@@ -94,7 +95,7 @@ fn answer(document: Vec<u8>) -> S3Response<Body> {
     response
 }
 
-/// Reads a document. Errors: `MalformedXML`.
+/// Parses a document. Errors: `MalformedXML`.
 fn read<T: for<'xml> Deserialize<'xml>>(document: &[u8]) -> Outcome<T> {
     let mut input = Deserializer::new(document);
     let read = T::deserialize(&mut input).and_then(|value| input.expect_eof().map(|()| value));
@@ -103,7 +104,7 @@ fn read<T: for<'xml> Deserialize<'xml>>(document: &[u8]) -> Outcome<T> {
     })
 }
 
-/// Writes a document.
+/// Serialises a document.
 fn write(value: &impl Serialize) -> Outcome<Vec<u8>> {
     let mut document = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>".to_vec();
     let written = value.serialize(&mut Serializer::new(&mut document));

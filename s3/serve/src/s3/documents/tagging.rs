@@ -7,7 +7,7 @@ use s3s::dto::Tagging;
 use crate::s3::documents::{DocumentService, read, write};
 use crate::s3::error::Outcome;
 
-/// The most tags of a bucket (S3's limit).
+/// Most tags of a bucket (S3's limit).
 const MAX_BUCKET_TAGS: usize = 50;
 
 pub(super) const SERVICE: DocumentService = DocumentService {
@@ -18,7 +18,7 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     check,
 };
 
-/// Errors: `MalformedXML`, `InvalidTag`.
+/// Checks the tags of a bucket. Errors: `MalformedXML`, `InvalidTag`.
 fn check(document: &[u8]) -> Outcome<Vec<u8>> {
     let tagging: Tagging = read(document)?;
     let mut tags = Tags::new();
