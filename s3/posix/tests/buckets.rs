@@ -82,6 +82,33 @@ fn buckets_leave_no_file_open() {
     assert!(after < before + 700, "{before} files were open, now {after} are");
 }
 
+/// One store has just seen a key missing, in directories that it holds open; another removes the bucket, creates it again,
+/// and puts the key. The first must find it.
+#[test]
+fn a_bucket_made_again_by_another_store_is_seen_at_once() {
+    let (dir, reader) = open();
+    let writer = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    let (bucket, options) = (bucket("bucket"), GetOptions::default());
+    for round in 0..50 {
+        writer.create_bucket(&bucket).unwrap();
+        writer.put(&bucket, &key("first"), b"1", &PutOptions::default()).unwrap();
+        // What is seen within a tick of the clock is not cached.
+        thread::sleep(std::time::Duration::from_millis(15));
+        for _ in 0..4 {
+            let missing = reader.head(&bucket, &key("k"), &options).expect_err("it was not put");
+            assert_eq!(missing.kind(), ErrorKind::NoSuchKey);
+        }
+        writer.delete(&bucket, &key("first"), &DeleteOptions::default()).unwrap();
+        writer.delete_bucket(&bucket).unwrap();
+        writer.create_bucket(&bucket).unwrap();
+        writer.put(&bucket, &key("k"), b"22", &PutOptions::default()).unwrap();
+        let found = reader.head(&bucket, &key("k"), &options);
+        assert_eq!(found.unwrap_or_else(|error| panic!("round {round}: {error}")).size, 2);
+        writer.delete(&bucket, &key("k"), &DeleteOptions::default()).unwrap();
+        writer.delete_bucket(&bucket).unwrap();
+    }
+}
+
 /// Sets the flag when it goes out of scope, also after a panic.
 struct Over<'o>(&'o AtomicBool);
 
