@@ -130,7 +130,9 @@ impl<'q> ListCollector<'q> {
         key: &str,
         describe: impl FnOnce() -> Result<Option<ObjectSummary>>,
     ) -> Result<WalkStep> {
-        if !key.starts_with(self.query.prefix.as_str()) || !self.query.is_after_start(key) {
+        // Most listings have no prefix, and a comparison with nothing is a call to libc all the same.
+        let prefix = self.query.prefix.as_str();
+        if !(prefix.is_empty() || key.starts_with(prefix)) || !self.query.is_after_start(key) {
             return Ok(WalkStep::Next);
         }
         let prefix = self.query.common_prefix(key);

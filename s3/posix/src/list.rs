@@ -9,8 +9,8 @@ use fordway_store::{
     ObjectSummary, Result, WalkStep,
 };
 use fordway_sys::{
-    EntryKind, Errno, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_dir, stat, stat_in,
-    text_to_name,
+    EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_dir, stat,
+    stat_in, text_to_name,
 };
 
 use crate::SharedStore;
@@ -18,8 +18,10 @@ use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, decode, is_left_behind, join, odd, odd_dir, plain};
 use crate::names::{ListedName, NameBlock, WalkedDirectories};
 use crate::private::AreaContents;
-use crate::read::{NameLookup, info_of_bare};
+use crate::read::{NameLookup, system_time};
+use crate::record::etag_of_file;
 use crate::sidecar::RECORD_BYTES;
+use crate::stage::is_bare;
 
 /// The most levels of directories that a key of 1,024 bytes can have.
 const MAX_DEPTH: usize = 512;
@@ -187,12 +189,19 @@ impl SharedStore {
         if self.volume.is_strong() && self.volume.sharing == FileSystemSharing::Unknown {
             look_again(dir, name);
         }
-        if let Ok(NameLookup::Found(info)) = self.volume.describe_in(dir, name) {
-            return Ok(Some(summary_of(key, info)));
+        match stat_in(dir, name) {
+            // Most are, and an `ObjectInfo` is large.
+            Ok(stat) if stat.is_file && is_bare(&stat) => return Ok(Some(summary_of_bare(key, &stat))),
+            Ok(stat) => {
+                if let Ok(NameLookup::Found(info)) = self.volume.describe_stat(dir, name, &stat) {
+                    return Ok(Some(summary_of(key, info)));
+                }
+            }
+            Err(_) => {}
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
             // A file that may not be opened exists nonetheless, and its error must not hide the others.
-            (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of(key, info_of_bare(&stat)))),
+            (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of_bare(key, &stat))),
             (summary, _) => summary,
         }
     }
@@ -206,6 +215,16 @@ impl SharedStore {
     ) -> Result<Option<ObjectSummary>> {
         let Some(opened) = self.volume.open_file(bucket, place)? else { return Ok(None) };
         Ok(Some(summary_of(key, opened.into_info().1)))
+    }
+}
+
+fn summary_of_bare(key: &str, stat: &FileStat) -> ObjectSummary {
+    ObjectSummary {
+        key: key.to_owned(),
+        size: stat.size,
+        etag: etag_of_file(stat),
+        modified: system_time(stat.modified_ns),
+        checksum: None,
     }
 }
 
@@ -258,12 +277,11 @@ impl BucketWalk<'_> {
         let mut behind: Option<String> = None;
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let first = self.first_wanted(at).max(wanted);
-        for index in names.first_from(first)..names.len() {
+        let mut key = at.to_owned();
+        for index in names.first_from(first)..names.end_of(wanted) {
             let name = names.get(index);
-            if !name.text.starts_with(wanted) {
-                break;
-            }
-            let key = format!("{at}{}", name.text);
+            key.truncate(at.len());
+            key.push_str(name.text);
             if behind.as_deref().is_some_and(|prefix| key.starts_with(prefix)) {
                 continue;
             }

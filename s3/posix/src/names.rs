@@ -145,6 +145,15 @@ impl NameBlock {
         self.entries.partition_point(|entry| text_of(&self.text, entry) < text)
     }
 
+    /// The position after the last name that begins with `prefix`, or that is below it.
+    pub(crate) fn end_of(&self, prefix: &str) -> usize {
+        let is_before = |name: &str| name < prefix || name.starts_with(prefix);
+        match prefix.is_empty() {
+            true => self.len(),
+            false => self.entries.partition_point(|entry| is_before(text_of(&self.text, entry))),
+        }
+    }
+
     fn bytes(&self) -> usize {
         self.text.capacity() + self.entries.capacity() * size_of::<NameEntry>()
     }

@@ -19,7 +19,7 @@ use fordway_sys::{
 
 use crate::area::{TrustedOwner, read_small};
 use crate::dirs::{HOLD, WorkDirectory};
-use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
+use crate::layout::{MARKERS, META, ODD, PRIVATE_DIR, VERSIONING, private_dir};
 use crate::shared::MAX_STALE;
 use crate::site::Site;
 use crate::volume::BucketTree;
@@ -46,8 +46,6 @@ pub(crate) struct Private {
     known: RwLock<HashMap<Bucket, Arc<KnownArea>>>,
     /// The root's file system.
     site: Site,
-    /// Whether readers must know as much of a bucket's file system as writers.
-    is_strong: bool,
     /// The file system of every device that a bucket was found on, and since when it is known.
     devices: RwLock<HashMap<u64, (CoarseInstant, Site)>>,
 }
@@ -65,7 +63,7 @@ pub(crate) struct AreaContents {
     pub(crate) has_markers: bool,
     /// Whether old versions are kept.
     pub(crate) versioning: VersioningState,
-    /// The device of the directory, or, if it does not exist, that of the bucket; 0 if it was not looked up.
+    /// The device of the directory, or, if it does not exist, that of the bucket; 0 if there is no bucket.
     pub(crate) device: u64,
     /// Whether other nodes may change its file system.
     pub(crate) sharing: FileSystemSharing,
@@ -83,23 +81,16 @@ impl AreaContents {
 }
 
 struct KnownArea {
-    /// The directory; `None` if there was none.
-    private: Option<File>,
+    /// The directory whose times change with the contents: the private one, or the bucket if it has none.
+    watched: File,
     opened: CoarseInstant,
-    /// The times of `private` for which the rest holds; `None` if they were too young to trust.
+    /// The times of `watched` for which the rest holds; `None` if they were too young to trust.
     times: Option<(i64, i64)>,
     contents: AreaContents,
-    /// The lock table that was seen to lie in `private` since; 0 for none.
+    /// The lock table that was seen to lie in the private directory since; 0 for none.
     lock_table: AtomicU64,
-    /// The open bucket that was seen to hold `private` since; 0 for none.
+    /// The open bucket that was seen to be there since, with `watched` in it; 0 for none.
     bucket: AtomicUsize,
-}
-
-/// The purpose of a look-up.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Purpose {
-    Read,
-    Write,
 }
 
 /// The result of one look at a bucket's private directory.
@@ -115,7 +106,8 @@ impl AreaLookup {
         self.known.as_ref().is_some_and(|known| known.lock_table.load(Ordering::Relaxed) == locks.id())
     }
 
-    /// Whether `dir` was seen to be the bucket that holds the private directory, which is there: then `dir` is there too.
+    /// Returns whether `dir` was seen to be the bucket whose private directory is there (or which is there, and has none):
+    /// then `dir` is still there.
     pub(crate) fn is_held_by(&self, dir: &WorkDirectory) -> bool {
         self.known.as_ref().is_some_and(|known| known.bucket.load(Ordering::Relaxed) == dir.address())
     }
@@ -137,8 +129,8 @@ impl AreaLookup {
 }
 
 impl Private {
-    pub(crate) fn new(site: Site, is_strong: bool) -> Self {
-        Private { known: RwLock::default(), site, is_strong, devices: RwLock::default() }
+    pub(crate) fn new(site: Site) -> Self {
+        Private { known: RwLock::default(), site, devices: RwLock::default() }
     }
 
     /// The file system of `file`, which is on `device`. Cost: one `fstatfs` each second.
@@ -156,22 +148,22 @@ impl Private {
         Ok(site)
     }
 
-    /// Checks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule.
+    /// Checks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule; one `openat2` if
+    /// there is no such directory and names of the bucket change.
     pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaLookup, Errno> {
         if let Some(known) = self.held(bucket)
-            && let Some(private) = &known.private
-            && let Ok(now) = stat(private)
+            && let Ok(now) = stat(&known.watched)
             && now.links > 0
             && known.times == Some(times(&now))
         {
             return Ok(AreaLookup { contents: known.contents, known: Some(known) });
         }
-        Ok(AreaLookup { contents: self.look_anew(root, bucket, Purpose::Read)?, known: None })
+        Ok(AreaLookup { contents: self.look_anew(root, bucket)?, known: None })
     }
 
-    fn look_anew(&self, root: &BucketTree, bucket: &Bucket, purpose: Purpose) -> Result<AreaContents, Errno> {
+    fn look_anew(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
         for _ in 0..MAX_STALE {
-            match self.look(root, bucket, purpose) {
+            match self.look(root, bucket) {
                 Err(Errno::STALE) => look_again(root.dir(), &private_dir(bucket)),
                 contents => return contents,
             }
@@ -183,9 +175,9 @@ impl Private {
     /// of how to create an object, which is right either way: the keys that lie apart are looked for
     /// by readers, and a write that just misses that versions are kept is one from before.
     pub(crate) fn glance_for_write(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
-        match self.held(bucket).filter(|known| known.contents.device != 0) {
+        match self.held(bucket) {
             Some(known) => Ok(known.contents),
-            None => self.look_anew(root, bucket, Purpose::Write),
+            None => self.look_anew(root, bucket),
         }
     }
 
@@ -199,13 +191,13 @@ impl Private {
         all.get(bucket).filter(|known| known.opened.elapsed() < HOLD).cloned()
     }
 
-    fn look(&self, root: &BucketTree, bucket: &Bucket, purpose: Purpose) -> Result<AreaContents, Errno> {
+    fn look(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
             // A missing directory holds nothing, and anything but a directory is not ours.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                return self.look_without(root, bucket, purpose);
+                return self.look_without(root, bucket);
             }
             Err(errno) => return Err(errno),
         };
@@ -219,54 +211,40 @@ impl Private {
         let contents = AreaContents { device: before.device, sharing, unfit, ..contents_of(&private)? };
         // Times from another node's clock, whose steps are unknown, are not trusted.
         let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
-        self.remember(bucket, Some(private), times, contents);
+        self.remember(bucket, private, times, contents);
         Ok(contents)
     }
 
-    /// What is known of a bucket without a private directory. Such a bucket may be a mount of its own, which only writers
-    /// and strong readers have to know: for them, three calls each 10 ms.
-    fn look_without(
-        &self,
-        root: &BucketTree,
-        bucket: &Bucket,
-        purpose: Purpose,
-    ) -> Result<AreaContents, Errno> {
-        let known = self.held(bucket).filter(|known| known.private.is_none() && known.contents.device != 0);
-        if let Some(known) = known {
+    /// The contents of a bucket without a private directory, which may be a mount of its own. Cost: four calls each 10 ms.
+    fn look_without(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
+        if let Some(known) = self.held(bucket).filter(|known| !known.contents.exists) {
             return Ok(known.contents);
         }
-        let (device, site) = match purpose {
-            Purpose::Read if !self.is_strong => (0, self.site),
-            Purpose::Read | Purpose::Write => self.site_of_bucket(root, bucket)?,
+        let dir = match root.open_beneath(bucket.as_str(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+            Ok(dir) => dir,
+            // The caller finds that out.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                let Site { sharing, unfit } = self.site;
+                return Ok(AreaContents { sharing, unfit, ..AreaContents::default() });
+            }
+            Err(errno) => return Err(errno),
         };
-        let Site { sharing, unfit } = site;
-        let contents = AreaContents { device, sharing, unfit, ..AreaContents::default() };
-        self.remember(bucket, None, None, contents);
+        // The times first, then another look: a private directory that is made after it changes them.
+        let before = stat(&dir)?;
+        if stat_in(&dir, PRIVATE_DIR).is_ok_and(|made| made.is_dir) {
+            return Err(Errno::STALE);
+        }
+        let Site { sharing, unfit } = self.site_of(&dir, before.device)?;
+        let contents = AreaContents { device: before.device, sharing, unfit, ..AreaContents::default() };
+        let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
+        self.remember(bucket, dir, times, contents);
         Ok(contents)
     }
 
-    fn site_of_bucket(&self, root: &BucketTree, bucket: &Bucket) -> Result<(u64, Site), Errno> {
-        match root.open_beneath(bucket.as_str(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
-            Ok(dir) => {
-                let device = stat(&dir)?.device;
-                Ok((device, self.site_of(&dir, device)?))
-            }
-            // The caller finds that out.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok((0, self.site)),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    fn remember(
-        &self,
-        bucket: &Bucket,
-        private: Option<File>,
-        times: Option<(i64, i64)>,
-        contents: AreaContents,
-    ) {
+    fn remember(&self, bucket: &Bucket, watched: File, times: Option<(i64, i64)>, contents: AreaContents) {
         let (lock_table, bucket_dir) = (AtomicU64::new(0), AtomicUsize::new(0));
         let opened = CoarseInstant::now();
-        let known = KnownArea { private, opened, times, contents, lock_table, bucket: bucket_dir };
+        let known = KnownArea { watched, opened, times, contents, lock_table, bucket: bucket_dir };
         let mut all = self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, known| known.opened.elapsed() < HOLD);

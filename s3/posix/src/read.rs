@@ -121,13 +121,20 @@ impl RootVolume {
     /// As [`RootVolume::describe`], of `name` in `dir`. Cost: one `newfstatat`, and one
     /// `getxattrat` unless the object is bare.
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<NameLookup> {
-        let stat = match stat_in(&dir, name) {
-            Ok(stat) if stat.is_file => stat,
-            Err(Errno::NOENT) => return Ok(NameLookup::Missing),
-            Ok(_) | Err(_) => return Ok(NameLookup::Unclear),
-        };
-        if is_bare(&stat) {
-            return Ok(NameLookup::Found(info_of_bare(&stat)));
+        match stat_in(&dir, name) {
+            Ok(stat) => self.describe_stat(dir, name, &stat),
+            Err(Errno::NOENT) => Ok(NameLookup::Missing),
+            Err(_) => Ok(NameLookup::Unclear),
+        }
+    }
+
+    /// As [`RootVolume::describe_in`], of a name with the state `stat`. Cost: one `getxattrat` unless the object is bare.
+    pub(crate) fn describe_stat(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
+        if !stat.is_file {
+            return Ok(NameLookup::Unclear);
+        }
+        if is_bare(stat) {
+            return Ok(NameLookup::Found(info_of_bare(stat)));
         }
         let mut buffer = [0; RECORD_BYTES];
         // A record that is sealed for this very size and time belongs to this very version; without
@@ -135,8 +142,8 @@ impl RootVolume {
         match get_xattr_in(&dir, name, ATTRIBUTE, &mut buffer) {
             Ok(Some(bytes)) => {
                 let record = decode_record(bytes)?;
-                let is_sealed = record.seal == Some(ContentSeal::of(&stat)) && !record.is_apart;
-                Ok(if is_sealed { NameLookup::Found(info_of(&stat, record)) } else { NameLookup::Unclear })
+                let is_sealed = record.seal == Some(ContentSeal::of(stat)) && !record.is_apart;
+                Ok(if is_sealed { NameLookup::Found(info_of(stat, record)) } else { NameLookup::Unclear })
             }
             _ => Ok(NameLookup::Unclear),
         }

@@ -20,7 +20,7 @@ use crate::layout::{OUR_DIR, is_private, join};
 use crate::private::{AreaContents, Private};
 use crate::site::{Site, require_fit};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
-use crate::{Durability, PosixConfig, ReadConsistency, format};
+use crate::{Durability, PosixConfig, format};
 
 /// The root as this process sees it: its directories, held open, and the cached state of each bucket's private area.
 /// It finds, opens and describes files, and makes directories; [`crate::SharedStore`] takes locks and publishes files.
@@ -43,7 +43,6 @@ impl RootVolume {
         let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
         format::check(&opened, root)?;
         let site = Site::of(opened.dir()).map_err(|errno| on_root(errno, root))?;
-        let is_strong = config.consistency == ReadConsistency::Strong;
         Ok(RootVolume {
             path: root.to_owned(),
             root: BucketTree::new(opened, config.links),
@@ -51,7 +50,7 @@ impl RootVolume {
             sharing: site.sharing,
             unfit: site.unfit,
             dirs: DirectoryCache::default(),
-            private: Private::new(site, is_strong),
+            private: Private::new(site),
         })
     }
 
