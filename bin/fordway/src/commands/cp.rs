@@ -295,6 +295,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         delete: args.delete,
     };
     let filters = &args.transfer.filters;
+    // Both sides are filtered, so that --delete does not remove what the filters exclude.
     let source = wanted(plan::items(context, &from)?, filters);
     let destination = wanted(destination_items(context, &to, args.transfer.dry_run)?, filters);
     let lane = context.store()?.lane();

@@ -110,6 +110,7 @@ fn describe(
     })?;
     let mut file = File::open(path).map_err(failed)?;
     let size = file.metadata().map_err(failed)?.len();
+    // A power of two that keeps the file within PIECES_MAX pieces.
     let enough = size.div_ceil(PIECES_MAX).next_power_of_two().max(PIECE_BYTES_MIN);
     let length_bytes = piece_size.unwrap_or(enough).max(1);
     let (mut whole, mut hex, mut total) = (RunningHash::new(HashKind::Sha256), Vec::new(), 0);
@@ -117,11 +118,13 @@ fn describe(
     let mut buffer = vec![0; READ_BYTES];
     loop {
         context.interrupt.check()?;
+        // A read must not cross the end of a piece.
         let room = usize::try_from(length_bytes - piece_bytes).unwrap_or(READ_BYTES).min(READ_BYTES);
         let got = file.read(&mut buffer[..room]).map_err(failed)?;
         whole.update(&buffer[..got]);
         piece.update(&buffer[..got]);
         (total, piece_bytes) = (total + got as u64, piece_bytes + got as u64);
+        // The last piece may be shorter.
         if piece_bytes == length_bytes || got == 0 && piece_bytes > 0 {
             let ended = std::mem::replace(&mut piece, RunningHash::new(HashKind::Sha256));
             hex.push(ended.finish().hex);

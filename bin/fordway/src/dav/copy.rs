@@ -161,6 +161,7 @@ fn plan<'p>(
     (destination, is_directory): (&CopyLocation, bool),
 ) -> Box<dyn Iterator<Item = Result<CopyTask>> + 'p> {
     let found = match order.recursive {
+        // One MOVE takes the whole collection; with filters, files are moved one by one.
         true if order.moves && is_within_server(source, destination) && order.transfer.filters.is_empty() => {
             Ok(Box::new(std::iter::once(Ok(whole(source, destination)))) as _)
         }

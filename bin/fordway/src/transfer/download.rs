@@ -38,6 +38,7 @@ impl TransferRunner<'_> {
         match self.settings.existing {
             ExistingPolicy::Replace => temporary.persist(&path).map_err(|error| failed(error.error))?,
             ExistingPolicy::Skip | ExistingPolicy::Fail => {
+                // Another program may have created the file since the check above.
                 temporary.persist_noclobber(&path).map_err(|error| match error.error.kind() {
                     std::io::ErrorKind::AlreadyExists => {
                         Error::new(ErrorKind::PreconditionFailed, format!("{} exists", path.display()))

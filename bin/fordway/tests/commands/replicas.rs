@@ -81,7 +81,7 @@ fn a_metalink_is_understood_as_what_it_describes() {
     assert!(rig.run(&["cat", &url]).ok().stdout.into_bytes() == content());
 }
 
-/// The server that fails in the middle states another replica, which is used instead.
+/// A server that fails has stated another replica, which is used instead.
 #[test]
 fn the_server_is_asked_when_it_fails() {
     let good = server(LieScript::honest());
@@ -176,7 +176,7 @@ fn replicas_that_fail_leave_no_part() {
     assert!(std::fs::read(rig.path("copy")).unwrap() == content());
 }
 
-/// The server sends one block and stalls in the next, so that there is something left to resume.
+/// The server responds to one request and stalls in the next, so that there is something left to resume.
 #[test]
 fn a_copy_that_was_killed_is_gone_on_with() {
     let large = content().repeat(10);

@@ -20,7 +20,7 @@ pub(crate) fn bucket() -> Bucket {
     Bucket::new("bucket").unwrap()
 }
 
-/// Returns a client of a gateway, or of a proxy in front of one. It repeats each request at most once.
+/// Returns a client of a gateway, or of a proxy in front of one, with the default number of retries.
 pub(crate) fn client(endpoint: &str, (access_key, secret_key): (&str, &str)) -> S3Store {
     let keys = S3Credentials::keys(access_key, secret_key, "this test");
     S3Store::new(S3Config::new(endpoint, "us-east-1", keys)).unwrap()

@@ -64,6 +64,7 @@ fn measure(
                 let block = block(args, point, *http, &requests[phase], (seed, place, clock), context)?;
                 of_point[lane].blocks.push(block);
             }
+            // All HTTP versions have done the same block.
             number += 1;
         }
         rows.extend(of_point);
@@ -86,6 +87,7 @@ fn block(
         requests: args.requests,
         warm_up: args.warm_up,
         threads,
+        // The same arrivals for all HTTP versions of a block.
         seed: seed.wrapping_add(u64::from(place.block)),
         client_cpus: args.pins.pin_client.clone(),
         server_pid: args.server_pid,

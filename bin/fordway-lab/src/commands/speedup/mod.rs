@@ -53,6 +53,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
 
 fn plan(args: &SpeedupArgs, lanes: usize) -> Result<SpeedupPlan> {
     let mut ranks = args.ranks.clone();
+    // Speed-ups are relative to one rank.
     ranks.push(1);
     ranks.sort_unstable();
     ranks.dedup();

@@ -142,6 +142,7 @@ impl PingpongTask<'_> {
                     );
                     done += 1;
                 }
+                // All set-ups of a combination have done the same block.
                 number += 1;
             }
         }

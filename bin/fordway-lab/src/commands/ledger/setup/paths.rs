@@ -171,6 +171,7 @@ impl LedgerSetup {
                 .with("pread in pieces")
                 .with("tcp round trip, event loops")
                 .with("http2 frames")
+                // The frames go through a pipe in memory, which the path does not have.
                 .less("memory pipe")
                 .with("http1 heads")
                 .with("sign")
