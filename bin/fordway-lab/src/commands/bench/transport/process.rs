@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it is checked meanwhile.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A program that ends with this value: it is expected to end when its connection closes, and is killed otherwise.
+/// A program that ends with this value: [`finish`](Self::finish) waits until it ends by itself; dropping kills it.
 pub(super) struct ChildProgram {
     name: String,
     child: Child,
