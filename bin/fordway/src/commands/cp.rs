@@ -107,7 +107,7 @@ fn check_alone(args: &CpArgs) -> Result<()> {
     Ok(())
 }
 
-/// Errors: `InvalidArgument` if neither place is in a store.
+/// Checks that source or destination is in a store. Errors: `InvalidArgument` if neither is.
 fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
     match (from.root(), to) {
         (StorageAddress::S3(..), _) | (_, StorageAddress::S3(..)) => Ok(()),

@@ -216,7 +216,7 @@ fn servers_copy_to_one_another_where_they_can() {
         assert!(told.contains(by) && notes.is_empty(), "{told} {notes}");
         assert_eq!(run(&["cat", &dav(&two, option)]).0.len(), 1_000_000);
     }
-    // Apache does not support it, so this program copies.
+    // Apache does not support third-party copies, so this program copies.
     let (told, notes) = run(&["cp", &from, &dav(&apache, "f")]);
     assert!(
         told.contains("through this machine") && notes.contains("no third-party copies"),

@@ -45,8 +45,8 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     outcome
 }
 
-/// Checks that `--pong` is used only with the set-up `loopback`: a pong that the user provides is reachable only from
-/// this machine's network.
+/// Checks that `--pong` is used only with the set-up `loopback`: requests to a pong that the user provides are sent
+/// only from this machine's network.
 fn check_pong(args: &PingpongBenchArgs, setups: &[NetworkSetup]) -> Result<()> {
     let is_alone = setups.iter().all(|setup| setup.name == "loopback");
     match args.pong.is_some() && !is_alone {
