@@ -1,4 +1,4 @@
-//! What a command is pointed at: `s3://bucket/key`, a local path, or `-`.
+//! The addresses that commands take: `s3://bucket/key`, a local path, or `-`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
 
 use crate::web;
 
-/// A place that data comes from or goes to.
+/// A source or destination of data.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StorageAddress {
     /// `s3://`: all buckets.
     Service,
-    /// `s3://bucket/key`. The key may be empty, a prefix or a wildcard: commands decide.
+    /// `s3://bucket/key`. The key may be empty, a prefix or a wildcard; each command decides what it accepts.
     S3(Bucket, String),
-    /// A path of this machine.
+    /// A path on this machine.
     Local(PathBuf),
     /// `-`: standard input or output.
     Stdio,
@@ -48,8 +48,8 @@ impl StorageAddress {
         if text.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "an address cannot be empty"));
         }
-        // A slash was forgotten, most likely. As the name of a file it would be accepted, and the copy would lie in the
-        // current directory.
+        // Most likely a slash was forgotten. Taken as a file name, the address would be accepted, and the copy would
+        // end up in the current directory.
         if let Some(rest) = text.strip_prefix("s3:") {
             let rest = rest.trim_start_matches('/');
             let why = format!("{text:?} is neither s3://{rest} nor a file; a file of that name is ./{text}");
@@ -58,7 +58,7 @@ impl StorageAddress {
         Ok(StorageAddress::Local(PathBuf::from(text)))
     }
 
-    /// The same place as a directory: a key gets the slash that ends a prefix.
+    /// Returns the same address as a directory: appends the slash that ends a prefix to a key that lacks it.
     pub fn into_directory(self) -> Self {
         match self {
             StorageAddress::S3(bucket, key) if !key.is_empty() && !key.ends_with('/') => {
@@ -68,7 +68,7 @@ impl StorageAddress {
         }
     }
 
-    /// The place of `relative` below this directory. Errors: `InvalidArgument`, `InvalidKey`, `KeyTooLong`.
+    /// Returns the address of `relative` below this directory. Errors: `InvalidArgument`, `InvalidKey`, `KeyTooLong`.
     pub fn below(&self, relative: &str) -> Result<Self> {
         match self {
             StorageAddress::S3(bucket, prefix) => {
@@ -82,7 +82,7 @@ impl StorageAddress {
         }
     }
 
-    /// The bucket and whatever follows it. Errors: `InvalidArgument` for everything else.
+    /// Returns the bucket and the key, which may be empty. Errors: `InvalidArgument` for any other kind of address.
     pub fn into_s3(self) -> Result<(Bucket, String)> {
         self.split("s3://BUCKET")
     }
@@ -96,7 +96,7 @@ impl StorageAddress {
         }
     }
 
-    /// A bucket with no key behind it. Errors: `InvalidArgument`.
+    /// Returns a bucket given without a key. Errors: `InvalidArgument`.
     pub fn into_bucket(self) -> Result<Bucket> {
         match self.into_s3()? {
             (bucket, key) if key.is_empty() => Ok(bucket),
@@ -107,7 +107,7 @@ impl StorageAddress {
         }
     }
 
-    /// One object. Errors: `InvalidArgument` where there is no key.
+    /// Returns the bucket and key of one object. Errors: `InvalidArgument` if there is no key.
     pub fn into_object(self) -> Result<(Bucket, Key)> {
         match self.split("s3://BUCKET/KEY")? {
             (bucket, key) if key.is_empty() => Err(Error::new(
@@ -131,10 +131,10 @@ impl fmt::Display for StorageAddress {
     }
 }
 
-/// The path of `relative` (a key below the prefix that is copied) under `root`.
+/// Returns the path of `relative` (a key without the prefix that is copied) under `root`.
 ///
-/// A key is any text, a path is not: segments that would leave `root` or fold onto another key's
-/// path (`..`, `.`, empty ones, and so absolute paths) are refused. Errors: `InvalidArgument`.
+/// A key may be any text; a path may not. Segments that would leave `root` or map to another key's path (`..`, `.` and
+/// empty ones, hence also absolute paths) are refused, as are those with a NUL byte. Errors: `InvalidArgument`.
 fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
     let hostile = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains('\0');
     if relative.split('/').any(hostile) {

@@ -1,4 +1,4 @@
-//! `fordway NAME` for a NAME that is not built in: `fordway-NAME` from PATH takes over.
+//! External commands: `fordway NAME` with a NAME that is not built in runs `fordway-NAME` from PATH.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,10 +10,11 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use crate::exit::{CommandExit, file_error};
 
-/// Commands that come with the Python package.
+/// Commands that the Python package provides.
 const PYTHON_COMMANDS: [&str; 2] = ["report", "model"];
 
-/// Becomes `fordway-NAME`; returns only if that cannot be. Errors: `InvalidArgument` if there is none.
+/// Replaces this process with `fordway-NAME`; returns only if that fails. Errors: `InvalidArgument` if there is no such
+/// program.
 pub fn run(words: &[OsString]) -> Result<CommandExit> {
     let [name, arguments @ ..] = words else {
         return Err(Error::new(ErrorKind::InvalidArgument, "no command was given; see `fordway --help`"));
@@ -44,13 +45,13 @@ fn missing(name: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
-/// The program called `name` in the directory of this one.
+/// Returns the path of the program `name` in the directory of the running program, if it exists.
 pub fn beside(name: &str) -> Option<PathBuf> {
     let file = std::env::current_exe().ok()?.parent()?.join(name);
     file.is_file().then_some(file)
 }
 
-/// The file called `name` in a directory of PATH.
+/// Returns the path of the file `name` in the first directory of PATH that has it.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())

@@ -1,4 +1,4 @@
-//! Manual pages and shell completions, made from the definition of a command line.
+//! Manual pages and shell completions, generated from the definition of a command line.
 
 use std::path::{Path, PathBuf};
 
@@ -31,14 +31,14 @@ pub struct ManArgs {
     pub out: Option<PathBuf>,
 }
 
-/// What `shell` needs to complete the command lines of the program `name`.
+/// Returns the completion script of `shell` for the program `name`.
 pub fn completions(shell: Shell, mut command: clap::Command, name: &str) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
     script
 }
 
-/// The manual page of a program. Errors: `Io`.
+/// Returns the manual page of a program. Errors: `Io`.
 pub fn front_page(command: clap::Command) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     let rendered = Man::new(command).render(&mut text);

@@ -1,4 +1,4 @@
-//! From `main` to a command and back: logging, signals, surroundings, the exit code.
+//! What surrounds a command in `main`: logging, signals, the command's context, and the exit code.
 
 use std::io::{IsTerminal, Read as _, Write as _};
 use std::process::ExitCode;
@@ -16,10 +16,10 @@ use crate::context::CommandContext;
 use crate::exit::CommandExit;
 use crate::output::{CommandOutput, OutputFormat};
 
-/// How often a server looks whether it is to stop.
+/// How often a server checks whether it should stop.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
-/// Runs a command of this process with surroundings of its own. `log` is what is logged unless FORDWAY_LOG says otherwise.
+/// Runs a command with a new context. `log` is the log filter that applies unless FORDWAY_LOG is set.
 pub fn run(
     global: &GlobalArgs,
     log: Option<&str>,
@@ -32,7 +32,7 @@ pub fn run(
     command(&context).into()
 }
 
-/// Ends a command: everything that went wrong has been reported when this returns.
+/// Ends a command. All errors have been reported when this returns.
 pub fn finish(ended: Result<CommandExit>, context: &CommandContext) -> CommandExit {
     let exit = ended.unwrap_or_else(|error| tell(context, &error));
     match context.output.flush() {
@@ -41,7 +41,8 @@ pub fn finish(ended: Result<CommandExit>, context: &CommandContext) -> CommandEx
     }
 }
 
-/// Reports what ended a command. `fordway ls | head` ends without a report: the reader went away.
+/// Reports the error that ended a command. A reader that went away, as in `fordway ls | head`, is not an error and is
+/// not reported.
 fn tell(context: &CommandContext, error: &Error) -> CommandExit {
     if context.output.is_reader_gone(error) {
         return CommandExit::Ok;
@@ -50,13 +51,13 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
     CommandExit::of(error)
 }
 
-/// SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, so that temporary things are
-/// removed; a second one ends a process that hangs in a read. To a gateway SIGHUP means something else.
+/// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, so that temporary files are removed.
+/// A second signal ends a process that hangs in a read. A gateway handles SIGHUP differently: it reloads its files.
 fn stop_on_signals(interrupt: InterruptFlag) {
     let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         Ok(signals) => signals,
         Err(error) => {
-            // Signals then end the process as they always do.
+            // The default action of the signals then ends the process.
             tracing::warn!(%error, "signals are not handled");
             return;
         }
@@ -67,7 +68,7 @@ fn stop_on_signals(interrupt: InterruptFlag) {
             if !is_taken && interrupt.raise() {
                 for kept in interrupt.leave() {
                     let kept = kept.display();
-                    // Nobody can be told where nobody listens.
+                    // Standard error may be closed; there is nowhere else to report that.
                     let _ = writeln!(
                         std::io::stderr(),
                         "fordway: {kept} is kept; give the same command again to go on from there"
@@ -103,11 +104,12 @@ fn surroundings(global: &GlobalArgs, interrupt: InterruptFlag) -> CommandContext
     context
 }
 
-/// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error.
+/// Starts logging to standard error with the filter in `FORDWAY_LOG`, such as `debug` or `fordway_cli=trace`; without
+/// it, with `default`.
 fn start_logging(default: Option<&str>) {
     let wanted = std::env::var("FORDWAY_LOG").ok().or_else(|| default.map(str::to_owned));
     if let Some(filter) = wanted.and_then(|wanted| EnvFilter::try_new(wanted).ok()) {
-        // The S3 layer logs every 404 as an error of its own.
+        // The S3 layer logs every 404 as an error.
         let filter = match "s3s=off".parse() {
             Ok(quiet) => filter.add_directive(quiet),
             Err(_) => filter,
@@ -120,7 +122,7 @@ fn start_logging(default: Option<&str>) {
     }
 }
 
-/// Has a server stop by `stop` at a signal, and at the end of standard input if `until_eof`.
+/// Calls `stop` to end a server at a signal, and also at the end of standard input if `until_eof`.
 pub fn stop_when_asked(
     stop: impl Fn() + Clone + Send + 'static,
     interrupt: &InterruptFlag,
@@ -129,7 +131,7 @@ pub fn stop_when_asked(
     if until_eof {
         let stop = stop.clone();
         let wait = move || {
-            // Whatever ends the reading, nobody is there any more.
+            // End of file and a read error both mean that the other side is gone.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             stop();
         };

@@ -1,14 +1,14 @@
-//! Sizes and times as people write and read them.
+//! Parsing and printing of sizes, rates and times.
 
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// Reads `30ms`, `90s`, `30m`, `24h`, `7d` or `2w`.
+/// Parses a duration such as `30ms`, `90s`, `30m`, `24h`, `7d` or `2w`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let lower = text.trim().to_ascii_lowercase();
-    // Before seconds and minutes: their names end the others'.
+    // `us` and `ms` come before `s`, which is a suffix of both.
     let units = [("us", 1), ("ms", 1_000), ("s", SECOND_US), ("m", 60 * SECOND_US), ("h", 3_600 * SECOND_US)];
     let long_units = [("d", 86_400 * SECOND_US), ("w", 604_800 * SECOND_US)];
     let unit = units.iter().chain(&long_units).find_map(|(name, us)| Some((lower.strip_suffix(name)?, *us)));
@@ -20,7 +20,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 
 const SECOND_US: u64 = 1_000_000;
 
-/// Reads `1gbit`, `100mbit` or `64kbit`, in bits per second.
+/// Parses a rate such as `1gbit`, `100mbit` or `64kbit`; returns bits per second.
 pub fn parse_bit_rate(text: &str) -> Result<u64, String> {
     let lower = text.trim().to_ascii_lowercase();
     let units = [("kbit", 1_000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
@@ -31,7 +31,7 @@ pub fn parse_bit_rate(text: &str) -> Result<u64, String> {
     })
 }
 
-/// `1.5 KiB`, `1 Byte`, `300 Bytes`: the form that `aws s3 ls --human-readable` prints.
+/// Formats a size as `aws s3 ls --human-readable` does: `1.5 KiB`, `1 Byte`, `300 Bytes`.
 pub fn human_bytes(bytes: u64) -> String {
     match bytes {
         1 => return "1 Byte".to_owned(),
@@ -41,7 +41,7 @@ pub fn human_bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "";
     for next in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
-        // 1,023.95 and more would be shown as 1024.0 of the smaller unit.
+        // A value of 1,023.95 or more would be printed as 1024.0 of the smaller unit.
         if value < 1023.95 {
             break;
         }
@@ -50,18 +50,18 @@ pub fn human_bytes(bytes: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
-/// A size as a plain number or in human form.
+/// Formats a size as a plain number, or for humans if `human`.
 pub fn show_bytes(bytes: u64, human: bool) -> String {
     if human { human_bytes(bytes) } else { bytes.to_string() }
 }
 
-/// `2024-05-06 07:08:09` in the machine's time zone, as `aws s3 ls` shows it.
+/// Formats a time as `aws s3 ls` does: `2024-05-06 07:08:09` in the machine's time zone.
 pub fn local_time(time: SystemTime) -> String {
     let stamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
     stamp.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// `2024-05-06T07:08:09Z`, for JSON; fractions of a second only where there are some.
+/// Formats a time for JSON: `2024-05-06T07:08:09Z`, with fractions of a second only if they are not 0.
 pub fn utc_time(time: SystemTime) -> String {
     Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
 }

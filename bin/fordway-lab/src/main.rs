@@ -1,4 +1,5 @@
-//! The `fordway-lab` binary, the instrument: reads the command line, makes its surroundings, and measures.
+//! The `fordway-lab` binary, the measuring instrument: reads the command line, sets up logging and signals, and runs a
+//! measuring command.
 
 mod args;
 mod commands;

@@ -1,4 +1,4 @@
-//! The main job as a process: what it prints, what it leaves behind, how it ends.
+//! `fordway compare` as a process: what it prints, what it leaves behind, how it ends.
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 fn fordway(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
-    // No setting of the machine may decide a test.
+    // Settings of the machine must not affect a test.
     command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent");
     command
 }
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A tree of a few small files, and one that is larger than all buffers.
+/// Makes a tree of a few small files, and one that is larger than all buffers.
 fn tree(dir: &Path) {
     for i in 0..30 {
         let at = dir.join(format!("d{}", i % 4));
@@ -44,7 +44,7 @@ fn entries(dir: &Path) -> Vec<String> {
     names
 }
 
-/// All lanes, all phases, all content verified; nothing is left but the run, which can be read.
+/// Every lane runs every phase, and all content is verified; only a readable run file is left.
 #[test]
 fn every_lane_does_every_phase() {
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +74,7 @@ fn every_lane_does_every_phase() {
     assert_eq!(run.parameters["durability"], "none");
 }
 
-/// The gateway with a certificate of its own, and in HTTP/2, are rows beside the plain one.
+/// The gateway with TLS and the gateway over HTTP/2 are rows next to the plain one.
 #[test]
 fn tls_and_http2_are_rows() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,7 +92,7 @@ fn tls_and_http2_are_rows() {
     }
 }
 
-/// JSON is a row a line, and nothing else.
+/// With `--json`, every line is a row, and nothing else is printed.
 #[test]
 fn json_is_rows() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,7 +117,7 @@ fn wait(mut child: Child, at_most: Duration) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Ctrl-C and SIGTERM in the middle: nothing is left behind, and the message says so.
+/// After Ctrl-C or SIGTERM in the middle, nothing is left behind, and the message says so.
 #[test]
 fn a_signal_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -161,12 +161,12 @@ fn what_is_no_directory_is_said_in_a_sentence() {
     assert!(text(&ran.stderr).contains("--root /does/not/exist"), "{}", text(&ran.stderr));
 }
 
-/// The program beside the one that is tested; `cargo build` makes both.
+/// Returns the path of the gateway program, next to the tested one; `cargo build` builds both.
 fn gateway_program() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway")
 }
 
-/// A service that was there before the comparison.
+/// A service that exists before the comparison.
 struct Service {
     child: Child,
     endpoint: String,
@@ -174,7 +174,7 @@ struct Service {
 }
 
 impl Service {
-    /// A gateway with the keys `key` and `secret`, on a directory with the bucket `data` and an object in it.
+    /// Starts a gateway with the keys `key` and `secret`, on a directory with the bucket `data` and an object in it.
     fn fordway() -> Self {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("data")).unwrap();
@@ -193,7 +193,7 @@ impl Service {
         Service { child, endpoint, root }
     }
 
-    /// versitygw with the same keys and bucket, where it is installed.
+    /// Starts versitygw with the same keys and bucket, if it is installed.
     fn versity() -> Option<Self> {
         let program = fordway_needs::program_from("versitygw", "it is at github.com/versity/versitygw")?;
         let root = tempfile::tempdir().unwrap();
@@ -216,7 +216,7 @@ impl Service {
         Some(service)
     }
 
-    /// The buckets, and what is in `data`.
+    /// Returns the buckets, and the contents of `data`.
     fn content(&self) -> (Vec<String>, Vec<String>) {
         let visible = |mut names: Vec<String>| {
             names.retain(|name| !name.starts_with('.'));
@@ -233,12 +233,12 @@ impl Drop for Service {
     }
 }
 
-/// Where nothing listens now.
+/// Returns an address at which nothing listens now.
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-/// A comparison with these targets beside `posix` alone, with the keys that services of this test know.
+/// Runs a comparison of `posix` with these targets. The access key is the one that this test's services accept.
 fn compare_with(dir: &Path, targets: &[&str], secret: &str) -> Output {
     let mut command = compare(dir, &["--lane", "posix", "--rounds", "2", "--seed", "7"]);
     for target in targets {
@@ -247,7 +247,7 @@ fn compare_with(dir: &Path, targets: &[&str], secret: &str) -> Output {
     command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", secret).output().unwrap()
 }
 
-/// `service` is a row beside ours, in a bucket that was made for it and in one that was there; it is left as it was.
+/// `service` is a row next to ours, once in a new bucket and once in an existing one; afterwards it is unchanged.
 fn service_is_a_row(service: &Service) {
     let dir = tempfile::tempdir().unwrap();
     tree(&dir.path().join("source"));
@@ -283,7 +283,7 @@ fn versitygw_is_a_row_and_is_left_as_it_was() {
     }
 }
 
-/// The endpoints of other lanes are targets too: here, the same files with other settings.
+/// Endpoints of other lanes can be targets too: here, a directory with other settings.
 #[test]
 fn a_directory_with_other_settings_is_a_row() {
     let dir = tempfile::tempdir().unwrap();
@@ -297,7 +297,7 @@ fn a_directory_with_other_settings_is_a_row() {
     assert!(entries(root.path()).iter().all(|name| name.starts_with('.')), "{:?}", entries(root.path()));
 }
 
-/// What cannot be a row is told before anything is measured, and nothing is left behind.
+/// A target that cannot be a row is reported before anything is measured, and nothing is left behind.
 #[test]
 fn a_target_that_is_none_is_refused_in_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
@@ -324,7 +324,8 @@ fn a_target_that_is_none_is_refused_in_a_sentence() {
     }
 }
 
-/// `--endpoint` is a row; the endpoint of the environment, to which nobody asked to write, is told and left alone.
+/// `--endpoint` is a row. An endpoint from the environment, which the user did not ask to write to, is reported and
+/// left alone.
 #[test]
 fn an_endpoint_is_a_row_or_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -45,7 +45,7 @@ fn this_machine_is_listened_to_and_goes_on_without_mpi() {
     assert!(
         found("noise")["measured"][0]["value"].as_f64().is_some_and(|share| (0.0..100.0).contains(&share))
     );
-    // No launcher is on an empty PATH.
+    // An empty PATH has no MPI launcher.
     let ranks = found("mpi-latency");
     assert_eq!(ranks["verdict"], "cannot_see");
     assert!(ranks["what"].as_str().unwrap().starts_with("not measured: "), "{ranks}");
@@ -95,7 +95,7 @@ fn what_is_no_copy_is_refused() {
     }
 }
 
-/// The verdicts on two mounts of a cluster, by check.
+/// Returns the verdicts on two mounts of a cluster, by check.
 fn verdicts(cluster: &FileSystemCluster) -> BTreeMap<String, String> {
     let [one, other] = FileSystemCluster::MOUNTS;
     let program = env!("CARGO_BIN_EXE_fordway-lab");
@@ -109,7 +109,8 @@ fn verdicts(cluster: &FileSystemCluster) -> BTreeMap<String, String> {
     found
 }
 
-/// Two mounts that remember on their own: what the store relies on holds, and reads that do not ask are old.
+/// Checks two mounts with separate caches: what the store relies on holds, and reads that do not ask the server are
+/// stale.
 fn hold_but_remember(cluster: &FileSystemCluster) {
     let found = verdicts(cluster);
     for check in ["locks", "exclusive", "unnamed", "time-step", "content", "refresh"] {

@@ -1,4 +1,4 @@
-//! The ledger and the probe as processes: what they print and leave behind. Not how long things took.
+//! The ledger and the probe as processes: what they print and leave behind. Durations are not checked.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 fn fordway(dir: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
-    // No setting of the machine may decide a test.
+    // Settings of the machine must not affect a test.
     command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent");
     command.current_dir(dir).output().unwrap()
 }
@@ -24,7 +24,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Every path at a size on either side of where content begins to go another way.
+/// Every path, at sizes on both sides of the one above which content is sent in another way.
 #[test]
 fn every_path_is_taken_apart() {
     let dir = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ fn every_path_is_taken_apart() {
     assert!(printed.contains("sum of components") && printed.contains("residual"), "{printed}");
 }
 
-/// What leaves with its head is copied once more by the client; what leaves as a descriptor is not.
+/// Content that is sent with its head is copied once more by the client; content that is passed as a descriptor is not.
 #[test]
 fn the_parts_are_those_of_the_size() {
     let dir = tempfile::tempdir().unwrap();
@@ -105,7 +105,8 @@ fn the_parts_are_those_of_the_size() {
     assert!(records.iter().any(|record| record["component"] == "memory copy" && record["fit"].is_object()));
 }
 
-/// What the pipe in memory takes is in the component of the frames and not in the path: it is taken off.
+/// The component of the HTTP/2 frames includes the pipe in memory, which the path does not have, so the pipe's time is
+/// subtracted.
 #[test]
 fn http2_is_taken_apart_without_the_pipe() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,17 +128,17 @@ fn http2_is_taken_apart_without_the_pipe() {
         (&(-1.0).into(), &1.0.into())
     );
     assert!(part("memory pipe")["ns"]["value"].as_f64() < Some(0.0), "{entry}");
-    // It is not measured at the other sizes of a fit: one size has no line.
+    // Only one size is measured, and a fit needs more than one.
     assert!(entry["fitted_sum_ns"].is_null(), "{entry}");
 }
 
-/// Over 128 KiB content goes by a file of the gateway's, and nothing of it is left behind.
+/// Content over 128 KiB is sent in a file that the gateway provides, and nothing of it is left behind.
 #[test]
 fn puts_are_the_sum_of_theirs() {
     let dir = tempfile::tempdir().unwrap();
     let words = ["ledger", "--root", ".", "--duration", "1ms", "--only-sizes", "--json"];
     let sizes = ["--size", "128KiB", "--size", "129KiB"];
-    // Named twice, it is measured once.
+    // A path that is named twice is measured once.
     let paths = ["--path", "node-put", "--path", "http-put", "--path", "node-put"];
     let ran = fordway(dir.path(), &[&words[..], &sizes, &paths].concat());
     assert!(ran.status.success(), "{}", text(&ran.stderr));
@@ -160,7 +161,8 @@ fn puts_are_the_sum_of_theirs() {
     assert_eq!(records.iter().filter(|record| record["path"] == "node put").count(), 2);
 }
 
-/// What only root can set up is left out with the reason for anybody else, as is for all what translates addresses.
+/// A network that only root can set up is left out for other users, with the reason. One that translates addresses is
+/// left out for everyone.
 #[test]
 fn a_network_is_a_path_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
@@ -204,7 +206,7 @@ fn what_cannot_be_measured_is_said() {
     assert!(names(dir.path()).is_empty());
 }
 
-/// `fordway-lab` refuses what it would not use, and tells what the environment names.
+/// `fordway-lab` refuses an `--endpoint` that it would not use, and reports one from the environment.
 #[test]
 fn an_endpoint_is_never_ignored_without_a_word() {
     let dir = tempfile::tempdir().unwrap();
@@ -246,7 +248,7 @@ fn an_endpoint_is_never_ignored_without_a_word() {
     assert!(text(&ran.stderr).contains(told), "{}", text(&ran.stderr));
 }
 
-/// An option that was called otherwise is answered with its name.
+/// The former name of an option is refused with a message that has the new name.
 #[test]
 fn renamed_options_are_answered_with_their_new_names() {
     let dir = tempfile::tempdir().unwrap();

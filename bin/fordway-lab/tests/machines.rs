@@ -1,4 +1,4 @@
-//! `machines measure`, `compare` and `pick` as processes. Not how fast the machine is.
+//! `machines measure`, `compare` and `pick` as processes. The machine's speed is not checked.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 fn fordway(dir: &Path, path: impl AsRef<std::ffi::OsStr>, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
-    // No setting of the machine may decide a test.
+    // Settings of the machine must not affect a test.
     command.arg("machines").args(words).env_clear().env("HOME", "/nonexistent").env("PATH", path);
     command.current_dir(dir).output().unwrap()
 }
@@ -28,7 +28,7 @@ fn feature<'a>(measured: &'a Value, name: &str) -> &'a Value {
     features.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name} in {measured}"))
 }
 
-/// A directory for PATH with a program `name` in it.
+/// Returns a directory for PATH that has a program `name`.
 fn with_program(dir: &Path, name: &str, script: &str) -> PathBuf {
     let bin = dir.join("bin");
     fs::create_dir_all(&bin).unwrap();
@@ -93,7 +93,7 @@ fn a_machine_is_added_once() {
     assert!(ran.status.success(), "{}", text(&ran.stderr));
 }
 
-/// A program that counts its calls: writes and reads alternate, so their medians of three are 3 and 4 MB/s.
+/// A stand-in for fio that counts its calls: writes and reads alternate, so their medians of three are 3 and 4 MB/s.
 #[test]
 fn values_are_medians_of_what_programs_say() {
     let dir = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn a_program_that_fails_says_why() {
     assert!(network["how"].as_str().unwrap().contains("it said: unable to connect"), "{network}");
 }
 
-/// With the programs themselves.
+/// The same with the real programs.
 #[test]
 fn the_programs_of_debian_are_understood() {
     if !fordway_needs::programs(&["tachyon", "fio", "iperf3"]) {

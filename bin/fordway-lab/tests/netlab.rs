@@ -1,5 +1,5 @@
-//! `netlab` as a user has it: the link, exit codes, and what is left when it is killed. Namespaces need
-//! root: elsewhere these tests are skipped, and say so.
+//! `netlab` as a user runs it: the link, exit codes, and what is left when it is killed. Namespaces need root: without
+//! it, these tests are skipped and say so.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -32,7 +32,7 @@ fn a_client_reads_from_a_server_through_the_link() {
     std::fs::create_dir(dir.path().join("bucket")).unwrap();
     std::fs::write(dir.path().join("bucket/object"), vec![b'x'; 1_000_000]).unwrap();
     let stats = dir.path().join("stats.json");
-    // The program beside the one that is tested; `cargo build` makes both.
+    // The gateway program is next to the tested one; `cargo build` builds both.
     let fordway = std::path::Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway");
     let fordway = fordway.display();
     let server = format!("{fordway} serve --listen $FORDWAY_NETLAB_SERVER:9000 {}", dir.path().display());
@@ -43,7 +43,7 @@ fn a_client_reads_from_a_server_through_the_link() {
     let output = netlab(&[&options[..], &["--stats", stats_path]].concat(), &client).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(output.stdout.len(), 1_000_000);
-    // 80 ms for the line, and 40 for each of two round trips.
+    // 80 ms for the transmission, and 40 ms for each of two round trips.
     assert!(started.elapsed() >= Duration::from_millis(160));
     assert!(said(&output).contains("fordway: link: to the server "), "{}", said(&output));
     let stats: serde_json::Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
@@ -73,7 +73,7 @@ fn a_user_is_told_what_to_do() {
     if !is_root() {
         return;
     }
-    // Where the binary is built, another user may not look.
+    // Another user may not have access to the directory in which the binary was built.
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("fordway");
     std::fs::copy(env!("CARGO_BIN_EXE_fordway-lab"), &copy).unwrap();
@@ -84,7 +84,7 @@ fn a_user_is_told_what_to_do() {
     assert!(said(&output).contains("`unshare --map-root-user`"), "{}", said(&output));
 }
 
-/// Whether any process of the machine is in this network namespace.
+/// Returns whether any process of the machine is in this network namespace.
 fn is_inhabited(namespace: &str) -> bool {
     let processes = std::fs::read_dir("/proc").unwrap();
     processes.flatten().any(|process| {
@@ -92,7 +92,7 @@ fn is_inhabited(namespace: &str) -> bool {
     })
 }
 
-/// Starts a lab whose server hides in the background, ends it by `end`, and waits until nobody is left in it.
+/// Starts a lab whose server starts a background process, ends it with `end`, and waits until no process is left in it.
 fn nothing_is_left_after(end: impl Fn(&mut Child)) {
     let show = "readlink /proc/self/ns/net";
     let server = format!("{show} >&2; setsid sleep 1000 & wait");
@@ -114,7 +114,7 @@ fn nothing_is_left_after(end: impl Fn(&mut Child)) {
         assert!(since.elapsed() < Duration::from_secs(30), "a process is left in a namespace");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // No name was ever given to one, so with the last process the kernel has dropped them.
+    // The namespaces never had a name, so the kernel removed them with their last process.
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(namespaces.iter().all(|namespace| !mounts.contains(namespace)));
 }

@@ -1,5 +1,5 @@
-//! `speedup` as a user has it: jobs that end well, that fail on one rank, that hang; published tables. Jobs need
-//! Open MPI's launcher, and networks need root: elsewhere these tests are skipped, and say so.
+//! `speedup` as a user runs it: jobs that succeed, that fail on one rank, that hang; published tables. Jobs need Open
+//! MPI's launcher, and networks need root: without them, these tests are skipped and say so.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -34,14 +34,14 @@ fn of(run: &RunDocument, lane: &str, ranks: u32) -> ParallelSummary {
     rows.find_map(|row| row.parallel.clone().filter(|of| of.ranks == ranks)).unwrap()
 }
 
-/// Processes with this word in their command line.
+/// Returns the command lines that contain `word`.
 fn processes(word: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = all.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
     lines.filter(|line| line.contains(word)).collect()
 }
 
-/// A rank that reports as the library does: 10 ms of work, of which a rank had 4 in MPI, and rank 1 ends 2 ms later.
+/// A rank that reports as the library does: 10 ms of work, 4 ms of which it was in MPI; rank 1 ends 2 ms later.
 const REPORTS: &str = r#"r=$OMPI_COMM_WORLD_RANK; e=$((11000000 + r * 2000000))
     echo "{\"rank\": $r, \"start_ns\": 1000000, \"end_ns\": $e, \"mpi_ns\": 4000000}" > $FORDWAY_RANK_REPORTS/rank-$r.json"#;
 
@@ -82,7 +82,7 @@ fn a_rank_that_fails_is_told_and_the_others_go_on() {
     let output = speedup(dir.path(), &["--setup", "shm"], "exit $((OMPI_COMM_WORLD_RANK * 3))");
     assert_eq!(output.status.code(), Some(1));
     let told = said(&output);
-    // What the launcher itself says of it is not always whole.
+    // The launcher's own message about it is not always complete.
     assert!(told.contains("shm with 2 ranks: ") && told.contains("exit status: 3"), "{told}");
     assert!(told.contains("not measured"), "that nobody reported is told: {told}");
     let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
@@ -98,7 +98,7 @@ fn ranks_that_hang_are_ended_with_all_they_started() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    // Rank 1 does not end when it is asked to, and has started something that would outlive it.
+    // Rank 1 does not end when it is asked to, and has started a process that would outlive it.
     let job = "test $OMPI_COMM_WORLD_SIZE = 1 || { sleep 86397.25 & trap '' TERM; sleep 86397.25; }";
     let output = speedup(dir.path(), &["--setup", "shm", "--deadline", "3s"], job);
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));
@@ -149,7 +149,7 @@ fn what_cannot_be_run_is_told_before_anything_is() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was written");
 }
 
-/// A mistyped name is told with the right one, also where there is no MPI and another set-up comes before it.
+/// A mistyped name is reported with the right one, even if there is no MPI and another set-up comes first.
 #[test]
 fn a_mistyped_set_up_is_told_first() {
     for (names, hint) in [("bare,vxaln", "did you mean vxlan?"), ("shn", "did you mean shm?")] {

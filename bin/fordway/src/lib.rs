@@ -1,6 +1,6 @@
-//! The `fordway` command as a library: what the binary does is here, so that tests can do it too.
+//! The `fordway` command as a library, so that tests can run what the binary runs.
 //!
-//! [`CommandLine`] is the command line, and [`run`] carries it out. `args` defines the options, `commands` holds the
+//! [`CommandLine`] is the command line, and [`run`] runs it. `args` defines the options, `commands` holds the
 //! commands, and `transfer` the engine that moves and removes many objects at once.
 
 mod args;

@@ -1,4 +1,4 @@
-//! The `fordway` binary: reads the command line, makes its surroundings, and runs it.
+//! The `fordway` binary: reads the command line, sets up logging and signals, and runs the command.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use fordway_command::program;
 
 fn main() -> ExitCode {
     let cli = CommandLine::parse();
-    // Gateways log what their operator should know, and other commands nothing.
+    // Gateways log warnings for their operator by default; other commands log nothing.
     let log = matches!(cli.command, BuiltinCommand::Serve(_) | BuiltinCommand::Node(_)).then_some("warn");
     let global = cli.global.clone();
     program::run(&global, log, |context| fordway_cli::run(cli, context))

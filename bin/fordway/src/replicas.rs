@@ -1,4 +1,4 @@
-//! Copies of files with replicas.
+//! Copies of files that have replicas.
 
 pub(crate) use fordway_command::replicas::ReplicaOpener;
 
@@ -14,7 +14,7 @@ use super::web::PartFile;
 use crate::transfer::ExistingPolicy;
 use crate::web;
 
-/// Copies all files of the Metalink or list at `source`.
+/// Copies all files of the Metalink or list of URLs at `source`.
 pub(crate) fn copy_all(
     source: &str,
     destination: &str,
@@ -44,7 +44,7 @@ pub(crate) fn copy_all(
     Ok(())
 }
 
-/// Copies a file to `path`, by way of a part beside it.
+/// Copies a file to `path`, through a part file next to it.
 pub(crate) fn copy(
     file: &ReplicatedFile,
     from: &str,
@@ -57,14 +57,15 @@ pub(crate) fn copy(
     copy_into(file, part, (from, path), existing, context)
 }
 
-/// What tells the part of this file from others, and what is left of it is worth: without digests nothing can be proved.
+/// Returns a hash that distinguishes the part of this file from others, and whether an incomplete part can be resumed.
+/// Without digests it cannot, because nothing proves its content.
 pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, LeftoverKind) {
     let mut hasher = DefaultHasher::new();
     file.identity().hash(&mut hasher);
     (hasher, file.digest_name().map_or(LeftoverKind::Useless, |_| LeftoverKind::Resumable))
 }
 
-/// The same by way of a part that is open.
+/// Like [`copy`], with a part file that is already open.
 pub(crate) fn copy_into(
     file: &ReplicatedFile,
     part: PartFile<'_>,
@@ -93,7 +94,7 @@ pub(crate) fn copy_into(
     context.output.event(&web::WebCopyRecord { action: "download", from, to, bytes, resumed_bytes, verified })
 }
 
-/// Makes the file at `part` the whole of `file`; returns how many bytes of it were there before.
+/// Completes the file at `part` so that it is the whole of `file`; returns how many bytes were there before.
 fn complete(file: &ReplicatedFile, part: &Path, progress: &mut dyn FnMut(u64) -> Result<()>) -> Result<u64> {
     let failed = |error| file_error("writing", part.display(), error);
     let part = OpenOptions::new().read(true).write(true).open(part).map_err(failed)?;

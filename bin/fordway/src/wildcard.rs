@@ -1,7 +1,7 @@
 //! Wildcards in addresses, and the include and exclude filters.
 
-/// A pattern in which `*` stands for any characters (slashes too, as in `aws` and `s5cmd`) and `?`
-/// for one; filters also know `[abc]`, `[a-z]` and `[!a-z]`.
+/// A pattern in which `*` stands for any characters (including slashes, as in `aws` and `s5cmd`) and `?` for one.
+/// Filters also support `[abc]`, `[a-z]` and `[!a-z]`.
 #[derive(Clone, Debug)]
 pub(crate) struct WildcardPattern(Vec<PatternToken>);
 
@@ -14,12 +14,12 @@ enum PatternToken {
 }
 
 impl WildcardPattern {
-    /// The pattern of an address: only `*` and `?` are special, for keys often hold brackets.
+    /// Parses the pattern of an address, in which only `*` and `?` are special, because keys often contain brackets.
     pub(crate) fn of_address(text: &str) -> Self {
         WildcardPattern(text.chars().map(PatternToken::simple).collect())
     }
 
-    /// The pattern of `--include` or `--exclude`.
+    /// Parses the pattern of `--include` or `--exclude`.
     pub(crate) fn of_filter(text: &str) -> Self {
         let chars: Vec<char> = text.chars().collect();
         let mut tokens = Vec::new();
@@ -33,10 +33,11 @@ impl WildcardPattern {
         WildcardPattern(tokens)
     }
 
-    /// Whether the whole of `text` fits. Takes time proportional to pattern times text at worst.
+    /// Returns whether all of `text` matches. The worst-case time is proportional to the length of the pattern times
+    /// that of the text.
     pub(crate) fn matches(&self, text: &str) -> bool {
         let (tokens, mut at, mut rest) = (&self.0, 0, text.chars());
-        // Where the last `*` stands, and the text it has not swallowed yet.
+        // The position after the last `*`, and the text that it has not consumed yet.
         let mut star: Option<(usize, std::str::Chars<'_>)> = None;
         loop {
             if tokens.get(at) == Some(&PatternToken::AnyMany) {
@@ -48,7 +49,7 @@ impl WildcardPattern {
                 (None, None) => return true,
                 (Some(token), Some(c)) if token.takes(c) => at += 1,
                 _ => {
-                    // No fit: the last `*` swallows one character more, if there is one.
+                    // Mismatch: the last `*` consumes one more character, if there is one.
                     let Some((after, swallowed)) = &mut star else { return false };
                     if swallowed.next().is_none() {
                         return false;
@@ -69,14 +70,15 @@ impl PatternToken {
         }
     }
 
-    /// A bracket expression at the start of `chars` and its length; none if it is never closed.
+    /// Parses a bracket expression at the start of `chars`; returns it with its length, or `None` if it is never
+    /// closed.
     fn class(chars: &[char]) -> Option<(Self, usize)> {
         if chars.first() != Some(&'[') {
             return None;
         }
         let negated = chars.get(1) == Some(&'!');
         let start = if negated { 2 } else { 1 };
-        // A closing bracket that comes first is a member.
+        // A closing bracket in first position is a member.
         let end = start + 1 + chars.get(start + 1..)?.iter().position(|&c| c == ']')?;
         let mut ranges = Vec::new();
         let mut members = &chars[start..end];
@@ -101,26 +103,26 @@ impl PatternToken {
     }
 }
 
-/// Whether an address asks to be expanded.
+/// Returns whether an address contains a wildcard.
 pub(crate) fn has_wildcard(key: &str) -> bool {
     key.contains(['*', '?'])
 }
 
-/// The part of a wildcard before its first special character: what a listing can be asked for.
+/// Returns the part of a wildcard before its first special character, which a listing can take as its prefix.
 pub(crate) fn literal_prefix(key: &str) -> &str {
     &key[..key.find(['*', '?']).unwrap_or(key.len())]
 }
 
-/// The "directory" of a key: up to and with its last slash.
+/// Returns the "directory" of a key: everything up to and including its last slash.
 pub(crate) fn directory(key: &str) -> &str {
     &key[..key.rfind('/').map_or(0, |slash| slash + 1)]
 }
 
-/// `--include` and `--exclude` in the order they were given; the last that fits decides.
+/// `--include` and `--exclude` in the order in which they were given; the last one that matches decides.
 #[derive(Clone, Debug, Default)]
 pub struct FilterRules(Vec<(FilterVerdict, WildcardPattern)>);
 
-/// What a filter does with what it fits.
+/// What a filter does with names that match it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FilterVerdict {
     Include,
@@ -128,17 +130,17 @@ pub(crate) enum FilterVerdict {
 }
 
 impl FilterRules {
-    /// Filters in rising order of precedence.
+    /// Creates the rules from patterns in rising order of precedence.
     pub(crate) fn new(rules: Vec<(FilterVerdict, WildcardPattern)>) -> Self {
         FilterRules(rules)
     }
 
-    /// Whether there are none: all is wanted.
+    /// Returns whether there are no filters, so that everything is wanted.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `relative` (the path below the source) is wanted.
+    /// Returns whether `relative` (the path below the source) is wanted.
     pub(crate) fn admit(&self, relative: &str) -> bool {
         let deciding = self.0.iter().rev().find(|(_, pattern)| pattern.matches(relative));
         deciding.is_none_or(|(verdict, _)| *verdict == FilterVerdict::Include)

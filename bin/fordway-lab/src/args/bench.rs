@@ -1,4 +1,4 @@
-//! Options of `bench`, one part for each family of benchmarks.
+//! Options of `bench`, one group for each family of benchmarks.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -279,7 +279,7 @@ pub(crate) enum TransportArg {
 }
 
 impl TransportArg {
-    /// In the order of the table.
+    /// All transports, in the order of the table.
     pub(crate) const ALL: [TransportArg; 6] = [
         TransportArg::Mpi,
         TransportArg::Tcp,

@@ -1,4 +1,4 @@
-//! Options of `netlab` and `pingpong`: networks, and the ends of them.
+//! Options of `netlab` and `pingpong`: networks and the two ends of each.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -79,7 +79,7 @@ pub(crate) enum OffloadArg {
     Off,
 }
 
-/// A share as a fraction of 1.
+/// Parses a percentage, with or without `%`, and returns it as a fraction of 1.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),

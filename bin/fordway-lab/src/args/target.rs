@@ -1,34 +1,34 @@
-//! `--target NAME=URL`: a service that a comparison has as a row of its own.
+//! `--target NAME=URL`: a service that gets its own row in a comparison.
 
 use std::fmt;
 
 use fordway_store::Bucket;
 
-/// The most characters of a name, which is a column of tables.
+/// The maximum length of a name, which becomes a column of tables.
 const NAME_CHARS_MAX: usize = 32;
 const FORM: &str =
     "write NAME=URL, such as other=http://127.0.0.1:7070 or other=http://127.0.0.1:7070/BUCKET";
 
-/// A service with its name in the table.
+/// A service and its name in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TargetArg {
-    /// What its row is called.
+    /// The name of its row.
     pub(crate) name: String,
-    /// As it was written.
+    /// The URL as the user wrote it.
     pub(crate) url: String,
     /// The URL without bucket and prefix.
     pub(crate) endpoint: String,
-    /// The bucket to work in; without one, one is made.
+    /// The bucket to work in; if `None`, a bucket is created.
     pub(crate) bucket: Option<Bucket>,
-    /// What all keys in that bucket begin with: empty, or with a slash at its end.
+    /// The prefix of all keys in that bucket: empty, or ending with a slash.
     pub(crate) prefix: String,
 }
 
 impl TargetArg {
-    /// Reads `NAME=URL`. Errors: sentences, as clap shows them.
+    /// Parses `NAME=URL`. Errors are sentences that clap shows.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (name, url) = text.split_once('=').ok_or_else(|| FORM.to_owned())?;
-        // `http://h/?a=b` has an equals sign too.
+        // A URL such as `http://h/?a=b` contains an equals sign too.
         if name.contains("://") {
             return Err(FORM.to_owned());
         }
@@ -42,7 +42,7 @@ impl TargetArg {
         Self::at(name, url)
     }
 
-    /// The service `name` at `url`. Errors: sentences.
+    /// Returns the service `name` at `url`. Errors are sentences.
     pub(crate) fn at(name: &str, url: &str) -> Result<Self, String> {
         let target = |endpoint: &str, bucket, prefix| TargetArg {
             name: name.to_owned(),
@@ -77,7 +77,8 @@ fn is_local(url: &str) -> bool {
     ["file:///", "unix:///", "tcp://"].iter().any(|scheme| url.starts_with(scheme))
 }
 
-/// Errors: where there is no host, more than a host, or a port that is none.
+/// Checks the host of a URL. Errors if there is no host, if keys, a query or a fragment are given, or if the port is
+/// invalid.
 fn check_host(host: &str, rest: &str) -> Result<(), String> {
     if host.contains('@') {
         return Err(
@@ -89,7 +90,7 @@ fn check_host(host: &str, rest: &str) -> Result<(), String> {
             "the URL of a service has no query and no fragment; leave out what follows the ? or #".to_owned()
         );
     }
-    // The colons of an IPv6 address are in brackets.
+    // The colons of an IPv6 address are within brackets.
     let after_address = host.rsplit(']').next().unwrap_or(host);
     let (name, port) = after_address.split_once(':').unwrap_or((after_address, "80"));
     if host.is_empty() || (name.is_empty() && !host.contains(']')) || host.contains(char::is_whitespace) {
@@ -101,7 +102,7 @@ fn check_host(host: &str, rest: &str) -> Result<(), String> {
     }
 }
 
-/// Bucket and prefix of a URL's path. Errors: a bucket's name that cannot be.
+/// Splits a URL's path into bucket and prefix. Errors if the bucket's name is invalid.
 fn place_in_bucket(path: &str) -> Result<(Option<Bucket>, String), String> {
     let (bucket, prefix) = path.split_once('/').unwrap_or((path, ""));
     if bucket.is_empty() {

@@ -1,5 +1,5 @@
-//! `compare`: what S3 costs on this machine, by every lane there is, each with what it needs. It works in a temporary
-//! directory on the file system that is to be measured.
+//! `compare`: what S3 costs on this machine, over every lane. Starts the gateways that the lanes need, and works in a
+//! temporary directory on the measured file system.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
         range_bytes: args.range_size.max(1),
     };
     let started = (jiff::Timestamp::now(), Instant::now());
-    // Looked at before the work, which would show in the load average.
+    // Observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
     let open = |target: &TargetArg| service::open(target, global, context);
     let lanes = ComparedLanes::open(args, place.path(), (&targets, &open))?;
@@ -61,11 +61,11 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     report((args, &out), &run, &outcome, injected, context)
 }
 
-/// The name of the row of `--endpoint`.
+/// The name of the row for `--endpoint`.
 const ENDPOINT: &str = "endpoint";
 
-/// The services to compare with, from `--target` and `--endpoint`.
-/// Errors: `InvalidArgument` for an endpoint that is none, and where two rows would have one name.
+/// Returns the services to compare with, from `--target` and `--endpoint`. Errors: `InvalidArgument` for an invalid
+/// endpoint, and if two rows would have the same name.
 fn targets(args: &CompareArgs, global: &GlobalArgs) -> Result<Vec<TargetArg>> {
     let mut targets = args.targets.clone();
     if let Some(endpoint) = &global.endpoint {
@@ -185,7 +185,7 @@ fn parameters(
     }
 }
 
-/// Why a result may be doubted, and what helps.
+/// Returns reasons to doubt the result, each with advice.
 fn doubts(machine: &Machine, plan: &ComparePlan) -> Vec<String> {
     let mut doubts = Vec::new();
     if let Some(load) = machine.load_1min.filter(|load| *load > 0.5 * machine.cpus as f64) {
@@ -234,7 +234,7 @@ fn report(
     Ok(if failed { CommandExit::Corrupt } else { CommandExit::Ok })
 }
 
-/// Holds the delay that was logged against the one in the records of the last lane.
+/// Compares the injected delay that was logged with the delay found in the records of the last lane.
 fn instrument(run: &RunDocument, outcome: &CompareOutcome, injected_ns: f64) -> String {
     let mean_ns = |lane: usize| {
         let of_lane = outcome.records.operations.iter().filter(|op| usize::from(op.lane) == lane && op.ok);
@@ -258,22 +258,22 @@ const DELAY: Duration = Duration::from_millis(1);
 struct ComparedLanes {
     targets: Vec<Box<dyn MeasuredTarget>>,
     delays: Option<DelayLog>,
-    /// Those that were started, by the lane they are for.
+    /// The gateways that were started, each with the lane it serves.
     gateways: Vec<(LaneArg, GatewayProcess)>,
 }
 
-/// The services that are rows too, and what opens one.
+/// The services that are also rows, and the function that opens one.
 type Services<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
 impl ComparedLanes {
-    /// Opens the lanes that `args` ask for in the empty directory `place`, and `services`. What was made is removed where
-    /// one of them cannot be opened.
+    /// Opens the lanes that `args` name, in the empty directory `place`, and `services`. If one of them cannot be
+    /// opened, removes what the others made.
     fn open(args: &CompareArgs, place: &Path, services: Services) -> Result<Self> {
         let mut lanes = ComparedLanes::default();
         match lanes.add_all(args, place, services) {
             Ok(()) => Ok(lanes),
             Err(error) => {
-                // What ended the command is what is reported.
+                // The error that ended the command is reported, not one of cleaning up.
                 let _ = lanes.close();
                 Err(error)
             }
@@ -281,7 +281,7 @@ impl ComparedLanes {
     }
 
     fn add_all(&mut self, args: &CompareArgs, place: &Path, (services, open): Services) -> Result<()> {
-        // A service that cannot be measured is told before a gateway is started.
+        // Services are opened first, so that one that cannot be measured is reported before a gateway is started.
         for service in services {
             self.targets.push(open(service)?);
         }
@@ -295,6 +295,7 @@ impl ComparedLanes {
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
         for (at, lane) in asked.iter().enumerate() {
             let target = self.target(*lane, lane_name(*lane), args, place, &root)?;
+            // Rows of our own lanes come before those of services, which were opened first.
             self.targets.insert(at, target);
         }
         if let (true, Some(first)) = (args.check_instrument, asked.first()) {
@@ -348,7 +349,7 @@ impl ComparedLanes {
         }
     }
 
-    /// The gateway of `lane`, started when it is first asked for.
+    /// Returns the gateway of `lane`; starts it on first use.
     fn gateway(&mut self, lane: LaneArg, args: &CompareArgs, root: &Path) -> Result<&GatewayProcess> {
         let known = self.gateways.iter().position(|(of, _)| *of == lane);
         let at = match known {
@@ -378,12 +379,13 @@ impl ComparedLanes {
         self.targets.iter().map(|target| target.lane().clone()).collect()
     }
 
-    /// The mean of the injected delays, where there were any.
+    /// Returns the mean of the injected delays, if there were any.
     fn mean_slept_ns(&self) -> Option<f64> {
         self.delays.as_ref().and_then(DelayLog::mean_ns)
     }
 
-    /// Removes what the lanes made, buckets first, and ends the gateways; of all, also after an error, which is answered.
+    /// Removes what the lanes made, buckets first, and stops the gateways. Continues after an error; returns the first
+    /// one.
     fn close(self) -> Result<()> {
         let cleaned = self.targets.iter().map(|target| target.clean_up()).fold(Ok(()), Result::and);
         let stopped = self.gateways.into_iter().map(|(_, gateway)| gateway.stop()).fold(Ok(()), Result::and);
@@ -414,13 +416,12 @@ fn described(lane: LaneArg, description: &str) -> MeasuredLane {
     MeasuredLane { name: lane_name(lane).to_owned(), description: description.to_owned() }
 }
 
-/// A temporary directory that is gone when this is.
+/// A temporary directory that is removed when this value is dropped.
 struct ScratchDirectory(TempDir);
 
 impl ScratchDirectory {
-    /// A new directory in `root`, or else in the first directory on the file system of `dir` that
-    /// may be written to: the usual temporary ones, the current one, then `dir`'s parents.
-    /// Errors: `InvalidArgument` if there is none.
+    /// Creates a directory in `root`; without one, in the first writable directory on the file system of `dir`: the
+    /// usual temporary directories, the current one, then `dir`'s parents. Errors: `InvalidArgument` if there is none.
     fn new(dir: &Path, root: Option<&Path>) -> Result<Self> {
         if let Some(root) = root {
             return make_in(root).map(ScratchDirectory).map_err(|error| {
@@ -453,7 +454,7 @@ impl ScratchDirectory {
         self.0.path()
     }
 
-    /// Removes the directory with all in it. Errors: `Io`.
+    /// Removes the directory and its contents. Errors: `Io`.
     fn remove(self) -> Result<()> {
         let path = self.path().to_owned();
         self.0.close().map_err(|error| {

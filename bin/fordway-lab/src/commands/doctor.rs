@@ -1,4 +1,4 @@
-//! `doctor`: what about this node costs the programs that run on it.
+//! `doctor`: which settings of this node slow down the programs that run on it.
 
 use std::fmt;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
     Ok(CommandExit::Ok)
 }
 
-/// Errors: `Io` for a copy that is not there, or one that cannot be made.
+/// Returns the file tree to examine. Errors: `Io` if the copy to read does not exist, or one to save cannot be made.
 fn tree(args: &DoctorArgs) -> Result<SystemTree> {
     let root = args.root.as_deref().unwrap_or(Path::new("/"));
     std::fs::read_dir(root).map_err(|error| file_error("opening the copy", root.display(), error))?;
@@ -41,7 +41,8 @@ fn tree(args: &DoctorArgs) -> Result<SystemTree> {
     Ok(tree.copying_to(copy))
 }
 
-/// Errors: `Interrupted`. What cannot be measured is a finding that says so.
+/// Measures noise and round trips. Errors: `Interrupted`. Anything that cannot be measured becomes a finding that says
+/// so.
 fn measure(tree: &SystemTree, args: &DoctorArgs, context: &CommandContext) -> Result<Vec<DoctorFinding>> {
     let processors = processors(tree).unwrap_or_default();
     context.output.start_steps();
@@ -91,7 +92,7 @@ fn print(findings: &[DoctorFinding], context: &CommandContext) -> Result<()> {
     ))
 }
 
-/// A finding as people read it: what is so, what to do, and where it was read.
+/// A finding in its human-readable form: the observation, the advice, and the file it was read from.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct FindingText<'a>(&'a DoctorFinding);

@@ -1,5 +1,5 @@
-//! What becomes of an endpoint that a command does not use: it is refused where the command line names it, and told where
-//! the environment does.
+//! Endpoints that a command does not use: one given on the command line is refused; one from the environment is
+//! reported in a note.
 
 use fordway_client::s3::S3Config;
 use fordway_command::CommandContext;
@@ -9,7 +9,7 @@ use crate::args::{
     BenchArgs, BenchmarkCommand, CompareArgs, GlobalArgs, LedgerArgs, MeasuringCommand, TargetArg,
 };
 
-/// Errors: `InvalidArgument` for `--endpoint` of a command that would ignore it.
+/// Checks the endpoint. Errors: `InvalidArgument` if `--endpoint` is given to a command that would ignore it.
 pub(super) fn check(command: &MeasuringCommand, global: &GlobalArgs, context: &CommandContext) -> Result<()> {
     if let (Some(endpoint), Some(instead)) = (&global.endpoint, instead(command)) {
         let detail = format!("--endpoint {endpoint} is not used here: {instead}");
@@ -21,7 +21,7 @@ pub(super) fn check(command: &MeasuringCommand, global: &GlobalArgs, context: &C
     Ok(())
 }
 
-/// What a command does that has no use for an endpoint.
+/// Returns what a command does instead of using an endpoint; `None` for commands that accept one.
 fn instead(command: &MeasuringCommand) -> Option<&'static str> {
     Some(match command {
         MeasuringCommand::Compare(_) | MeasuringCommand::Completions(_) | MeasuringCommand::Man(_) => {
@@ -59,8 +59,8 @@ fn instead_of_bench(benchmark: &BenchmarkCommand) -> Option<&'static str> {
     }
 }
 
-/// A note where `compare` and `ledger`, which measure lanes, leave out the one that the environment names: to write to it
-/// unasked could cost money.
+/// Prints a note if `compare` or `ledger`, which measure lanes, leave out the endpoint named by the environment. It is
+/// not added by default, because writing to it could cost money.
 fn tell_of_environment(
     command: &MeasuringCommand,
     global: &GlobalArgs,

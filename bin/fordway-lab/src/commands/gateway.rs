@@ -1,4 +1,4 @@
-//! A gateway that a measurement starts for itself.
+//! A gateway that a measurement starts.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,14 +20,14 @@ use fordway_command::{external, file_error};
 const PROGRAM: &str = "fordway";
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A gateway in a process of its own, so that its CPU time is its own too. It ends with its
-/// standard input, and so with this process, however that ends.
+/// A gateway in a separate process, so that its CPU time is counted separately. It ends when its standard input does,
+/// and therefore with this process, however that ends.
 pub(super) struct GatewayProcess {
     process: Child,
     speaks: GatewayProtocol,
 }
 
-/// What a gateway is asked in.
+/// The protocol of a gateway, with what a client needs to connect.
 enum GatewayProtocol {
     Http {
         endpoint: String,
@@ -41,7 +41,7 @@ enum GatewayProtocol {
     },
 }
 
-/// A certificate for the loopback address, and its key, in a directory that goes with this.
+/// A certificate for the loopback address and its key, in a directory that is removed when this value is dropped.
 struct LoopbackCertificate(TempDir);
 
 impl LoopbackCertificate {
@@ -75,7 +75,7 @@ impl GatewayProcess {
         Self::start_http(command("serve", root, etag, durability)?, None, LOOPBACK)
     }
 
-    /// The same in the network at one end of a set-up, for clients at the other.
+    /// Like [`start`](Self::start), but in the network at one end of a set-up, for clients at the other end.
     pub(super) fn start_at(
         end: &NetworkEnd,
         root: &Path,
@@ -83,12 +83,12 @@ impl GatewayProcess {
         durability: Durability,
     ) -> Result<Self> {
         let mut command = command("serve", root, etag, durability)?;
-        // It would warn of listening beyond this machine, where nobody else is.
+        // The gateway would warn that it listens beyond this machine, but no other machine is in that network.
         command.env("FORDWAY_LOG", "error");
         end.network.run(|| Self::start_http(command, None, end.address))?
     }
 
-    /// The same with TLS.
+    /// Like [`start`](Self::start), with TLS.
     pub(super) fn start_tls(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
         let certificate = LoopbackCertificate::make()?;
         let mut command = command("serve", root, etag, durability)?;
@@ -96,7 +96,7 @@ impl GatewayProcess {
         Self::start_http(command, Some(certificate), LOOPBACK)
     }
 
-    /// The same, whose clients speak this version of HTTP.
+    /// Returns the same gateway with clients that use this version of HTTP.
     pub(super) fn asked_in(mut self, http: HttpVersion) -> Self {
         if let GatewayProtocol::Http { version, .. } = &mut self.speaks {
             *version = http;
@@ -121,7 +121,7 @@ impl GatewayProcess {
         })
     }
 
-    /// Serves `root` in the protocol of the node lane, on a socket in a directory of its own.
+    /// Serves `root` in the protocol of the node lane, on a socket in a new directory.
     pub(super) fn start_node(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
         let dir = dir.map_err(|error| file_error("making", "a directory for a socket", error))?;
@@ -136,7 +136,7 @@ impl GatewayProcess {
         self.process.id()
     }
 
-    /// A client that it knows.
+    /// Returns a client whose keys the gateway accepts.
     pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
         Ok(match &self.speaks {
             GatewayProtocol::Http {
@@ -159,7 +159,7 @@ impl GatewayProcess {
         })
     }
 
-    /// The address with its port, and the keys, where HTTP is spoken.
+    /// Returns the address with its port, and the keys, if the gateway serves HTTP.
     pub(super) fn place(&self) -> Option<(&str, &AccessKeyPair)> {
         match &self.speaks {
             GatewayProtocol::Http { endpoint, identity, .. } => {
@@ -169,7 +169,7 @@ impl GatewayProcess {
         }
     }
 
-    /// Ends it. Errors: `Internal` if it did not end well.
+    /// Stops the gateway. Errors: `Internal` if it ended with a failure.
     pub(super) fn stop(mut self) -> Result<()> {
         drop(self.process.stdin.take());
         let ended = self.process.wait().map_err(|error| file_error("waiting for", "the gateway", error))?;
@@ -187,7 +187,7 @@ impl Drop for GatewayProcess {
     }
 }
 
-/// The command that serves `root`, but for where.
+/// Returns the command that serves `root`, without the address to listen at.
 fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Command> {
     let program = external::beside(PROGRAM).or_else(|| external::program(PROGRAM)).ok_or_else(|| {
         let why =
@@ -203,12 +203,12 @@ fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) ->
     Ok(command)
 }
 
-/// Starts a gateway and waits until it is ready; answers its endpoint too.
+/// Starts a gateway and waits until it is ready; returns the process and its endpoint.
 fn ready(mut command: Command, lane: &str) -> Result<(Child, String)> {
     let mut process = command.spawn().map_err(|error| file_error("starting", "the gateway", error))?;
     let mut ready = String::new();
     if let Some(stdout) = process.stdout.as_mut() {
-        // A gateway that fails says why on standard error, which is ours too.
+        // A gateway that fails reports the reason on standard error, which it inherits from this process.
         let _ = BufReader::new(stdout.by_ref()).read_line(&mut ready);
     }
     match ready.trim().rsplit_once(" at ") {

@@ -1,4 +1,4 @@
-//! One file or folder per command: from its options to a run, a table or a finding.
+//! One file or folder per command, which turns its options into a run, a table or a finding.
 
 mod bench;
 mod compare;
@@ -21,7 +21,7 @@ use fordway_store::Result;
 
 use crate::args::{CompletionsArgs, GlobalArgs, LabCommandLine, ManArgs, MeasuringCommand};
 
-/// Carries out a command line.
+/// Runs the command of a command line.
 pub(crate) fn run(cli: LabCommandLine, context: &CommandContext) -> Result<CommandExit> {
     endpoint::check(&cli.command, &cli.global, context)?;
     match cli.command {
@@ -38,7 +38,7 @@ pub(crate) fn run(cli: LabCommandLine, context: &CommandContext) -> Result<Comma
     }
 }
 
-/// A variable of the AWS environment, unless an option stands for it.
+/// Returns a variable of the AWS environment, or the value of the option that replaces it.
 fn variable(global: &GlobalArgs, name: &str) -> Option<String> {
     match name {
         "AWS_PROFILE" if global.profile.is_some() => global.profile.clone(),
@@ -62,8 +62,8 @@ fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// Has `fordway-report` make a page of the run: from beside this binary, from a virtual environment
-/// that is active, or from PATH.
+/// Has `fordway-report` write the HTML page of a run. The program is taken from the directory of this binary, or from
+/// PATH, which includes an active virtual environment.
 fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
     let html = run.with_extension("html");
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("fordway-report")));

@@ -1,4 +1,4 @@
-//! `netlab`: a client and a server with a link between them.
+//! `netlab`: runs a client and a server with an emulated link between them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,7 +51,7 @@ fn config(args: &NetlabArgs) -> LabConfig {
     }
 }
 
-/// Standard output is the client's alone.
+/// Starts the server. Its standard output goes to standard error, because standard output belongs to the client.
 fn start_server(lab: &NetworkLab, line: &str) -> Result<NamespaceProcess> {
     let mut shell = Command::new("sh");
     shell.args(["-c", line]).stdin(Stdio::null()).stdout(std::io::stderr());
@@ -63,7 +63,7 @@ fn with_addresses(mut command: Command) -> Command {
     command
 }
 
-/// Asks from within the server's network, so that the link is not used.
+/// Connects from within the server's network, so that the link is not used.
 fn wait_for_port(
     lab: &NetworkLab,
     server: &mut NamespaceProcess,
@@ -126,7 +126,7 @@ fn write_report(report: &LabReport, path: &std::path::Path) -> Result<()> {
     std::fs::write(path, text + "\n").map_err(|error| file_error("writing", path.display(), error))
 }
 
-/// How the lab was set up, and what went through it.
+/// How the lab was set up, and what passed through it.
 #[derive(Serialize)]
 struct LabReport {
     setup: Option<EffectiveLink>,
@@ -134,7 +134,7 @@ struct LabReport {
     link: Option<LinkStats>,
 }
 
-/// The link as it was made, with what was left to it.
+/// The link as it was made, with the defaults filled in.
 #[derive(Serialize)]
 struct EffectiveLink {
     rtt_ns: u128,

@@ -1,5 +1,5 @@
-//! `pingpong`: one end of a ping-pong, or of the tunnel between. Ping answers with what pong answers, and pong out of memory.
-//! A [`MessageClient`] asks for messages by their size: the load asks ping, ping asks pong.
+//! `pingpong`: one end of a ping-pong, or of the tunnel between them. Pong responds from memory; ping responds with
+//! what it gets from pong. A [`MessageClient`] requests messages by their size: the load from ping, ping from pong.
 
 use std::fmt;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) fn run(args: &PingpongArgs, context: &CommandContext) -> Result<Comma
     }
 }
 
-/// Answers until a signal, or the end of the input where that was asked for.
+/// Serves until a signal, or until the end of standard input if `--until-eof` is given.
 fn serve(args: &EndArgs, player: impl ResponseSource, context: &CommandContext) -> Result<CommandExit> {
     let server = PingpongServer::bind(&args.listen)?;
     let ready = PongReady { endpoint: format!("http://{}", server.address()) };
@@ -35,10 +35,10 @@ fn serve(args: &EndArgs, player: impl ResponseSource, context: &CommandContext) 
     context.output.record(&ready)?;
     context.output.flush()?;
     let (stop, stopped) = std::sync::mpsc::channel();
-    // A second reason to stop finds nobody who waits.
+    // A second reason to stop has no receiver any more.
     let stop = move || _ = stop.send(());
     stop_when_asked(stop, &context.interrupt, args.until_eof)?;
-    // It ends also where nobody is left who could send.
+    // This also returns when all senders are gone.
     let _ = stopped.recv();
     Ok(CommandExit::Ok)
 }
@@ -56,7 +56,7 @@ fn tunnel(args: &TunnelArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// What is printed when connections are taken.
+/// Printed when connections are accepted.
 #[derive(Serialize)]
 struct PongReady {
     endpoint: String,
@@ -68,10 +68,10 @@ impl fmt::Display for PongReady {
     }
 }
 
-/// The largest message, which is held in memory by each connection.
+/// The largest message, in bytes. Each connection holds one in memory.
 const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 
-/// Asks pong for each message, as often as it must.
+/// Requests each message from pong, with retries.
 struct PongSource {
     caller: MessageClient,
     retries: u32,
@@ -85,7 +85,7 @@ impl PongSource {
         })
     }
 
-    /// A message of pong's, whole, in `room`. Errors: what went wrong, after one try.
+    /// Reads a whole message of pong's into `room`, in one attempt. Errors: what went wrong.
     fn ask(&self, wanted: &PingpongRequest, room: &mut Vec<u8>) -> Result<()> {
         let mut response =
             self.caller.ask(wanted.bytes, wanted.keep_alive).map_err(|failure| failure.error)?;
@@ -130,10 +130,10 @@ impl ResponseSource for PongSource {
     }
 }
 
-/// Answers with any number of bytes, perhaps after a delay.
+/// Responds with any number of bytes, optionally after a delay.
 struct MemorySource {
     delay: Duration,
-    /// The smallest answer that waits.
+    /// The smallest response that is delayed, in bytes.
     from_bytes: u64,
 }
 
@@ -147,7 +147,7 @@ impl MemorySource {
     }
 }
 
-/// The receive window that TCP begins with, in this network.
+/// Returns TCP's initial receive window in this network, in bytes.
 fn first_window_bytes() -> Result<u64> {
     let path = "/proc/sys/net/ipv4/tcp_rmem";
     let text = std::fs::read_to_string(path)
@@ -165,23 +165,23 @@ impl ResponseSource for MemorySource {
     }
 }
 
-/// What stands for the size in a URL.
+/// The placeholder for the size in a URL.
 const SIZE: &str = "{size}";
 
-/// Asks one server for messages, on connections that are kept or on new ones.
+/// Requests messages from one server, over kept or new connections.
 pub(super) struct MessageClient {
-    /// Where nothing is kept, nothing can be used again: a client for each policy.
+    /// One client for each policy: a client that keeps no connections can never reuse one.
     kept: HttpClient,
     fresh: HttpClient,
     origin: Origin,
     authority: String,
-    /// What is before the size in a path, and what is behind it.
+    /// The part of the path before the size, and the part after it.
     path: (String, String),
 }
 
 impl MessageClient {
-    /// `url` has `{size}` where the size goes; without it, `/NAME/SIZE` is appended. An answer may take `timeout`.
-    /// Errors: `InvalidArgument` for what is no URL.
+    /// Creates a client for `url`, in which `{size}` stands for the size; without it, `/NAME/SIZE` is appended. A
+    /// response may take `timeout`. Errors: `InvalidArgument` for an invalid URL.
     pub(super) fn new(url: &str, name: &str, timeout: Duration) -> Result<Self> {
         let url = match url.contains(SIZE) {
             true => url.to_owned(),
@@ -202,7 +202,7 @@ impl MessageClient {
         Ok(MessageClient { kept: client(), fresh: client(), origin, authority, path })
     }
 
-    /// Asks for a message of `bytes`. A kept connection that turns out to be closed is a failure too.
+    /// Requests a message of `bytes`. A kept connection that turns out to be closed is also a failure.
     pub(super) fn ask(&self, bytes: u64, keep: bool) -> std::result::Result<HttpResponse, ExchangeFailure> {
         let close = if keep { "" } else { "connection: close\r\n" };
         let write_head = |head: &mut Vec<u8>| {

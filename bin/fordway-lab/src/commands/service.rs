@@ -1,5 +1,5 @@
-//! A service that a comparison is pointed at: asked whether it can be measured, before anything is, and given a place of its
-//! own there.
+//! A service that a comparison measures. Before any measurement, it is checked that the service can be measured, and a
+//! bucket or prefix is made there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use fordway_workload::{MeasuredTarget, StoreTarget};
 
 use crate::args::{GlobalArgs, TargetArg};
 
-/// How long a service may take to answer the first requests.
+/// How long a service may take to respond to the first requests.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
-/// The object that shows whether objects can be written and read back.
+/// The object used to check whether objects can be written and read back.
 const PROBE_KEY: &str = "probe";
 const PROBE: &[u8] = b"fordway compare";
 
-/// Opens the service, and makes a bucket there, or a prefix in the bucket that its URL names, which the target removes.
-/// Errors: of the service, in sentences that say what to do.
+/// Opens the service. Makes a bucket there, or uses a prefix in the bucket that its URL names; the target removes
+/// either. Errors: those of the service, in sentences that say what to do.
 pub(super) fn open(
     target: &TargetArg,
     global: &GlobalArgs,
@@ -44,7 +44,7 @@ pub(super) fn open(
         Some(bucket) => stores.impatient.head_bucket(bucket).map(drop).map_err(refused)?,
     }
     if let Err(error) = probe(&asked) {
-        // The probe's error says more than a second one of the same cause.
+        // The probe's error says more than a second error with the same cause.
         let _ = asked.clean_up();
         return Err(refused(error));
     }
@@ -64,7 +64,7 @@ fn probe(target: &StoreTarget) -> Result<()> {
     target.delete(&key)
 }
 
-/// The same service, asked with little patience and with as much as our own lanes.
+/// The same service with a short timeout and with the timeouts that our own lanes have.
 struct ServiceStores {
     impatient: Arc<dyn Store>,
     measured: Arc<dyn Store>,
@@ -94,7 +94,7 @@ fn lane(target: &TargetArg) -> MeasuredLane {
     MeasuredLane { name: target.name.clone(), description }
 }
 
-/// The error of a service that cannot be measured, with what helps.
+/// Returns the error for a service that cannot be measured, with advice.
 fn refusal(target: &TargetArg, error: &Error) -> Error {
     use ErrorKind as K;
     let (what, helps) = match (error.kind(), &target.bucket) {

@@ -1,4 +1,4 @@
-//! `fordway bench` as a process: all lanes, what is printed and left, and an endpoint that goes away.
+//! `fordway bench` as a process: all lanes, its output and files, and an endpoint that goes away.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fordway_measure::RunDocument;
 use fordway_sys::terminate;
 
-/// The program beside the one that is tested; `cargo build` makes both.
+/// Returns the path of the gateway program, next to the tested one; `cargo build` builds both.
 fn gateway_program() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway")
 }
@@ -19,7 +19,7 @@ fn fordway(dir: &Path, words: &[&str]) -> Command {
 
 fn run(program: &Path, dir: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(program);
-    // No setting of the machine may decide a test.
+    // Settings of the machine must not affect a test.
     command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent").current_dir(dir);
     command
         .env("AWS_ACCESS_KEY_ID", "key")
@@ -48,7 +48,8 @@ fn succeeds(dir: &Path, words: &[&str]) -> Output {
     output
 }
 
-/// Every workload on every lane, in five rounds or one: no error, ratios, and nothing left but the run.
+/// Every workload runs on every lane, in five rounds or one, without errors and with ratios, and leaves only the run
+/// file.
 #[test]
 fn every_workload_runs_on_all_lanes() {
     let dir = tempfile::tempdir().unwrap();
@@ -114,7 +115,7 @@ fn what_cannot_be_done_is_usage() {
     assert!(entries(dir.path()).is_empty());
 }
 
-/// A gateway on `dir`, and its address.
+/// Starts a gateway on `dir`; returns it and its address.
 fn gateway(dir: &Path) -> (Child, String) {
     let mut child = run(&gateway_program(), dir, &["serve", "--listen", "127.0.0.1:0", "."])
         .stdout(Stdio::piped())
@@ -126,7 +127,7 @@ fn gateway(dir: &Path) -> (Child, String) {
     (child, endpoint)
 }
 
-/// The endpoint goes away in the middle: its failures are counted, and there is a run.
+/// An endpoint goes away during a benchmark: its failures are counted, and the run file is written.
 #[test]
 fn an_endpoint_that_goes_away_is_a_column() {
     let dir = tempfile::tempdir().unwrap();
@@ -144,7 +145,7 @@ fn an_endpoint_that_goes_away_is_a_column() {
     assert!(run.summaries[0].operations > 0 && run.summaries.iter().all(|row| row.errors > 0));
 }
 
-/// A request to stop ends the ranks at their next operation, and what they wrote is removed.
+/// A request to stop ends the ranks at their next operation, and their files are removed.
 #[test]
 fn a_signal_cleans_up() {
     let dir = tempfile::tempdir().unwrap();

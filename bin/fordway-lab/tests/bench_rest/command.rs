@@ -4,19 +4,19 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// `fordway bench rest --json ARGS`, not yet started.
+/// Returns the command `fordway bench rest --json ARGS`, not yet started.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
     command.args(["bench", "rest", "--json"]).args(args).env_remove("AWS_CA_BUNDLE");
     command
 }
 
-/// Runs it; answers its output and its summaries.
+/// Runs `fordway bench rest --json ARGS`; returns its output and its summaries.
 pub(crate) fn bench(args: &[&str]) -> (Output, Vec<Value>) {
     summaries(command(args))
 }
 
-/// Runs `command`; answers its output and its summaries.
+/// Runs `command`; returns its output and its summaries.
 pub(crate) fn summaries(mut command: Command) -> (Output, Vec<Value>) {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -24,7 +24,7 @@ pub(crate) fn summaries(mut command: Command) -> (Output, Vec<Value>) {
     (output, summaries)
 }
 
-/// As [`bench`], where there is one summary.
+/// Like [`bench`], for a run with exactly one summary.
 pub(crate) fn one(args: &[&str]) -> (Output, Value) {
     let (output, mut summaries) = bench(args);
     assert_eq!(summaries.len(), 1, "{}", stderr(&output));

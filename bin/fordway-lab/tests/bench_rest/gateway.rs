@@ -1,4 +1,4 @@
-//! Load on our own gateway, a process: signed requests, its counters, and where it runs.
+//! Load on our own gateway as a process: signed requests, its counters, and the processors it runs on.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use crate::command::{bench, command, stderr, summaries};
 
 const BODY_BYTES: u64 = 2000;
 
-/// The program beside the one that is tested; `cargo build` makes both.
+/// Returns the path of the gateway program, next to the tested one; `cargo build` builds both.
 fn gateway_program() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway")
 }
 
-/// A gateway on a directory of its own, which has the bucket `bucket`.
+/// A gateway on a new directory, which has the bucket `bucket`.
 struct Gateway {
     child: Child,
     endpoint: String,
@@ -42,7 +42,7 @@ impl Gateway {
         Gateway { child, endpoint, dir }
     }
 
-    /// Twenty requests by `method`, signed with `secret`.
+    /// Sends twenty requests with `method`, signed with `secret`.
     fn load(&self, method: &str, secret: &str) -> (Output, Value) {
         let (url, size) = (format!("{}/bucket/o-{{number}}", self.endpoint), BODY_BYTES.to_string());
         let args = ["--method", method, "--size", &size, "--objects", "4", "--requests", "20", "--sign"];
@@ -107,7 +107,7 @@ fn signing_needs_a_key() {
     assert!(stderr(&output).contains("--sign needs credentials"), "{}", stderr(&output));
 }
 
-/// The processors that a thread of a process may use, as the kernel lists them.
+/// Returns the processors that a thread of a process may use, as the kernel lists them.
 fn allowed(status: &Path) -> Option<String> {
     let text = std::fs::read_to_string(status).ok()?;
     Some(text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned())
@@ -118,7 +118,7 @@ fn client_and_server_stay_on_their_processors() {
     let gateway = Gateway::start();
     let pid = gateway.pid();
     let last = allowed(Path::new("/proc/self/status")).unwrap();
-    // The last processor of the list, which is not the first where there are more.
+    // The last processor of the list, which differs from the first if there are several.
     let cpu = last.rsplit([',', '-']).next().unwrap().to_owned();
     let url = format!("{}/bucket", gateway.endpoint);
     let mut load = command(&[&url, "--duration", "2s", "--warm-up", "0s", "--server-pid", &pid]);

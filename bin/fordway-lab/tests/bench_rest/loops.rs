@@ -59,7 +59,7 @@ fn bodies_are_sent_whole_and_sweeps_measure_all_combinations() {
     assert_eq!(summaries[3]["bytes"], 20 * (3 << 20));
 }
 
-/// What is wrong with the server is a column and a sentence, and never a crash or an endless wait.
+/// Each fault of a server becomes a column and a sentence, never a crash or an endless wait.
 #[test]
 fn servers_that_lie_stall_or_leave_are_told_apart() {
     let head = |length: usize| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
@@ -77,7 +77,7 @@ fn servers_that_lie_stall_or_leave_are_told_apart() {
         ("another size", answer(7), "wrong size"),
     ];
     for (what, bytes, kind) in cases {
-        // A connection that may be used again is not closed: what is wrong here lies in one answer.
+        // If only a response is wrong, the server keeps the connection open.
         let may_go_on = kind.starts_with("status") || kind == "wrong size";
         let server = Server::start(move |stream| match may_go_on {
             true => server::serve(stream, Duration::ZERO, &bytes),
@@ -163,7 +163,7 @@ fn impossible_loads_are_refused() {
 #[test]
 fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
     let mut short = Command::new("sleep").arg("0.3").spawn().unwrap();
-    // A process that has ended must be waited for, or its number stays.
+    // A process that has ended must be waited for, or its process ID remains in use.
     let pid = short.id().to_string();
     let waiter = std::thread::spawn(move || short.wait());
     let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(1)));
@@ -174,8 +174,8 @@ fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
     assert!(stderr(&output).contains("the server's counters are not used"), "{}", stderr(&output));
 }
 
-/// A server may close a connection whenever no request is on it. Each of these answers ten, and is gone
-/// when the eleventh comes.
+/// A server may close a connection while no request is on it. Here each connection serves ten requests and is closed
+/// when the eleventh arrives.
 #[test]
 fn requests_that_met_a_closed_connection_are_sent_again() {
     let server = Server::start(|stream| server::serve_some(stream, 10, &answer(64)));
@@ -188,7 +188,7 @@ fn requests_that_met_a_closed_connection_are_sent_again() {
     assert_eq!(summary["load"]["header_received_bytes_per_op"].as_f64(), Some(body));
 }
 
-/// Once is enough: a server that is going down must not be asked for ever.
+/// A request is repeated only once, because a server that is shutting down must not be asked forever.
 #[test]
 fn a_request_is_sent_again_once() {
     let connections = std::sync::atomic::AtomicU64::new(0);
@@ -199,6 +199,6 @@ fn a_request_is_sent_again_once() {
     let (output, summary) = one(&[&server.url("/x"), "--requests", "5", "--warm-up", "0s"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert_eq!((summary["operations"].as_u64(), summary["errors"].as_u64()), (Some(1), Some(4)));
-    // One answered, one sent twice, three on connections on which nothing was ever answered.
+    // One request succeeded, one was sent twice, and three were sent on connections that never returned a response.
     assert_eq!(server.requests(), 6);
 }

@@ -11,7 +11,7 @@ use crate::multiplexed::{BODY_BYTES, Certificate, Manner, Server};
 const REQUESTS: u64 = 60;
 const PUT_BYTES: u64 = 100_000;
 
-/// `REQUESTS` over `http` by `method`, on two connections of four streams.
+/// Sends `REQUESTS` requests over `http` with `method`, on two connections with four streams each.
 fn run(url: &str, http: &str, method: &str, more: &[&str]) -> (Output, Value) {
     let requests = REQUESTS.to_string();
     let size = if method == "PUT" { PUT_BYTES.to_string() } else { BODY_BYTES.to_string() };
@@ -35,7 +35,7 @@ fn run(url: &str, http: &str, method: &str, more: &[&str]) -> (Output, Value) {
     one(&[&common[..], more].concat())
 }
 
-/// What the instrument says, and what `server` saw of it.
+/// Asserts that the instrument's figures agree with what `server` counted.
 #[track_caller]
 fn assert_agrees((output, summary): (Output, Value), server: &Server, method: &str, is_tcp: bool) {
     assert!(output.status.success(), "{}", stderr(&output));
@@ -50,7 +50,7 @@ fn assert_agrees((output, summary): (Output, Value), server: &Server, method: &s
     assert_eq!(load["reconnects"], 0);
     assert_eq!(load["tcp"].is_null(), !is_tcp);
     if is_tcp && method == "GET" {
-        // Frames of 9 bytes, and heads that HPACK makes short.
+        // Frames have 9 bytes of overhead, and HPACK shortens the heads.
         let sent = load["header_sent_bytes_per_op"].as_f64().unwrap();
         assert!((5.0..60.0).contains(&sent), "{sent} bytes of head per request");
     }
@@ -89,7 +89,7 @@ fn http3() {
     }
 }
 
-/// HTTP/3 has no plain form, and HTTP/2 over TLS is agreed on by ALPN; a stranger is not trusted.
+/// HTTP/3 has no form without TLS, HTTP/2 over TLS is negotiated by ALPN, and an unknown certificate is not trusted.
 #[test]
 fn what_a_server_does_not_speak_is_said() {
     let certificate = Certificate::make();
@@ -108,7 +108,7 @@ fn what_a_server_does_not_speak_is_said() {
     }
 }
 
-/// A server that takes 20 requests on each connection: those it did not look at go to the next one.
+/// A server accepts 20 requests on each connection: requests that it did not process go to the next connection.
 #[test]
 fn farewells_of_http2_are_no_errors() {
     let server = Server::http2(Manner { requests_per_connection: Some(20), ..Manner::default() });
@@ -121,7 +121,7 @@ fn farewells_of_http2_are_no_errors() {
     assert_eq!(server.counts().0, 100);
 }
 
-/// All combinations, each with both versions in turn, and their ratio from five rounds.
+/// A sweep has all combinations, measures both versions of each in turn, and has their ratio from five rounds.
 #[test]
 fn sweeps_compare_versions_in_turn() {
     let server = Server::http2(Manner::default());

@@ -1,5 +1,5 @@
-//! Ping-pong as a user has it: both ends, the bench over set-ups, and what is left when it is killed. Namespaces need
-//! root: elsewhere those tests are skipped, and say so.
+//! Ping-pong as a user runs it: both ends, the bench over set-ups, and what is left when it is killed. Namespaces need
+//! root: without it, those tests are skipped and say so.
 
 mod setups;
 mod templates;
@@ -32,7 +32,7 @@ fn rows(output: &Output) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// An end that runs; it ends with the test.
+/// A running end, which ends with the test.
 struct End(Child, String);
 
 impl End {
@@ -54,7 +54,7 @@ impl Drop for End {
     }
 }
 
-/// The answer to GET `path`, head and body.
+/// Returns the head and the body of the response to GET `path`.
 fn get(url: &str, path: &str) -> (String, Vec<u8>) {
     let mut socket = std::net::TcpStream::connect(url.trim_start_matches("http://")).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
@@ -88,7 +88,7 @@ fn a_ping_without_a_pong_says_so_and_counts_its_tries() {
     assert!(String::from_utf8_lossy(&body).contains("ping has nothing from pong"));
 }
 
-/// Options of a short run: few messages, once.
+/// Options of a short run: one round of few messages.
 const SHORT: [&str; 6] = ["--rounds", "1", "--points", "20", "--warm-up", "0s"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Set-ups that need root: what is varied about their wires, machines that are emulated, and what is left of them.
+//! Set-ups that need root: the options of their wires, emulated machines, and what is left behind.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{SHORT, bench, fordway, is_root, rows, said};
 
-/// The ends of a set-up of two networks.
+/// The ends of a set-up that has two networks.
 const ENDS: &str =
     "[pong]\nin = \"pong\"\naddress = \"{pong-host}\"\n[ping]\nin = \"ping\"\naddress = \"127.0.0.1\"\n";
 
@@ -81,7 +81,8 @@ fn what_is_emulated_is_marked_in_every_place() {
     assert_eq!(rows(&output)[0]["lane"], "machine", "kvm runs code on the processor itself");
 }
 
-/// Where a kernel with its modules is: of this machine, or unpacked by `tools/vm-kernel`.
+/// Returns a directory that has a kernel with its modules: this machine's root, or where `tools/vm-kernel` unpacked
+/// one.
 fn kernel_root() -> Option<String> {
     let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/vm-kernel");
     let has_kernel = |root: &&Path| {
@@ -105,7 +106,7 @@ fn pong_answers_from_a_virtual_machine() {
         );
         return;
     };
-    // The emulation is what every machine has, a virtual one included.
+    // Emulation is available on every machine, even a virtual one.
     let set = ["--set", "accelerator=tcg", "--set", &format!("kernel-root={root}")];
     let options = ["--setup", "vm", "--tcp-rmem", "87380", "--mtu", "1400", "--connection-policy", "kept"];
     let output = bench(&[&SHORT[..], &options, &set].concat());
@@ -119,7 +120,7 @@ fn pong_answers_from_a_virtual_machine() {
     assert!(said(&output).contains("there is no kernel with its modules below"), "{}", said(&output));
 }
 
-/// Devices of this network, and mounts that bear our name.
+/// Returns the network devices of this namespace, and the number of mounts named `fordway`.
 fn traces() -> (String, usize) {
     let mut devices: Vec<_> =
         std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -128,7 +129,8 @@ fn traces() -> (String, usize) {
     (format!("{devices:?}"), mounts.matches(" fordway ").count())
 }
 
-/// Processes whose parent was `program` at some time are told by its arguments: all carry our file's name.
+/// Counts the processes with `word` in their command line. All descendants of a bench have the name of the program's
+/// file there.
 pub(super) fn processes_with(word: &str) -> usize {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let has_word = |path: &Path| {
@@ -143,7 +145,7 @@ fn nothing_is_left_after_a_kill_and_after_an_interrupt() {
         return;
     }
     let before = traces();
-    // Itself, two ends in each of three set-ups, and the two of the tunnel.
+    // The bench, two ends in each of three set-ups, and the two of the tunnel.
     let is_up = |count| count >= 9;
     for signal in ["KILL", "INT"] {
         end_in_the_middle(&["--setup", "bare,vxlan,tunnel"], signal, None, &is_up);
@@ -151,7 +153,7 @@ fn nothing_is_left_after_a_kill_and_after_an_interrupt() {
     }
 }
 
-/// Starts a long bench, and sends it a signal when `is_up` of the number of its processes; all must end.
+/// Starts a long bench and sends it a signal when `is_up` holds for the number of its processes; all of them must end.
 fn end_in_the_middle(options: &[&str], signal: &str, path: Option<&Path>, is_up: &dyn Fn(usize) -> bool) {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("fordway-of-this-test");
@@ -175,7 +177,7 @@ fn end_in_the_middle(options: &[&str], signal: &str, path: Option<&Path>, is_up:
     wait_until(&|count| count == 0);
 }
 
-/// Control groups that bear the names of our containers.
+/// Returns the control groups that have the names of our containers.
 fn groups() -> Vec<std::path::PathBuf> {
     let output =
         Command::new("find").args(["/sys/fs/cgroup", "-type", "d", "-name", "fordway-p[io]ng-*"]).output();
@@ -187,7 +189,7 @@ fn runc_takes_the_place_of_crun_and_the_next_run_removes_what_a_kill_left() {
     if !is_root() {
         return;
     }
-    // All programs but crun, which would be preferred.
+    // All programs except crun, which would be preferred.
     let bin = tempfile::tempdir().unwrap();
     for dir in ["/usr/bin", "/usr/sbin"] {
         for program in std::fs::read_dir(dir).unwrap().flatten() {
@@ -200,7 +202,7 @@ fn runc_takes_the_place_of_crun_and_the_next_run_removes_what_a_kill_left() {
         fordway_needs::skip("runc is not installed");
         return;
     }
-    // Both ends name the program, and so does the runtime of each.
+    // Both ends have the program's name in their command line, and so does the container runtime of each.
     end_in_the_middle(&["--setup", "container"], "KILL", Some(bin.path()), &|count| count >= 3);
     let mut short =
         fordway(&["bench", "pingpong", "--json", "--setup", "container", "--connection-policy", "kept"]);

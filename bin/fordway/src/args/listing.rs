@@ -1,4 +1,4 @@
-//! Options of the commands that look at objects and buckets, and of those about versions and tags.
+//! Options of the commands that list and describe objects and buckets, and of those for versions and tags.
 
 use clap::{Args, ValueEnum};
 use fordway_store::VersionId;
@@ -127,7 +127,7 @@ pub enum PresignMethod {
 }
 
 impl PresignMethod {
-    /// The HTTP method.
+    /// Returns the HTTP method.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             PresignMethod::Get => "GET",

@@ -1,5 +1,5 @@
-//! Options of what opens a store on a directory: `serve` and `node`; `gc` and `fsck`, which take care of a directory that is
-//! served or embedded.
+//! Options of the commands that open a store on a directory: `serve` and `node`, and also `gc` and `fsck`, which
+//! maintain a directory that is served or embedded.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub struct GatewayArgs {
 }
 
 impl GatewayArgs {
-    /// The store's configuration, with the gateway's own ETags.
+    /// Returns the store's configuration, with the ETag policy `etag`.
     pub(crate) fn store(&self, etag: ETagArg) -> PosixConfig {
         PosixConfig {
             etag_policy: etag.into(),
@@ -153,7 +153,7 @@ impl From<ConsistencyArg> for ReadConsistency {
     }
 }
 
-/// Where to listen. Errors: as clap shows them, with an example.
+/// Parses the address to listen at. Errors have an example, in the form that clap shows.
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let example =
         "write an address and a port, such as 127.0.0.1:9000, [::1]:9000 or 0.0.0.0:9000 (all addresses)";

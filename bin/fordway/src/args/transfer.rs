@@ -1,5 +1,6 @@
-//! Options of the commands that move, read or remove content: `cp`, `sync`, `mv`, `cat`, `read`, `rm`, `mkdir`, `metalink`. Here
-//! are also `--include` and `--exclude`, whose order on the command line matters, and how servers copy to one another.
+//! Options of the commands that move, read or remove content: `cp`, `sync`, `mv`, `cat`, `read`, `rm`, `mkdir`,
+//! `metalink`. This file also holds `--include` and `--exclude`, whose order on the command line matters, and the
+//! choice of which server makes a third-party copy.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `gc`: what interrupted work left behind, removed. `fsck`: what lies on disk, checked against what is stored about it.
+//! `gc` removes what interrupted work left behind. `fsck` checks the files on disk against what is recorded about them.
 
 use std::fmt;
 
@@ -123,7 +123,7 @@ pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandE
     context.output.end_progress();
     let summary = checked?;
     context.output.event(&FsckTotals::new(&summary))?;
-    // Damage comes first: what could not be read may be right, what is corrupt is not.
+    // Corruption is reported before read errors: what could not be read may be right, what is corrupt is not.
     Ok(match summary {
         FsckSummary { corrupt: 1.., .. } => CommandExit::Corrupt,
         FsckSummary { unreadable: 1.., .. } => CommandExit::Failure,
@@ -168,7 +168,7 @@ impl<'l> FindingRecord<'l> {
 
 impl fmt::Display for FindingRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A name may hold line breaks, and a finding is one line.
+        // A name may contain line breaks, but a finding must be one line.
         write!(f, "{}: {}: {}", self.severity, self.kind, self.path.escape_debug())?;
         if !self.detail.is_empty() {
             write!(f, ": {}", self.detail)?;

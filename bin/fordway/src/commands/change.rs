@@ -1,5 +1,6 @@
-//! Commands that make and remove: buckets (`mb`, `rb`), objects (`rm`), collections of WebDAV servers and the markers that
-//! stand for directories in buckets (`mkdir`); and what a bucket or an object is told to keep (`versioning`, `tag`).
+//! Commands that create and remove: buckets (`mb`, `rb`), objects (`rm`), collections of WebDAV servers and the markers
+//! that stand for directories in buckets (`mkdir`). Also those that set what a bucket or an object keeps (`versioning`,
+//! `tag`).
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ use crate::transfer::{self, TransferAction, TransferSettings, plan};
 use crate::wildcard::FilterRules;
 use crate::{dav, web};
 
-/// A bucket that was made or removed.
+/// A bucket that was created or removed.
 #[derive(Serialize)]
 pub(super) struct BucketEvent<'e> {
     pub(super) operation: &'static str,
@@ -79,7 +80,7 @@ fn remove_objects(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> R
     transfer::run(context, &TransferSettings::removal(args.dry_run, args.jobs), removals)
 }
 
-/// Services refuse to remove a bucket in which uploads are unfinished.
+/// Aborts all unfinished uploads of a bucket, because services refuse to remove a bucket that has any.
 fn abort_uploads(store: &dyn Store, bucket: &Bucket) -> Result<()> {
     let mut query = UploadsQuery::default();
     loop {
@@ -105,7 +106,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
         return super::for_each(context, web, |text| dav::remove(text, args, context));
     }
     for text in &args.addresses {
-        // Local files have `rm` already, and a slip of the pen must not remove one.
+        // `rm` of the system removes local files, and a typing mistake here must not remove one.
         StorageAddress::parse(text)?.into_s3()?;
         sources.push(SourceSelection::find(text, args.recursive, args.raw)?);
     }
@@ -118,7 +119,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     transfer::run(context, &settings, removals)
 }
 
-/// What one address asks to remove; an address that cannot be listed is one failure of several.
+/// Returns the removals for one address. An address that cannot be listed becomes one failure among the others.
 fn removals<'a>(
     context: &CommandContext,
     source: SourceSelection,
@@ -156,7 +157,8 @@ impl fmt::Display for RemovedVersion<'_> {
     }
 }
 
-/// The one object that a version is named of. Errors: `InvalidArgument` if the sources are not one.
+/// Returns the one object that `--version-id` refers to. Errors: `InvalidArgument` if the sources are not exactly one
+/// object.
 pub(super) fn only_object(sources: &[SourceSelection]) -> Result<(Bucket, Key)> {
     match sources {
         [SourceSelection::One(place @ StorageAddress::S3(..))] => place.clone().into_object(),
@@ -167,7 +169,7 @@ pub(super) fn only_object(sources: &[SourceSelection]) -> Result<(Bucket, Key)> 
     }
 }
 
-/// Removes a version for good, and tells of it.
+/// Removes a version permanently, and reports it.
 pub(super) fn remove(
     context: &CommandContext,
     (bucket, key): (&Bucket, &Key),
@@ -201,7 +203,7 @@ pub(super) fn remove_all(context: &CommandContext, bucket: &Bucket, dry_run: boo
     }
 }
 
-/// A marker that was made.
+/// A marker that was created.
 #[derive(Serialize)]
 struct MadeMarker {
     operation: &'static str,
@@ -235,7 +237,7 @@ pub(super) fn mkdir(args: &MkdirArgs, context: &CommandContext) -> Result<Comman
     })
 }
 
-/// A bucket and its versioning.
+/// The versioning state of a bucket.
 #[derive(Serialize)]
 struct VersioningRecord<'r> {
     bucket: &'r str,
@@ -292,14 +294,14 @@ pub(super) fn tag(args: &TagArgs, context: &CommandContext) -> Result<CommandExi
     let tags = store.tags(&bucket, &key, version)?;
     let record = TagRecord { bucket: bucket.as_str(), key: key.as_str(), tags: &tags };
     match tags.is_empty() {
-        // A person reads nothing where there is nothing; a program still reads a record.
+        // For people, an object without tags prints nothing; for programs, it prints a record.
         true => context.output.row(&record)?,
         false => context.output.record(&record)?,
     }
     Ok(CommandExit::Ok)
 }
 
-/// Errors: `InvalidTag` for a name that is given twice.
+/// Collects tags. Errors: `InvalidTag` for a name that is given twice.
 fn distinct(listed: &[(String, String)]) -> Result<Tags> {
     let mut tags = Tags::new();
     for (name, value) in listed {

@@ -1,5 +1,5 @@
-//! `cp`: files into objects, objects into files, objects into objects. `mv`: copies, each of which takes its source away when
-//! it is done; or a server's own move. `sync`: makes a directory or prefix like another.
+//! `cp` copies files into objects, objects into files, and objects into objects. `mv` removes each source after its
+//! copy, or uses the server's own move. `sync` makes a directory or prefix like another.
 
 use std::path::Path;
 
@@ -49,12 +49,12 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     copy_all(&sources, &args.destination, &args.transfer.filters, &settings, context)
 }
 
-/// What the addresses mean. Errors: as [`SourceSelection::find`].
+/// Resolves the addresses into sources. Errors: as in [`SourceSelection::find`].
 pub(super) fn sources(addresses: &[String], recursive: bool, raw: bool) -> Result<Vec<SourceSelection>> {
     addresses.iter().map(|text| SourceSelection::find(text, recursive, raw)).collect()
 }
 
-/// Copies all that the sources have.
+/// Copies everything in the sources.
 pub(super) fn copy_all(
     sources: &[SourceSelection],
     to: &str,
@@ -83,7 +83,7 @@ pub(super) fn copy_all(
     transfer::run(context, settings, actions)
 }
 
-/// A file at a web server is copied by itself.
+/// Copies a file at a web server, which must be the only source.
 fn copy_url(url: &str, args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
     check_alone(args)?;
     let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
@@ -107,7 +107,7 @@ fn check_alone(args: &CpArgs) -> Result<()> {
     Ok(())
 }
 
-/// Errors: `InvalidArgument` where neither place is in a store.
+/// Checks that source or destination is in a store. Errors: `InvalidArgument` if neither is.
 fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
     match (from.root(), to) {
         (StorageAddress::S3(..), _) | (_, StorageAddress::S3(..)) => Ok(()),
@@ -115,7 +115,7 @@ fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
     }
 }
 
-/// What the options say of things that are at the destination already.
+/// Returns the policy for things that already exist at the destination, from the options.
 pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> ExistingPolicy {
     match (no_clobber, if_none_match) {
         (true, _) => ExistingPolicy::Skip,
@@ -124,11 +124,11 @@ pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> ExistingPolicy 
     }
 }
 
-/// Where copies go.
+/// The destination of copies.
 enum CopyDestination {
-    /// To this very name.
+    /// This exact name.
     Exactly(StorageAddress),
-    /// Below this directory or prefix, under the name of the source.
+    /// Below this directory or prefix, with the name of the source.
     Below(StorageAddress),
 }
 
@@ -166,7 +166,7 @@ impl CopyDestination {
     }
 }
 
-/// What one source asks for.
+/// Returns the actions for one source.
 fn actions<'a>(
     context: &CommandContext,
     source: &'a SourceSelection,
@@ -184,7 +184,7 @@ fn actions<'a>(
     }
 }
 
-/// The copy of a single source; `None` if a filter leaves it out.
+/// Returns the copy of a single source; `None` if a filter excludes it.
 fn one(
     from: &StorageAddress,
     target: &CopyDestination,
@@ -217,8 +217,8 @@ fn base_name(path: &Path) -> Result<String> {
     })
 }
 
-/// The copies of a listing. Prefixes' own markers (`dir/`, empty) are not content; what lies below
-/// the destination already is not copied into itself.
+/// Returns the copies for a listing. Skips markers of prefixes (`dir/`, empty), which are not content, and objects that
+/// are already below the destination, so that they are not copied into themselves.
 fn many<'a>(
     lane: &'static str,
     items: Items,
@@ -243,7 +243,7 @@ fn many<'a>(
     }))
 }
 
-/// The source's own address of an item, which may hold what a new name may not.
+/// Returns the address of an item at the source. It may be a name that would not be valid for a new object.
 pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddress {
     match root {
         StorageAddress::S3(bucket, prefix) => {
@@ -254,7 +254,7 @@ pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddres
     }
 }
 
-/// Names the object that could not be given a place.
+/// Adds to an error the object whose destination is not valid.
 pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> Error {
     match from {
         StorageAddress::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),
@@ -262,7 +262,7 @@ pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> 
     }
 }
 
-/// Where the destination lies below the source: its prefix relative to that.
+/// If the destination is below the source, returns its prefix relative to the source.
 fn nested(root: &StorageAddress, destination: &StorageAddress) -> Option<String> {
     match (root, destination) {
         (StorageAddress::S3(from, prefix), StorageAddress::S3(to, key))
@@ -295,6 +295,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         delete: args.delete,
     };
     let filters = &args.transfer.filters;
+    // Both sides are filtered, so that --delete does not remove what the filters exclude.
     let source = wanted(plan::items(context, &from)?, filters);
     let destination = wanted(destination_items(context, &to, args.transfer.dry_run)?, filters);
     let lane = context.store()?.lane();
@@ -325,7 +326,7 @@ fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection
     }
 }
 
-/// What is at the destination. A local directory that is missing is made, or taken as empty.
+/// Lists the destination. Creates a missing local directory; with `dry_run`, takes it as empty.
 fn destination_items(context: &CommandContext, to: &StorageAddress, dry_run: bool) -> Result<Items> {
     if let StorageAddress::Local(path) = to
         && !path.exists()
@@ -338,7 +339,7 @@ fn destination_items(context: &CommandContext, to: &StorageAddress, dry_run: boo
     plan::items(context, to)
 }
 
-/// What the filters admit; markers of prefixes (`dir/`, empty) are not content.
+/// Returns the items that the filters admit, without markers of prefixes (`dir/`, empty), which are not content.
 fn wanted<'a>(items: Items, filters: &'a FilterRules) -> impl Iterator<Item = Result<SyncItem>> + 'a {
     let is_marker =
         |item: &SyncItem| item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/'));

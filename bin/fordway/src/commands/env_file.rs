@@ -1,4 +1,4 @@
-//! The file by which programs come to know of a gateway: its endpoint and its keys, as lines for a shell.
+//! The file that tells programs of a gateway: its endpoint and its keys, as lines for a shell.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,11 +7,11 @@ use fordway_command::file_error;
 use fordway_serve::AccessKeyPair;
 use fordway_store::Result;
 
-/// Writes `path` whole or not at all, readable by its owner alone. Errors: of the file system.
+/// Writes `path` atomically, readable only by its owner. Errors: those of the file system.
 pub(super) fn write(path: &Path, endpoint: &str, keys: Option<&AccessKeyPair>) -> Result<()> {
     let failed = |error| file_error("writing", path.display(), error);
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // A temporary file has mode 0600 from its first moment on, whatever lay at `path` before.
+    // A temporary file has mode 0600 from the start, whatever the mode of an existing file at `path` is.
     let mut file = tempfile::Builder::new().prefix(".fordway-").tempfile_in(parent).map_err(failed)?;
     file.write_all(lines(endpoint, keys).as_bytes()).map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
@@ -23,13 +23,13 @@ fn lines(endpoint: &str, keys: Option<&AccessKeyPair>) -> String {
     if let Some(AccessKeyPair { access_key, secret_key }) = keys {
         text += &export("AWS_ACCESS_KEY_ID", access_key);
         text += &export("AWS_SECRET_ACCESS_KEY", secret_key);
-        // One of a session before would be sent along with these keys.
+        // A token left from an earlier session would otherwise be sent with these keys.
         text += "unset AWS_SESSION_TOKEN\n";
     }
     text
 }
 
-/// In single quotes nothing means anything but the quote itself.
+/// Writes an assignment. Within single quotes, only the quote itself is special.
 fn export(name: &str, value: &str) -> String {
     format!("export {name}='{}'\n", value.replace('\'', r"'\''"))
 }

@@ -1,5 +1,5 @@
-//! `ls`: buckets, objects and directories, in the columns of `aws s3 ls`; all versions and delete markers with `--versions`;
-//! and what a web server that speaks WebDAV lists.
+//! `ls`: lists buckets, objects and directories, in the columns of `aws s3 ls`; all versions and delete markers with
+//! `--versions`; and collections of WebDAV servers.
 
 use std::fmt;
 use std::path::Path;
@@ -56,7 +56,7 @@ impl fmt::Display for ListingLine {
     }
 }
 
-/// Prints lines and counts what they hold.
+/// Prints lines, and counts the lines, objects and bytes.
 struct LinePrinter<'c> {
     context: &'c CommandContext,
     human: bool,
@@ -92,7 +92,7 @@ pub(super) fn run(args: &LsArgs, context: &CommandContext) -> Result<CommandExit
     if args.summarize {
         lister.summary()?;
     }
-    // As with aws: a prefix that nothing has is a failure, an empty bucket is not.
+    // As in `aws`: a prefix without any objects is a failure, an empty bucket is not.
     Ok(if asked_for_something && lister.lines == 0 { CommandExit::Failure } else { CommandExit::Ok })
 }
 
@@ -155,10 +155,10 @@ impl LinePrinter<'_> {
         paths.iter().try_for_each(|path| self.file(path))
     }
 
-    /// A file or directory by its own name.
+    /// Prints a file or directory with its own name.
     fn file(&mut self, path: &Path) -> Result<()> {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        // A link that leads nowhere is shown as what it is.
+        // A broken symbolic link is shown as itself.
         let about = path.metadata().or_else(|_| path.symlink_metadata());
         let about = about.map_err(|error| file_error("reading", path.display(), error))?;
         if about.is_dir() {
@@ -224,7 +224,7 @@ fn last_segment(key: &str) -> &str {
     key.rsplit('/').next().unwrap_or(key)
 }
 
-/// A version, or a delete marker, which has neither size nor tag.
+/// A version, or a delete marker, which has neither size nor ETag.
 #[derive(Serialize)]
 struct VersionLine {
     key: String,
@@ -297,7 +297,8 @@ impl LinePrinter<'_> {
     }
 }
 
-/// One line; the fields are the same as for objects and prefixes. What the server does not tell is null.
+/// A line for a WebDAV resource, with the same fields as objects and prefixes. Fields that the server does not provide
+/// are null.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum WebDavLine<'l> {
@@ -326,7 +327,8 @@ impl fmt::Display for WebDavLine<'_> {
 }
 
 impl LinePrinter<'_> {
-    /// A collection, all files below it, or a file. What cannot be listed is reported, and the rest shown.
+    /// Prints a collection, all files below it, or a file. Resources that cannot be listed are reported, and the others
+    /// printed.
     fn web(&mut self, address: &str, args: &LsArgs) -> Result<CommandExit> {
         let (dav, url) = (dav::client(self.context), web::http_url(address));
         let mut exit = CommandExit::Ok;

@@ -1,4 +1,4 @@
-//! `metalink`: making and showing descriptions of files with replicas.
+//! `metalink`: creates and shows descriptions of files with replicas.
 
 use std::fmt;
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::args::{MakeArgs, MetalinkAction, MetalinkArgs, ReplicaArgs, ShowArgs}
 use crate::replicas::ReplicaOpener;
 use crate::web;
 
-/// Smaller pieces cost more than they tell.
+/// The smallest size of a piece, in bytes. Smaller pieces cost more than they help.
 const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECES_MAX: u64 = 4_096;
 const READ_BYTES: usize = 256 << 10;
@@ -32,7 +32,7 @@ pub(super) fn run(args: &MetalinkArgs, context: &CommandContext) -> Result<Comma
     .map(|()| CommandExit::Ok)
 }
 
-/// What `make` has done.
+/// What `make` did.
 #[derive(Serialize)]
 struct MakeReport {
     action: &'static str,
@@ -75,14 +75,14 @@ fn write(path: &Path, metalink: &Metalink, context: &CommandContext) -> Result<(
     context.output.event(&MakeReport { action: "make", to, files: metalink.files.len() })
 }
 
-/// Where files are.
+/// The URL of a directory or file, and its country.
 struct FileLocation {
     url: String,
     location: Option<String>,
 }
 
 impl FileLocation {
-    /// `@ch` behind an address states a country. Errors: `InvalidArgument`.
+    /// Parses a URL; `@ch` after it states a country. Errors: `InvalidArgument`.
     fn parse(text: &str) -> Result<Self> {
         let is_country = |text: &str| text.len() == 2 && text.bytes().all(|b| b.is_ascii_alphabetic());
         let (url, location) = match text.rsplit_once('@') {
@@ -110,6 +110,7 @@ fn describe(
     })?;
     let mut file = File::open(path).map_err(failed)?;
     let size = file.metadata().map_err(failed)?.len();
+    // A power of two that keeps the file within PIECES_MAX pieces.
     let enough = size.div_ceil(PIECES_MAX).next_power_of_two().max(PIECE_BYTES_MIN);
     let length_bytes = piece_size.unwrap_or(enough).max(1);
     let (mut whole, mut hex, mut total) = (RunningHash::new(HashKind::Sha256), Vec::new(), 0);
@@ -117,11 +118,13 @@ fn describe(
     let mut buffer = vec![0; READ_BYTES];
     loop {
         context.interrupt.check()?;
+        // A read must not cross the end of a piece.
         let room = usize::try_from(length_bytes - piece_bytes).unwrap_or(READ_BYTES).min(READ_BYTES);
         let got = file.read(&mut buffer[..room]).map_err(failed)?;
         whole.update(&buffer[..got]);
         piece.update(&buffer[..got]);
         (total, piece_bytes) = (total + got as u64, piece_bytes + got as u64);
+        // The last piece may be shorter.
         if piece_bytes == length_bytes || got == 0 && piece_bytes > 0 {
             let ended = std::mem::replace(&mut piece, RunningHash::new(HashKind::Sha256));
             hex.push(ended.finish().hex);
@@ -159,16 +162,16 @@ fn encoded(name: &str) -> String {
     path
 }
 
-/// What `show` says of a file.
+/// The description of a file that `show` prints.
 #[derive(Serialize)]
 struct ShownFile {
     name: String,
     size_bytes: Option<u64>,
-    /// By kind, in hexadecimal digits.
+    /// The digests by algorithm, in hexadecimal.
     hashes: std::collections::BTreeMap<&'static str, String>,
     pieces: Option<ShownPieces>,
     replicas: Vec<ShownReplica>,
-    /// How it was found, if a server was asked.
+    /// How the description was found, if a server was asked.
     found_by: Option<&'static str>,
 }
 

@@ -1,6 +1,6 @@
-//! The commands: from the options of each to records, or to actions for the transfer engine. Commands that are alike share a
-//! file. What several use is here: which objects an address means ([`SourceSelection`]), and how `fordway-lab` takes over the measuring
-//! commands.
+//! The commands, which turn options into records, or into actions for the transfer engine. Similar commands share a
+//! file. This file holds what several use: which objects an address selects ([`SourceSelection`]), and how
+//! `fordway-lab` runs the measuring commands.
 
 mod care;
 mod change;
@@ -26,7 +26,7 @@ use super::transfer::plan::{self, Items};
 use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, ManArgs};
 use crate::wildcard::{directory, has_wildcard, literal_prefix};
 
-/// Carries out a command line. Everything that went wrong has been reported when this returns.
+/// Runs the command of a command line. All errors have been reported when this returns.
 pub fn run(cli: CommandLine, context: &CommandContext) -> CommandExit {
     finish(dispatch(cli.command, context), context)
 }
@@ -60,7 +60,7 @@ fn dispatch(command: BuiltinCommand, context: &CommandContext) -> Result<Command
     }
 }
 
-/// Does `act` for each item; a failure is reported and the others go on. Answers the first failure.
+/// Calls `act` for each item. A failure is reported, and the other items follow. Returns the first failure.
 fn for_each<T>(
     context: &CommandContext,
     items: impl IntoIterator<Item = T>,
@@ -80,8 +80,8 @@ fn for_each<T>(
     Ok(first_failure)
 }
 
-/// Reports an error that does not end the command. Errors: those that do, which are a request to
-/// stop and a reader that went away.
+/// Reports an error that does not end the command. Errors: those that do end it, which are a request to stop and a
+/// reader that went away.
 fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     if error.kind() == ErrorKind::Interrupted || context.output.is_reader_gone(&error) {
         return Err(error);
@@ -90,13 +90,13 @@ fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     Ok(CommandExit::of(&error))
 }
 
-/// The source of a command, read from its address.
+/// The sources of a command, parsed from an address.
 enum SourceSelection {
     /// One object or file, or standard input.
     One(StorageAddress),
-    /// All that lies below a directory or prefix.
+    /// Everything below a directory or prefix.
     Below(StorageAddress),
-    /// The objects of a bucket that fit a wildcard.
+    /// The objects of a bucket that match a wildcard.
     Matching(Bucket, String),
 }
 
@@ -110,7 +110,7 @@ impl fmt::Display for SourceSelection {
 }
 
 impl SourceSelection {
-    /// Reads `text`, for a command that has no `--recursive`: it takes objects, and wildcards of them.
+    /// Parses `text` for a command without `--recursive`, which accepts objects and wildcards.
     fn find_flat(text: &str, raw: bool) -> Result<Self> {
         match StorageAddress::parse(text)? {
             StorageAddress::S3(bucket, key)
@@ -124,7 +124,7 @@ impl SourceSelection {
         }
     }
 
-    /// Reads `text`; `raw` takes wildcards literally.
+    /// Parses `text`; with `raw`, takes wildcards literally.
     fn find(text: &str, recursive: bool, raw: bool) -> Result<Self> {
         match StorageAddress::parse(text)? {
             StorageAddress::S3(bucket, key) if !raw && has_wildcard(&key) => {
@@ -149,7 +149,7 @@ impl SourceSelection {
         }
     }
 
-    /// The directory or prefix that relative names start from.
+    /// Returns the directory or prefix to which relative names refer.
     fn root(&self) -> StorageAddress {
         match self {
             SourceSelection::Below(root) => root.clone(),
@@ -166,8 +166,8 @@ impl SourceSelection {
         }
     }
 
-    /// The listing of a source of several objects; `None` for a single one.
-    /// A wildcard that fits nothing makes one `NoSuchKey` error.
+    /// Lists a source of several objects; `None` for a single one. A wildcard that matches nothing is one `NoSuchKey`
+    /// error.
     fn items(&self, context: &CommandContext) -> Result<Option<Items>> {
         match self {
             SourceSelection::One(_) => Ok(None),
@@ -190,8 +190,8 @@ impl SourceSelection {
 
 const PROGRAM: &str = "fordway-lab";
 
-/// Becomes `fordway-lab` with the command line of this process; returns only if that fails.
-/// Errors: `InvalidArgument` where there is no such program.
+/// Replaces this process with `fordway-lab` and the same command line; returns only if that fails. Errors:
+/// `InvalidArgument` if there is no such program.
 fn run_lab() -> Result<CommandExit> {
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_else(|| OsString::from("fordway"));
@@ -206,7 +206,7 @@ fn run_lab() -> Result<CommandExit> {
     }
 }
 
-/// What `fordway-lab` answers to these words; nothing if it is not there.
+/// Returns the output of `fordway-lab` for these words; empty if it is not installed.
 fn lab_output(words: &[&str]) -> Vec<u8> {
     let output = std::process::Command::new(program()).args(words).output();
     output.map(|output| output.stdout).unwrap_or_default()

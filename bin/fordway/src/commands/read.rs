@@ -1,5 +1,5 @@
-//! Commands that read: `read`, many ranges of a file or object, or all of it with read-ahead; `cat`, and `cp` to standard
-//! output, objects as they are, with bounded memory; `presign`, a URL that gives access to an object for some time.
+//! Commands that read. `read`: many ranges of a file or object, or all of it with read-ahead. `cat`, and `cp` to
+//! standard output: whole objects, with bounded memory. `presign`: a URL that gives access to an object for some time.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -20,10 +20,10 @@ use crate::replicas::ReplicaOpener;
 use crate::transfer::{ContentVerifier, temporary_beside};
 use crate::web;
 
-/// Larger blocks are read as several.
+/// Larger blocks are read in several parts.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 
-/// What reading took.
+/// The cost of reading.
 #[derive(Debug, Serialize)]
 struct ReadSummary<'a> {
     url: &'a str,
@@ -79,7 +79,8 @@ pub(super) fn run(args: &ReadArgs, context: &CommandContext) -> Result<CommandEx
     Ok(CommandExit::Ok)
 }
 
-/// What is there is replaced when all has come, and a failure leaves nothing behind.
+/// Writes to a file that replaces an existing one only when all content has arrived, so that a failure leaves nothing
+/// behind.
 fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<ReadCost> {
     let failed = |error| file_error("writing to", path.display(), error);
     if path.metadata().is_ok_and(|about| !about.is_file()) {
@@ -102,7 +103,7 @@ fn write_all(reading: &ReadPlan, file: &File, (path, context): (&Path, &CommandC
     Ok(cost)
 }
 
-/// What to write of each object.
+/// What to write of each object, and how.
 struct CatOptions<'a> {
     options: GetOptions,
     verify: bool,
@@ -116,7 +117,7 @@ pub(super) fn cat(args: &CatArgs, context: &CommandContext) -> Result<CommandExi
     write_sources(&args.addresses, args.raw, &wanted, context)
 }
 
-/// `cp SOURCE... -`.
+/// Runs `cp SOURCE... -`.
 pub(super) fn copy_out(args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
     if args.recursive || args.transfer.dry_run {
         let why = "--recursive and --dry-run do not go with standard output (-) as the destination";
@@ -133,7 +134,7 @@ fn write_sources(
     wanted: &CatOptions<'_>,
     context: &CommandContext,
 ) -> Result<CommandExit> {
-    // Pieces are checked against their digests also where only a range is wanted.
+    // Pieces are verified with their digests even if only a range is requested.
     let places = ReplicaOpener::usual(wanted.replicas, wanted.verify || wanted.options.range.is_some());
     if addresses.is_empty() {
         return web::write_out("", wanted.options.range, &places, context).map(|()| CommandExit::Ok);

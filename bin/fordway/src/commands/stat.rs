@@ -1,4 +1,4 @@
-//! `stat`: all that is known of an object or a bucket. `du`: sizes added up, per prefix of the level below.
+//! `stat`: everything known of an object or a bucket. `du`: total sizes for each prefix one level below.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,7 +49,7 @@ struct BucketRecord<'r> {
 }
 
 impl<'r> BucketRecord<'r> {
-    /// S3 does not say when a single bucket was made, and the lane answers the epoch then.
+    /// S3 does not report when a single bucket was created; lanes return the epoch then.
     fn new(bucket: &'r Bucket, created: SystemTime) -> Self {
         let known = (created != SystemTime::UNIX_EPOCH).then_some(created);
         BucketRecord {

@@ -1,4 +1,4 @@
-//! What a copy or move means for which files, where at least one side is a web server.
+//! Which files a copy or move involves, if at least one side is a web server.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::args::{CpArgs, MvArgs, ThirdPartyArg, TransferArgs};
 use crate::transfer::{self, ClaimedDestinations, ExistingPolicy, plan};
 use crate::web::{self, http_url};
 
-/// What `cp` and `mv` ask for.
+/// The options of `cp` and `mv`.
 pub(crate) struct CopyOrder<'o> {
     pub(crate) sources: &'o [String],
     pub(crate) destination: &'o str,
@@ -22,7 +22,7 @@ pub(crate) struct CopyOrder<'o> {
     pub(crate) existing: ExistingPolicy,
     pub(crate) third_party: ThirdPartyArg,
     pub(crate) transfer: &'o TransferArgs,
-    /// Whether what was copied is removed at its source.
+    /// Whether the source is removed after its copy.
     pub(crate) moves: bool,
 }
 
@@ -51,13 +51,13 @@ impl<'o> CopyOrder<'o> {
         }
     }
 
-    /// Whether a web server has a part in it.
+    /// Returns whether a web server is involved.
     pub(crate) fn concerns_web(&self) -> bool {
         self.sources.iter().map(String::as_str).chain([self.destination]).any(web::is_address)
     }
 }
 
-/// Where something is or goes.
+/// The source or destination of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CopyLocation {
     Web(String),
@@ -66,7 +66,7 @@ pub(super) enum CopyLocation {
 }
 
 impl CopyLocation {
-    /// Errors: `InvalidArgument` for what does not go together with a web server.
+    /// Parses an address. Errors: `InvalidArgument` for an address that cannot be combined with a web server.
     fn parse(text: &str) -> Result<Self> {
         if web::is_address(text) {
             return Ok(CopyLocation::Web(http_url(text)));
@@ -82,7 +82,7 @@ impl CopyLocation {
         }
     }
 
-    /// The last part of its name, decoded. Errors: `InvalidArgument` where there is none.
+    /// Returns the last part of the name, decoded. Errors: `InvalidArgument` if there is none.
     fn name(&self) -> Result<String> {
         let name = match self {
             CopyLocation::Local(path) => path.file_name().and_then(|name| name.to_str()).map(str::to_owned),
@@ -101,7 +101,7 @@ impl CopyLocation {
         )
     }
 
-    /// The place of `relative` (decoded, with `/` between its parts) below this one.
+    /// Returns the location of `relative` (decoded, with `/` between its parts) below this one.
     fn below(&self, relative: &str) -> Self {
         match self {
             CopyLocation::Web(url) => {
@@ -118,7 +118,7 @@ impl CopyLocation {
 impl std::fmt::Display for CopyLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // What follows may be a signature.
+            // The query may contain a signature.
             CopyLocation::Web(url) => f.write_str(without_query(url)),
             CopyLocation::Local(path) => path.display().fmt(f),
             CopyLocation::Stdin => f.write_str("-"),
@@ -126,7 +126,7 @@ impl std::fmt::Display for CopyLocation {
     }
 }
 
-/// Copies or moves; one that fails is reported and the others go on.
+/// Copies or moves. A failure is reported, and the others go on.
 pub(crate) fn copy(order: &CopyOrder<'_>, context: &CommandContext) -> Result<CommandExit> {
     let destination = CopyLocation::parse(order.destination)?;
     let sources = order.sources.iter().map(|text| CopyLocation::parse(text)).collect::<Result<Vec<_>>>()?;
@@ -152,7 +152,7 @@ pub(crate) fn copy(order: &CopyOrder<'_>, context: &CommandContext) -> Result<Co
     copier.finish()
 }
 
-/// The copies that one source asks for.
+/// Returns the copies for one source.
 fn plan<'p>(
     dav: &'p WebDav,
     context: &CommandContext,
@@ -161,6 +161,7 @@ fn plan<'p>(
     (destination, is_directory): (&CopyLocation, bool),
 ) -> Box<dyn Iterator<Item = Result<CopyTask>> + 'p> {
     let found = match order.recursive {
+        // One MOVE takes the whole collection; with filters, files are moved one by one.
         true if order.moves && is_within_server(source, destination) && order.transfer.filters.is_empty() => {
             Ok(Box::new(std::iter::once(Ok(whole(source, destination)))) as _)
         }
@@ -180,7 +181,7 @@ fn is_within_server(source: &CopyLocation, destination: &CopyLocation) -> bool {
     matches!((source, destination), (CopyLocation::Web(from), CopyLocation::Web(to)) if is_one_server(from, to))
 }
 
-/// A collection as a whole, which a server can move in one step.
+/// Returns the copy of a whole collection, which a server can move in one step.
 fn whole(source: &CopyLocation, destination: &CopyLocation) -> CopyTask {
     let (from, to) = (source.below(""), destination.below(""));
     CopyTask { from, to, relative: String::new(), size_bytes: None }
@@ -210,7 +211,7 @@ fn size_of(source: &CopyLocation) -> Option<u64> {
 
 type Tasks<'p> = Box<dyn Iterator<Item = Result<CopyTask>> + 'p>;
 
-/// All files below a source, to the same names below the destination.
+/// Returns copies of all files below a source to the same names below the destination.
 fn below<'p>(
     dav: &'p WebDav,
     context: &CommandContext,
@@ -248,7 +249,7 @@ fn below<'p>(
     }
 }
 
-/// The collection that has to be there before a copy.
+/// Returns the collection that must exist before a copy.
 pub(super) fn parent(place: &CopyLocation) -> Option<String> {
     match place {
         CopyLocation::Web(url) => parent_url(url),
@@ -256,13 +257,13 @@ pub(super) fn parent(place: &CopyLocation) -> Option<String> {
     }
 }
 
-/// Whether two places are at one server.
+/// Returns whether two URLs are at the same server.
 pub(super) fn is_one_server(a: &str, b: &str) -> bool {
     let origin = |url: &str| Origin::parse(without_query(url)).map(|(origin, _)| origin).ok();
     origin(a).is_some_and(|ours| origin(b) == Some(ours))
 }
 
-/// The type that a file's name suggests.
+/// Returns the content type from the options, or else a guess from the file's name.
 pub(super) fn content_type(path: &Path, order: &CopyOrder<'_>) -> Option<String> {
     let transfer = order.transfer;
     let guess = || mime_guess::from_path(path).first().map(|kind| kind.to_string());

@@ -1,4 +1,4 @@
-//! One object into a file; and moving bytes and checking them, for uploads and downloads alike.
+//! Downloads one object into a file. Also moves and verifies bytes, for uploads and downloads alike.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,8 +17,8 @@ use super::upload::part_ranges;
 use super::{ExistingPolicy, TransferRunner};
 
 impl TransferRunner<'_> {
-    /// Writes beside the target, verifies, and only then renames: a failure or a signal leaves what
-    /// was there before. The file gets the object's modification time. Answers the number of bytes.
+    /// Writes next to the target, verifies, and only then renames, so that a failure or a signal leaves an existing
+    /// file as it was. The file gets the object's modification time. Returns the number of bytes.
     pub(super) fn download(&self, from: (&Bucket, &Key), size: Option<u64>, path: &Path) -> Result<u64> {
         let target = DownloadTarget::find(path)?;
         if target == DownloadTarget::Special {
@@ -38,6 +38,7 @@ impl TransferRunner<'_> {
         match self.settings.existing {
             ExistingPolicy::Replace => temporary.persist(&path).map_err(|error| failed(error.error))?,
             ExistingPolicy::Skip | ExistingPolicy::Fail => {
+                // Another program may have created the file since the check above.
                 temporary.persist_noclobber(&path).map_err(|error| match error.error.kind() {
                     std::io::ErrorKind::AlreadyExists => {
                         Error::new(ErrorKind::PreconditionFailed, format!("{} exists", path.display()))
@@ -49,7 +50,7 @@ impl TransferRunner<'_> {
         Ok(info.size)
     }
 
-    /// A device or pipe is written into as it is; it must never be renamed over.
+    /// Writes into a device or pipe directly, because a rename would replace it.
     fn download_into_special(&self, from: (&Bucket, &Key), path: &Path) -> Result<u64> {
         let opened = OpenOptions::new().write(true).open(path);
         let mut file = opened.map_err(|error| file_error("opening", path.display(), error))?;
@@ -57,7 +58,7 @@ impl TransferRunner<'_> {
         Ok(self.fetch_stream(object, from, &mut file, path)?.size)
     }
 
-    /// In one stream or in parts; where nobody knows the size yet, the first answer tells.
+    /// Fetches in one stream or in parts. If the size is not known yet, the first response tells it.
     fn fetch(
         &self,
         from: (&Bucket, &Key),
@@ -100,7 +101,8 @@ impl TransferRunner<'_> {
         Ok(object.info)
     }
 
-    /// Several ranges at once, all of one version of the object; verified in the file afterwards.
+    /// Fetches several ranges at once, all of the same version of the object. Verifies the content in the file
+    /// afterwards.
     fn fetch_parts(
         &self,
         info: ObjectInfo,
@@ -110,13 +112,14 @@ impl TransferRunner<'_> {
     ) -> Result<ObjectInfo> {
         let failed = |error| file_error("writing", path.display(), error);
         file.set_len(info.size).map_err(failed)?;
-        // An object that is replaced meanwhile fails the copy instead of mixing its parts with the old ones.
+        // If the object is replaced meanwhile, the copy fails instead of mixing parts of two versions.
         let conditions = Conditions::only_if(info.etag.clone());
         self.each_part(part_ranges(info.size, self.settings.part_size_bytes), |(number, offset, len)| {
             let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
             let options = GetOptions { range, conditions: conditions.clone(), ..self.source() };
             let object = self.store().get(from.0, from.1, &options)?;
-            // The parts go into the file by what was asked for; bytes of another range would be written in its place.
+            // Each part is written at the offset that was requested, so bytes of another range would end up in its
+            // place.
             if object.range != (offset..offset + len) || object.info.size != info.size {
                 let (range, size) = (&object.range, object.info.size);
                 let wanted = format!("{offset}..{} of {}", offset + len, info.size);
@@ -154,11 +157,11 @@ impl TransferRunner<'_> {
     }
 }
 
-/// What lies where a download goes.
+/// What exists at a download's destination.
 #[derive(Debug, PartialEq, Eq)]
 enum DownloadTarget {
     Missing,
-    /// A regular file, links followed: the link stays and its target is replaced.
+    /// A regular file, after following links: a link stays, and its target is replaced.
     File(PathBuf),
     /// A device, pipe or socket.
     Special,
@@ -189,11 +192,12 @@ impl DownloadTarget {
     }
 }
 
-/// A hidden file in the target's directory (made if missing), removed when it is dropped.
+/// Creates a hidden file in the target's directory, which is created if missing. The file is removed when it is
+/// dropped.
 pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
-    // The mode of any new file; the process's umask applies.
+    // The mode of any new file; the process's umask applies to it.
     let mode = std::fs::Permissions::from_mode(0o666);
     let mut builder = tempfile::Builder::new();
     builder.prefix(".fordway-").suffix(".part").permissions(mode);
@@ -203,17 +207,17 @@ pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
 /// Bytes moved at a time: large enough to hide the cost of a call, small enough for the cache.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Holds what was read against what the object's writer said about it.
+/// Compares the bytes that were read with what the object's writer recorded.
 ///
-/// A stored checksum is preferred; an ETag that looks like an MD5 is the second choice, for the
-/// ETags of some encrypted objects look like one and are none.
+/// Prefers a stored checksum to an ETag that looks like an MD5, because the ETags of some encrypted objects look like
+/// one and are not.
 pub(crate) struct ContentVerifier(Option<(ContentHasher, ExpectedContent)>);
 
 impl ContentVerifier {
-    /// A verifier of the whole object; one that checks nothing if there is nothing to check.
+    /// Creates a verifier of the whole object; it checks nothing if nothing was recorded, or if not `verify`.
     pub(crate) fn new(info: &ObjectInfo, verify: bool) -> Self {
         let size = Some(info.size);
-        // One that was made of parts' checksums says nothing of the content as it is read.
+        // A checksum made of the parts' checksums cannot be compared with the content.
         let checksum = info.checksum.as_ref().filter(|checksum| checksum.parts.is_none());
         ContentVerifier(match (checksum, info.etag.as_md5()) {
             _ if !verify => None,
@@ -229,12 +233,12 @@ impl ContentVerifier {
         })
     }
 
-    /// Whether there is anything to hold the content against.
+    /// Returns whether there is anything to compare the content with.
     pub(crate) fn is_needed(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Takes in the next bytes.
+    /// Adds the next bytes.
     pub(crate) fn update(&mut self, data: &[u8]) {
         if let Some((hasher, _)) = &mut self.0 {
             hasher.update(data);
@@ -250,8 +254,8 @@ impl ContentVerifier {
     }
 }
 
-/// Holds what was read of a source against the size that it stated.
-/// Errors: `InvalidArgument` where that was 0, as of the kernel's files in /proc; `IncompleteBody`.
+/// Compares the number of bytes read with the size that the source stated. Errors: `InvalidArgument` if the source
+/// stated 0 and has content, as the kernel's files in /proc do; `IncompleteBody`.
 fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
     let (kind, why) = match stated {
         Some(0) if read_bytes > 0 => (
@@ -268,8 +272,8 @@ fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
 }
 
 impl TransferRunner<'_> {
-    /// Feeds `reader` to `writer` and publishes it; `size` is what is expected where that is known.
-    /// The checksum is computed here too, so that the store's side is checked against ours.
+    /// Copies `reader` to `writer` and publishes the object; `size` is the expected size, if known. Computes the
+    /// checksum here too, so that the store's checksum is compared with it.
     pub(super) fn pump(
         &self,
         name: &str,
@@ -297,20 +301,20 @@ impl TransferRunner<'_> {
             Some(hasher) => hasher.finish(&ExpectedContent::default())?.checksum,
             None => None,
         };
-        // Ctrl-C ends the program that feeds us too: its early end must not become an object.
+        // Ctrl-C also ends the program that writes to our input; its early end must not become an object.
         self.context.interrupt.check()?;
         let made = writer.commit(&ExpectedContent { size: Some(total_bytes), md5: None, checksum })?;
         Ok((made, total_bytes))
     }
 
-    /// The checksum that uploads carry: the one asked for; over HTTP, CRC-64/NVME otherwise.
+    /// Returns the checksum algorithm of uploads: the requested one, or else CRC-64/NVME over HTTP.
     pub(super) fn checksum(&self) -> Option<ChecksumAlgorithm> {
         let default = (self.store().lane() == "http").then_some(ChecksumAlgorithm::Crc64Nvme);
         self.settings.checksum.or(default)
     }
 }
 
-/// Reads once, again if a signal came between; empty at the end.
+/// Reads once; repeats if a signal interrupted the read. Returns an empty slice at the end.
 fn read_some<'b>(reader: &mut dyn Read, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
     loop {
         match reader.read(buffer) {

@@ -1,5 +1,5 @@
-//! What lies below a place, in byte order of the relative names, on either side of a transfer; and what is to be done, decided
-//! from listings alone.
+//! Lists everything below a place, in byte order of the relative names, for either side of a transfer; and decides from
+//! the listings alone what to do.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;
@@ -13,7 +13,7 @@ use walkdir::{DirEntry, WalkDir};
 
 use crate::wildcard::{WildcardPattern, directory, literal_prefix};
 
-/// Which way content flows; `aws s3 sync` reads times differently for downloads.
+/// The direction in which content flows; `aws s3 sync` compares times differently for downloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SyncDirection {
     /// To a store.
@@ -24,7 +24,7 @@ pub(crate) enum SyncDirection {
     Copy,
 }
 
-/// When two items of one name count as equal.
+/// When two items with the same name count as equal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SyncRules {
     pub(crate) direction: SyncDirection,
@@ -36,14 +36,14 @@ pub(crate) struct SyncRules {
 /// One step of a synchronisation.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SyncStep {
-    /// The source's item is missing or old at the destination.
+    /// The source's item is missing or outdated at the destination.
     Copy(SyncItem),
     /// The source does not have this item of the destination.
     Remove(SyncItem),
 }
 
 impl SyncRules {
-    /// Whether the destination's item may stay.
+    /// Returns whether the destination's item is up to date.
     fn is_current(&self, source: &SyncItem, destination: &SyncItem) -> bool {
         if source.size != destination.size {
             return false;
@@ -58,16 +58,15 @@ impl SyncRules {
     }
 }
 
-/// Services keep times to the second.
+/// Rounds down to seconds, because services keep times in seconds.
 fn whole_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Merges two listings, both in byte order, into steps; holds one item of each at a time.
+/// Merges two listings, both in byte order, into steps. Holds one item of each at a time.
 ///
-/// After an error of the source nothing more is removed: what could not be listed is not gone.
-/// After an error of the destination the rest of the source is copied nowhere, for what is
-/// there cannot be told.
+/// After an error of the source nothing more is removed, because items that could not be listed may still exist. After
+/// an error of the destination nothing more is copied, because it is not known what exists there.
 pub(crate) fn sync(
     source: impl Iterator<Item = Result<SyncItem>>,
     destination: impl Iterator<Item = Result<SyncItem>>,
@@ -80,7 +79,7 @@ struct ListingMerge<S: Iterator<Item = Result<SyncItem>>, D: Iterator<Item = Res
     source: Peekable<S>,
     destination: Peekable<D>,
     rules: SyncRules,
-    /// The destination's listing failed.
+    /// Whether listing the destination failed.
     blind: bool,
 }
 
@@ -89,7 +88,7 @@ where
     S: Iterator<Item = Result<SyncItem>>,
     D: Iterator<Item = Result<SyncItem>>,
 {
-    /// Which side has the smaller name; `None` when both are at their end.
+    /// Compares the next names of both sides; `None` when both are at their end.
     fn smaller(&mut self) -> Option<Ordering> {
         match (self.source.peek(), self.destination.peek()) {
             (None, None) => None,
@@ -105,7 +104,7 @@ where
         Some(found.map(SyncStep::Copy))
     }
 
-    /// An item that only the destination has; `None` where it may stay.
+    /// Returns the step for an item that only the destination has; `None` if it stays.
     fn next_of_destination(&mut self) -> Option<Result<SyncStep>> {
         match self.destination.next()? {
             Ok(item) => self.rules.delete.then_some(Ok(SyncStep::Remove(item))),
@@ -149,18 +148,18 @@ where
 /// A file or object below a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyncItem {
-    /// Its name below the root, with `/` between the parts.
+    /// Its name relative to the root, with `/` between the parts.
     pub(crate) relative: String,
     /// Its size in bytes.
     pub(crate) size: u64,
-    /// When it was last written.
+    /// When it was last modified.
     pub(crate) modified: SystemTime,
 }
 
-/// A stream of findings; an error does not end it.
+/// A stream of items. An error does not necessarily end it.
 pub(crate) type Items = Box<dyn Iterator<Item = Result<SyncItem>>>;
 
-/// All files below a directory, or all objects below a prefix (which ends in `/`, or is empty).
+/// Lists all files below a directory, or all objects below a prefix (which ends in `/`, or is empty).
 pub(crate) fn items(context: &CommandContext, root: &StorageAddress) -> Result<Items> {
     match root {
         StorageAddress::Local(path) => files(path),
@@ -172,7 +171,7 @@ pub(crate) fn items(context: &CommandContext, root: &StorageAddress) -> Result<I
     }
 }
 
-/// The objects of a wildcard, named relative to the directory of its literal beginning.
+/// Lists the objects that match a wildcard, with names relative to the directory of its literal prefix.
 pub(crate) fn matching(context: &CommandContext, bucket: &Bucket, wildcard: &str) -> Result<Items> {
     let pattern = WildcardPattern::of_address(wildcard);
     let literal = literal_prefix(wildcard).to_owned();
@@ -194,7 +193,7 @@ fn item(entry: &ListEntry, cut: usize) -> Option<SyncItem> {
     Some(SyncItem { relative: key[cut..].to_owned(), size: *size, modified: *modified })
 }
 
-/// The entries of a bucket, page by page; an error ends the stream.
+/// Lists the entries of a bucket, page by page. An error ends the stream.
 pub(crate) fn objects(
     store: Arc<dyn Store>,
     bucket: Bucket,
@@ -225,14 +224,14 @@ pub(crate) fn objects(
     })
 }
 
-/// The regular files below `root`, links followed. What cannot be read is an error in its place.
+/// Lists the regular files below `root`, following links. An entry that cannot be read becomes an error in its place.
 fn files(root: &Path) -> Result<Items> {
     let about = root.metadata().map_err(|error| super::source_error("reading", root, error))?;
     if !about.is_dir() {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", root.display())));
     }
     let root: PathBuf = root.to_owned();
-    // As keys, what lies in a directory sorts by the directory's name and a slash.
+    // In keys, a directory's contents sort by the directory's name followed by a slash.
     let walk =
         WalkDir::new(&root).follow_links(true).min_depth(1).sort_by(|a, b| sort_name(a).cmp(&sort_name(b)));
     let found =

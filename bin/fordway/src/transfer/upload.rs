@@ -1,5 +1,5 @@
-//! One file or stream into an object; one object into another, within the store; and removing, in the batches of 1,000 that
-//! services take in one request.
+//! Uploads one file or stream into an object; copies one object into another within the store; and removes objects, in
+//! the batches of 1,000 that services accept in one request.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -16,11 +16,11 @@ use fordway_store::{
 use super::download::CHUNK_BYTES;
 use super::{ExistingPolicy, TransferAction, TransferRunner, TransferTask};
 
-/// S3's limit for a part.
+/// S3's limit for the size of a part, in bytes.
 const MAX_PART_BYTES: u64 = 5 << 30;
 
 impl TransferRunner<'_> {
-    /// Answers the number of bytes.
+    /// Uploads a file; returns the number of bytes.
     pub(super) fn upload_file(&self, path: &Path, bucket: &Bucket, key: &Key) -> Result<u64> {
         let name = path.display().to_string();
         let failed = |error| super::source_error("opening", path, error);
@@ -37,15 +37,16 @@ impl TransferRunner<'_> {
             self.upload_parts(&name, &region, bucket, key, &options)?;
         } else {
             let writer = self.store().writer(bucket, key, &options)?;
-            // One byte more than expected is asked for, so that a file that grows is noticed.
+            // One byte more than expected is requested, so that a file that grows is noticed.
             let mut reader = FileRegion { len: size.saturating_add(1), ..region };
             self.pump(&name, &mut reader, writer, Some(size))?;
         }
         Ok(size)
     }
 
-    /// Standard input, whose length nobody knows: where parts are needed at all, they follow one
-    /// another and hold no more than a chunk in memory.
+    /// Uploads standard input, whose length is unknown; returns the number of bytes. If parts are needed, they are sent
+    /// one after the other. Only the first part, or a little less, is held in memory; the others pass through in
+    /// chunks.
     pub(super) fn upload_stream(&self, bucket: &Bucket, key: &Key) -> Result<u64> {
         let mut input = BufReader::with_capacity(CHUNK_BYTES, self.context.take_input()?);
         let options = self.put_options(key.as_str(), None);
@@ -53,7 +54,7 @@ impl TransferRunner<'_> {
             let writer = self.store().writer(bucket, key, &options)?;
             return Ok(self.pump("standard input", &mut input, writer, None)?.1);
         };
-        // What fits below the threshold (but no more than a part) needs no upload in parts.
+        // Content below the threshold, or below the size of a part if that is less, needs no multipart upload.
         let first_bytes = threshold.min(self.settings.part_size_bytes);
         let mut first = Vec::new();
         let read = input.by_ref().take(first_bytes).read_to_end(&mut first);
@@ -81,7 +82,7 @@ impl TransferRunner<'_> {
             if rest.is_empty() {
                 return Ok((parts, total_bytes));
             }
-            // Parts double every 1,000, so that 10,000 of them hold any stream.
+            // The size of parts doubles every 1,000 parts, so that 10,000 of them hold any stream.
             let part_bytes = (self.settings.part_size_bytes << (number / 1000)).min(MAX_PART_BYTES);
             let writer = self.store().part_writer(bucket, key, upload, number, &options)?;
             let (made, bytes) =
@@ -114,7 +115,7 @@ impl TransferRunner<'_> {
         })
     }
 
-    /// Starts an upload, has `send` fill it, and publishes it; an upload that fails is aborted.
+    /// Starts a multipart upload, calls `send` to fill it, and completes it; aborts it if that fails.
     pub(super) fn in_parts(
         &self,
         bucket: &Bucket,
@@ -140,7 +141,7 @@ impl TransferRunner<'_> {
         sent
     }
 
-    /// Does `send` for every part, several at once; the first failure stops the rest.
+    /// Calls `send` for every part, several at once. The first failure stops the rest.
     pub(super) fn each_part(
         &self,
         ranges: impl Iterator<Item = (u16, u64, u64)>,
@@ -166,7 +167,7 @@ impl TransferRunner<'_> {
         Ok(parts)
     }
 
-    /// What an upload says beside its bytes; `name` is what the content type is guessed from.
+    /// Returns the options of an upload; the content type is guessed from `name`.
     fn put_options(&self, name: &str, size_hint: Option<u64>) -> PutOptions {
         let guess = || mime_guess::from_path(name).first_raw().map(str::to_owned);
         let mut metadata = self.settings.metadata.clone();
@@ -178,7 +179,7 @@ impl TransferRunner<'_> {
         PutOptions { metadata, conditions, checksum, checksum_type, size_hint, ..Default::default() }
     }
 
-    /// What must hold at the destination.
+    /// Returns the conditions on the destination.
     pub(super) fn conditions(&self) -> Conditions {
         match self.settings.existing {
             ExistingPolicy::Replace => Conditions::default(),
@@ -187,7 +188,7 @@ impl TransferRunner<'_> {
     }
 }
 
-/// Number, first byte and length of each part, at most 10,000 of them.
+/// Returns number, first byte and length of each part, at most 10,000 of them.
 pub(super) fn part_ranges(size: u64, part_size_bytes: u64) -> impl Iterator<Item = (u16, u64, u64)> {
     let least = size.div_ceil(u64::from(MAX_PARTS));
     let part_bytes = part_size_bytes.max(least.next_multiple_of(1 << 20)).max(1);
@@ -196,13 +197,13 @@ pub(super) fn part_ranges(size: u64, part_size_bytes: u64) -> impl Iterator<Item
         .map(move |(number, offset)| (number, offset, part_bytes.min(size - offset)))
 }
 
-/// The most that services copy in one request.
+/// The most bytes that services copy in one request.
 const MAX_COPY_BYTES: u64 = 5 << 30;
-/// The most bytes of a part that is copied: nothing passes through this machine, so parts are large.
+/// The size of a part that is copied, in bytes. Parts are large, because nothing passes through this machine.
 const COPY_PART_BYTES: u64 = 512 << 20;
 
 impl TransferRunner<'_> {
-    /// Answers the number of bytes, where it is known.
+    /// Copies an object; returns the number of bytes, if it is known.
     pub(super) fn copy_object(
         &self,
         from: (&Bucket, &Key),
@@ -230,8 +231,8 @@ impl TransferRunner<'_> {
         Ok(size)
     }
 
-    /// Larger objects are copied in parts. Stores within this machine have no limit, and say so by
-    /// having no threshold.
+    /// Returns the size above which an object is copied in parts. Stores on this machine have no limit, which their
+    /// lane expresses by having no threshold.
     fn copy_limit_bytes(&self) -> Option<u64> {
         let limit = self.lane.multipart_threshold_bytes.map(|_| MAX_COPY_BYTES);
         self.settings.multipart_threshold_bytes.or(limit)
@@ -268,7 +269,7 @@ impl TransferRunner<'_> {
 
 const BATCH_KEYS: usize = 1000;
 
-/// Turns actions into tasks, gathering the removals of one bucket.
+/// Turns actions into tasks; collects the removals in one bucket into batches.
 pub(super) fn batched(
     actions: impl Iterator<Item = Result<TransferAction>>,
 ) -> impl Iterator<Item = TransferTask> {
@@ -281,7 +282,7 @@ struct TaskBatches<I> {
 }
 
 impl<I: Iterator<Item = Result<TransferAction>>> TaskBatches<I> {
-    /// Adds a key to the batch; a batch that is full or of another bucket comes out.
+    /// Adds a key to the batch. If the batch is full or belongs to another bucket, returns it and starts a new one.
     fn gather(&mut self, bucket: Bucket, key: Key) -> Option<TransferTask> {
         match &mut self.doomed {
             Some((same, keys)) if *same == bucket && keys.len() < BATCH_KEYS => {

@@ -66,7 +66,7 @@ fn wrong_options_are_usage_errors() {
     }
 }
 
-/// The library that writes help makes a new line of an `n` in braces.
+/// The library that writes help texts replaces `{n}` with a line break, so other words are used in braces.
 #[test]
 fn help_shows_what_stands_for_a_number() {
     let help = text(&fordway(&["bench", "rest", "--help"], "").stdout);
@@ -88,11 +88,11 @@ fn usage_errors_say_what_is_wanted() {
     }
 }
 
-/// Without an endpoint AWS is asked, once where there are no keys either, and the message says why it was.
+/// Without an endpoint, AWS is asked (once, if there are no keys either), and the message says why.
 #[test]
 fn without_an_endpoint_the_message_says_so() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
-    // A proxy that is not there, so that nobody is asked in earnest.
+    // A proxy that does not exist, so that no request reaches AWS.
     command.args(["ls"]).env_clear().env("HOME", "/nonexistent").env("https_proxy", "http://127.0.0.1:1");
     let ran = command.output().unwrap();
     let said = text(&ran.stderr);
@@ -158,7 +158,7 @@ fn local_work_needs_no_endpoint() {
     assert_eq!(ran.status.code(), Some(2));
 }
 
-/// An object is described once, not at every call.
+/// An object is described once, not for every call.
 #[test]
 fn ranges_of_an_object_by_http_cost_one_head() {
     let content: Vec<u8> = (0..90_000_u32).map(|number| number as u8).collect();

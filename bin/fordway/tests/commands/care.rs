@@ -9,7 +9,7 @@ use fordway_store::{ChecksumAlgorithm, MultipartUploads, Objects, PutOptions};
 
 use crate::support::{Rig, bucket, name};
 
-/// The directory `DIR/root` with an object and an upload that nobody goes on with.
+/// Returns a rig with the directory `DIR/root`, which has an object and an abandoned upload.
 fn rig_with_a_bucket() -> (Rig, PosixStore) {
     let rig = Rig::new();
     std::fs::create_dir(rig.path("root")).unwrap();

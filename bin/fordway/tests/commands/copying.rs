@@ -82,7 +82,7 @@ fn objects_are_copied_within_the_store() {
         ran.sorted(),
         ["copy: s3://bkt/a/1 to s3://bkt/a/copy/1", "copy: s3://bkt/a/2 to s3://bkt/a/copy/2"]
     );
-    // What lies below the destination already is not copied into itself.
+    // Objects already below the destination are not copied into themselves.
     rig.run(&["cp", "s3://bkt/a/", "s3://bkt/a/copy/", "--recursive"]).ok();
     assert_eq!(rig.keys(), ["a/1", "a/2", "a/copy/1", "a/copy/2"]);
     rig.run(&["cp", "s3://bkt/a/1", "s3://bkt/b", "--content-type", "text/one"]).ok();
@@ -377,7 +377,7 @@ fn sync_removes_nothing_when_the_source_is_missing() {
     assert_eq!(rig.files(), ["down/a"]);
 }
 
-/// A part that says that the object has another size is of another object, whatever its range.
+/// A part whose response states another size belongs to another object, whatever its range.
 #[test]
 fn parts_of_a_download_agree_on_the_size() {
     const PART: usize = 5 << 20;

@@ -6,7 +6,7 @@ use crate::support::{Fault, FaultyStore, PlainPresigner, Rig, bucket, name};
 use fordway_command::CommandExit;
 use fordway_store::{ErrorKind, MultipartUploads, Objects, PutOptions};
 
-/// The listing without its dates and times.
+/// Returns the listing without its dates and times.
 fn columns(text: &str) -> Vec<String> {
     let undated = |line: &str| match line.get(..20) {
         Some(date) if date.starts_with("20") => line[20..].to_owned(),
@@ -70,7 +70,7 @@ fn pages_are_followed() {
     assert!(rig.keys().is_empty());
 }
 
-/// JSON is a contract with scripts: fields, their order and their names.
+/// Scripts rely on the JSON output: its fields, their order and their names.
 #[test]
 fn json_is_stable() {
     let rig = Rig::new();

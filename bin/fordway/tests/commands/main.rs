@@ -1,4 +1,4 @@
-//! Every command, against a store in memory and as the binary.
+//! Every command, with a store in memory and as the binary.
 
 mod binary;
 mod care;

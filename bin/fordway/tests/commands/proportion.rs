@@ -1,5 +1,5 @@
-//! What servers and documents state is no measure for memory: whatever number they say, a command ends with an error,
-//! and within little memory.
+//! Memory use must not depend on sizes that servers and documents state: whatever number they give, a command ends with
+//! an error and uses little memory.
 
 use std::process::{Command, Output};
 
@@ -8,7 +8,7 @@ use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 use crate::binary::text;
 use crate::support::Rig;
 
-/// All the address space that a command gets, in KiB: an allocation by any of the numbers below is refused.
+/// The address space of a command, in KiB. An allocation of any size used in these tests exceeds it and fails.
 const LIMIT_KIB: u64 = 2 << 20;
 
 /// Sizes that no file has here.
@@ -31,7 +31,7 @@ fn limited(rig: &Rig, words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The command fails as commands do, by an exit code and a sentence.
+/// Asserts that the command fails with an exit code and a sentence.
 #[track_caller]
 fn assert_fails(rig: &Rig, words: &[&str]) {
     let ran = limited(rig, words);
@@ -69,7 +69,7 @@ fn sizes_of_metalinks() {
     }
 }
 
-/// A replica that confirms the size which its Metalink states, and has as little.
+/// A replica confirms the size in its Metalink, but has only a few bytes.
 #[test]
 fn sizes_that_a_server_confirms() {
     let rig = Rig::new();

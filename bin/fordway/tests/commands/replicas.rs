@@ -1,4 +1,4 @@
-//! `cp`, `cat` and `read` of files at several places, and `metalink`.
+//! `cp`, `cat` and `read` of files that are at several places, and `metalink`.
 
 use fordway_command::CommandExit;
 use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
@@ -13,7 +13,7 @@ fn server(script: LieScript) -> HostileServer {
     HostileServer::start(content(), script)
 }
 
-/// A rig whose `m.meta4` describes the content at these servers.
+/// Returns a rig whose `m.meta4` describes the content at these servers.
 fn rig(servers: &[&HostileServer]) -> Rig {
     let mut rig = Rig::new();
     rig.input = "90 10\n1100000 3\n".into();
@@ -81,7 +81,7 @@ fn a_metalink_is_understood_as_what_it_describes() {
     assert!(rig.run(&["cat", &url]).ok().stdout.into_bytes() == content());
 }
 
-/// The server knows of another place, and breaks off in the middle.
+/// A server that fails has stated another replica, which is used instead.
 #[test]
 fn the_server_is_asked_when_it_fails() {
     let good = server(LieScript::honest());
@@ -156,8 +156,8 @@ fn places_of_several_files_are_directories() {
     }
 }
 
-/// What the one place sent before it failed is gone on with at the others; where they fail too, nothing is left that a later copy
-/// could take for right.
+/// Bytes that one replica sent before it failed are completed from the others. If those fail too, nothing is left that
+/// a later copy could take for correct content.
 #[test]
 fn replicas_that_fail_leave_no_part() {
     let good = server(LieScript::honest());
@@ -176,7 +176,7 @@ fn replicas_that_fail_leave_no_part() {
     assert!(std::fs::read(rig.path("copy")).unwrap() == content());
 }
 
-/// The server gives one job and stands still in the next, so that there is something left to go on with.
+/// The server responds to one request and stalls in the next, so that there is something left to resume.
 #[test]
 fn a_copy_that_was_killed_is_gone_on_with() {
     let large = content().repeat(10);

@@ -1,4 +1,4 @@
-//! What the sources of `cp`, `mv` and `cat` may be, and what is said of those that cannot.
+//! The possible sources of `cp`, `mv` and `cat`, and the errors for others.
 
 use fordway_command::CommandExit;
 

@@ -4,7 +4,7 @@ use crate::support::{Rig, bucket, name};
 use fordway_command::CommandExit;
 use fordway_store::{GetOptions, ObjectVersions, Objects, VersionsQuery};
 
-/// A bucket that keeps versions, with two of `d/k`, and their names from the older to the newer.
+/// Returns a bucket that keeps versions, with two versions of `d/k`, and their IDs from the older to the newer.
 fn versioned() -> (Rig, [String; 2]) {
     let rig = Rig::new();
     rig.run(&["versioning", "s3://bkt", "enable"]).ok();

@@ -65,7 +65,7 @@ fn an_interrupted_copy_goes_on_where_it_ended() {
     assert_eq!(last.header("if-range"), Some("\"version-0\""));
 }
 
-/// HEAD says one size, and the body has another: by chunks, or up to the end of the connection.
+/// The body has another size than HEAD stated, with chunked encoding or up to the end of the connection.
 #[test]
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
     for framing in [Lie::Chunked(1_000), Lie::UntilClose] {
@@ -83,7 +83,8 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
     }
 }
 
-/// What is left of a copy is kept where the next one goes on from it, and that is said; else nothing is left.
+/// Leftovers of a failed copy are kept only if the next copy can resume from them, and a message says so; otherwise
+/// nothing is left.
 #[test]
 fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     let cut = || {
@@ -117,7 +118,7 @@ fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     }
 }
 
-/// Ctrl-C before the first byte, and in the middle of a copy that nobody could go on from.
+/// Ctrl-C before the first byte, and in the middle of a copy that cannot be resumed.
 #[test]
 fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
     for script in [LieScript::honest(), LieScript::honest().always(Lie::NoETag)] {
@@ -130,7 +131,8 @@ fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
     }
 }
 
-/// A second Ctrl-C, as while nothing arrives: the process ends at once, and leaves no more than it should.
+/// After a second Ctrl-C, for example while no bytes arrive, the process ends immediately and leaves no more than it
+/// should.
 #[test]
 fn a_copy_that_is_ended_by_signals_says_what_it_leaves() {
     for (script, is_kept) in [(LieScript::honest(), true), (LieScript::honest().always(Lie::NoETag), false)] {

@@ -1,4 +1,4 @@
-//! Commands on WebDAV servers: Apache httpd for all but copies between servers, XRootD for those.
+//! Commands on WebDAV servers: Apache httpd for everything except copies between servers, XRootD for those.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use fordway_testkit::hostile::{HostileServer, LieScript};
 
 use crate::support::Rig;
 
-/// The server's address with the scheme of WebDAV.
+/// Returns the server's address with the scheme of WebDAV.
 fn dav(server: &ForeignServer, path: &str) -> String {
     server.url(path).replace("http", "dav")
 }
@@ -98,7 +98,7 @@ fn what_is_there_is_kept_where_that_is_asked_for() {
     rig.run(&["cp", "--if-none-match", &url, &other]).ended(CommandExit::Conflict);
     rig.run(&["cp", &url, &other]).ok();
     assert_eq!(rig.run(&["cat", &other]).ok().stdout, "new");
-    // A file would take the place of the whole collection.
+    // A file would replace the whole collection.
     rig.run(&["mkdir", &dav(&server, "d")]).ok();
     let refused = rig.run(&["cp", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
     assert!(refused.stderr.contains("is a collection, which would be gone"), "{}", refused.stderr);
@@ -163,7 +163,7 @@ fn objects_are_moved_too_and_have_markers() {
     rig.run(&["mkdir", "DIR/x"]).ended(CommandExit::Usage);
 }
 
-/// What a plain web server cannot do is said in a sentence.
+/// A plain web server lacks what these commands need, and the error says so.
 #[test]
 fn servers_without_webdav_say_so() {
     let (rig, server) = (Rig::new(), HostileServer::start("hello", LieScript::honest()));
@@ -178,7 +178,7 @@ fn servers_without_webdav_say_so() {
     assert!(about.contains("(5 bytes)"), "{about}");
 }
 
-/// Runs the binary, which is told of the certificate by its environment.
+/// Runs the binary, which gets the certificate through its environment.
 fn fordway(authority: &SelfSignedCertificate, words: &[&str]) -> (i32, String, String) {
     let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
         .args(words)
@@ -216,7 +216,7 @@ fn servers_copy_to_one_another_where_they_can() {
         assert!(told.contains(by) && notes.is_empty(), "{told} {notes}");
         assert_eq!(run(&["cat", &dav(&two, option)]).0.len(), 1_000_000);
     }
-    // Apache does not know it, and this program copies.
+    // Apache does not support third-party copies, so this program copies.
     let (told, notes) = run(&["cp", &from, &dav(&apache, "f")]);
     assert!(
         told.contains("through this machine") && notes.contains("no third-party copies"),

@@ -1,5 +1,5 @@
-//! The HTTP gateway as a process: users, signals, a root that goes away, sudden death, and many of them
-//! on one directory.
+//! The HTTP gateway as a process: users, signals, a root that goes away, sudden death, and many gateways on one
+//! directory.
 
 mod nginx;
 mod process;
@@ -76,7 +76,7 @@ fn credentials_that_cannot_be_used_are_said_at_the_start() {
     assert!(said.contains("may be read or written by others") && said.contains("chmod 600"), "{said}");
 }
 
-/// What is not in memory is looked up on another thread, which is no failure.
+/// An entry that is not in memory is looked up on another thread, which is not a failure.
 #[test]
 fn what_is_asked_for_the_first_time_is_no_error_in_the_log() {
     let dir = place();
@@ -100,7 +100,7 @@ fn a_root_that_goes_away_is_answered_with_503_and_logged() {
     wait_for(|| gateway.ask_metrics("/ready").starts_with("HTTP/1.1 503"));
     let error = store.get(&bucket(), &key, &GetOptions::default()).expect_err("it is gone");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    // Another directory is there, and then the one from before.
+    // First another directory takes the root's place, then the original one returns.
     std::fs::create_dir_all(root.join("bucket")).unwrap();
     wait_for(|| gateway.ask_metrics("/ready").starts_with("HTTP/1.1 200"));
     let missing = store.get(&bucket(), &key, &GetOptions::default()).expect_err("it is empty");
@@ -113,7 +113,7 @@ fn a_root_that_goes_away_is_answered_with_503_and_logged() {
     assert!(log.contains("is another directory now"), "{log}");
 }
 
-/// Killed while eight clients write: whatever was acknowledged is there and whole.
+/// The gateway is killed while eight clients write: everything acknowledged is there, and complete.
 #[test]
 fn a_gateway_killed_under_load_loses_nothing_that_was_acknowledged() {
     let dir = place();
@@ -176,7 +176,7 @@ fn write_until(client: u8, store: &S3Store, told: &Mutex<BTreeSet<(String, u8, u
     }
 }
 
-/// Asks an address for a path, without a signature.
+/// Requests a path from an address, without a signature.
 fn ask(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! nginx as balancer and cache in front of two gateways, with the configuration that is shipped.
+//! nginx as load balancer and cache in front of two gateways, with the configuration that we ship.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -9,7 +9,7 @@ use fordway_store::{ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions};
 use crate::process::{KEYS, Process, bucket, client, place};
 use crate::{ask, wait_for};
 
-/// nginx; ended when dropped.
+/// nginx, which is killed when this is dropped.
 struct Nginx(Child);
 
 impl Drop for Nginx {
@@ -19,7 +19,7 @@ impl Drop for Nginx {
     }
 }
 
-/// Starts it with the shipped configuration, but for addresses and places.
+/// Starts nginx with the shipped configuration, except for addresses and paths.
 fn start(program: &Path, dir: &Path, gateways: &[Process; 2]) -> (Nginx, String) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/nginx/fordway.conf");
@@ -84,7 +84,7 @@ fn a_balancer_and_cache_changes_nothing_but_where_bytes_come_from() {
     assert_eq!(get("none").err().map(|error| error.kind()), Some(ErrorKind::NoSuchKey));
 
     assert!(std::fs::read_dir(dir.path().join("cache")).unwrap().count() > 0, "nothing was cached");
-    // What is cached is served to whom the gateway lets, and only while it is the object.
+    // Cached content is served only to clients that the gateway admits, and only while it matches the object.
     let unsigned = ask(&address, "/bucket/plain");
     assert!(unsigned.starts_with("HTTP/1.1 403") && unsigned.contains("AccessDenied"), "{unsigned}");
     let stranger = client(&format!("http://{address}"), (KEYS.0, "wrong"));

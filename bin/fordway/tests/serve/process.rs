@@ -9,7 +9,7 @@ use fordway_store::Bucket;
 
 pub(crate) const KEYS: (&str, &str) = ("me", "secret");
 
-/// A directory with `root/bucket` in it.
+/// Creates a directory with `root/bucket` in it.
 pub(crate) fn place() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("root/bucket")).unwrap();
@@ -20,13 +20,13 @@ pub(crate) fn bucket() -> Bucket {
     Bucket::new("bucket").unwrap()
 }
 
-/// A client of a gateway, or of what stands before one. It tries each request once more at most.
+/// Returns a client of a gateway, or of a proxy in front of one, with the default number of retries.
 pub(crate) fn client(endpoint: &str, (access_key, secret_key): (&str, &str)) -> S3Store {
     let keys = S3Credentials::keys(access_key, secret_key, "this test");
     S3Store::new(S3Config::new(endpoint, "us-east-1", keys)).unwrap()
 }
 
-/// A gateway; killed when dropped.
+/// A gateway, which is killed when this is dropped.
 pub(crate) struct Process {
     child: Child,
     said: Option<ChildStderr>,
@@ -50,7 +50,7 @@ impl Process {
         Process { child, said, endpoint: format!("http://{address}"), metrics }
     }
 
-    /// What a gateway says that does not start.
+    /// Returns the message of a gateway that does not start.
     pub(crate) fn refusal(dir: &Path, options: &[&str]) -> String {
         let ended = command(dir, options).output().unwrap();
         assert!(!ended.status.success(), "it started");
@@ -77,13 +77,13 @@ impl Process {
         signal(self.child.id(), rustix::process::Signal::HUP);
     }
 
-    /// Ends it without a chance to say anything.
+    /// Kills it, so that it cannot print anything.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Ends it in good order; answers its log.
+    /// Ends it with SIGTERM; returns its log.
     pub(crate) fn stop_well(mut self) -> String {
         signal(self.child.id(), rustix::process::Signal::TERM);
         let mut said = String::new();

@@ -1,4 +1,4 @@
-//! Writers that race for keys, by two gateways and in this process.
+//! Writers that race for keys, through two gateways and in this process.
 
 use std::sync::{Arc, Barrier};
 
@@ -7,7 +7,7 @@ use fordway_store::{Conditions, ErrorKind, GetOptions, Key, PutOptions, Store};
 
 use crate::process::{Process, bucket, place};
 
-/// How many keys are raced for.
+/// The number of keys that writers race for.
 fn keys() -> usize {
     if std::env::var_os("FORDWAY_SOAK").is_some() { 1000 } else { 200 }
 }
@@ -48,7 +48,7 @@ fn key(number: usize) -> Key {
     Key::new(format!("dir{}/{number}", number / 50)).unwrap()
 }
 
-/// Which keys were won.
+/// Returns which keys were won.
 fn race(writer: usize, store: &dyn Store, start: &Barrier) -> Vec<bool> {
     let options = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
     (0..keys())

@@ -11,7 +11,7 @@ const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCE
 
 fn fordway(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
-    // No setting of the machine may decide a test.
+    // Settings of the machine must not affect a test.
     command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent");
     command
 }
@@ -55,7 +55,7 @@ impl Drop for Serving {
     }
 }
 
-/// What goes in over HTTP lies under its key's path; SIGTERM ends the gateway in good order.
+/// An object written over HTTP is a file at its key's path; SIGTERM ends the gateway with success.
 #[test]
 fn a_gateway_serves_a_directory_until_it_is_told_to_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ fn a_gateway_serves_a_directory_until_it_is_told_to_end() {
     assert!(serving.child.wait().unwrap().success());
 }
 
-/// A key that is wrong: the code of permission, and where the key was found.
+/// A wrong key: the exit code for missing permission, and a message that names where the key was found.
 #[test]
 fn a_wrong_key_names_its_source() {
     let dir = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ fn a_port_in_use_and_half_a_key_pair_are_refused() {
     assert!(text(&ran.stderr).contains("invalid bucket name"), "{}", text(&ran.stderr));
 }
 
-/// Without keys in the environment, the pair that is printed works.
+/// Without keys in the environment, the printed key pair works.
 #[test]
 fn a_generated_pair_works() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,7 +125,8 @@ fn a_generated_pair_works() {
     assert_eq!(rest, "");
 }
 
-/// With --write-env, keys are in a file of the owner's alone and nowhere else, and a shell that reads it can work.
+/// With --write-env, keys are in a file that only its owner can read, and nowhere else; a shell that sources it can
+/// work.
 #[test]
 fn an_env_file_has_all_that_a_client_needs() {
     let dir = tempfile::tempdir().unwrap();

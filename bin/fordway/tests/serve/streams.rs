@@ -1,4 +1,4 @@
-//! Clients of HTTP/2 that ask for much and take nothing: what that makes the gateway keep, and whether it is given back.
+//! HTTP/2 clients that request much and read nothing: how much memory the gateway uses, and whether it is freed.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,13 +13,14 @@ use crate::process::{Process, bucket, place};
 
 const CONNECTIONS: usize = 20;
 const STREAMS: usize = 256;
-/// Of the object; larger than any window.
+/// The object's size in bytes; larger than any window.
 const OBJECT_BYTES: usize = 4 << 20;
-/// What the gateway may take for them, and keep when they are gone: 32 KiB for each request.
+/// How much memory the gateway may use for these requests (32 KiB for each), and how much when they are gone.
 const BESIEGED_MIB_MAX: u64 = 160;
 const AFTER_MIB_MAX: u64 = 40;
 
-/// A connection on which answers get this window each, and `of_all` together; it ends with the handle.
+/// Opens a connection with the window `each` for every response, and `of_all` for all of them together. It ends with
+/// the handle.
 async fn connect(address: &str, each: u32, of_all: u32) -> (SendRequest<Bytes>, JoinHandle<()>) {
     let socket = TcpStream::connect(address).await.unwrap();
     let mut builder = h2::client::Builder::new();
@@ -28,7 +29,7 @@ async fn connect(address: &str, each: u32, of_all: u32) -> (SendRequest<Bytes>, 
     (send, tokio::spawn(async move { drop(connection.await) }))
 }
 
-/// Asks for the object on every stream of every connection, waits for all heads, and takes nothing of what follows.
+/// Requests the object on every stream of every connection, waits for all heads, and reads none of the bodies.
 async fn besiege(address: &str, url: &str, (each, of_all): (u32, u32)) -> Vec<JoinHandle<()>> {
     let (mut held, mut connections) = (Vec::new(), Vec::new());
     for _ in 0..CONNECTIONS {
@@ -47,7 +48,7 @@ async fn besiege(address: &str, url: &str, (each, of_all): (u32, u32)) -> Vec<Jo
         bodies.push(answer.into_body());
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
-    // They stay until the connections are ended.
+    // They stay until the connections end.
     std::mem::forget(bodies);
     connections
 }

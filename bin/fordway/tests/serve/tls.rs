@@ -1,4 +1,4 @@
-//! The gateway as a process: TLS, and the exchange of its certificate.
+//! The gateway as a process: TLS, and the replacement of its certificate.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ impl Gateway {
     }
 }
 
-/// A client that trusts the certificate in `file` as it is now.
+/// Returns a client that trusts the certificate that is now in `file`.
 fn client(endpoint: &str, file: &Path) -> S3Store {
     let keys = S3Credentials::keys(KEYS[0], KEYS[1], "the test");
     let mut config = S3Config::new(endpoint, "us-east-1", keys);
@@ -116,7 +116,7 @@ fn a_certificate_that_cannot_be_used_is_an_error_at_once() {
     assert!(String::from_utf8(ran.stderr).unwrap().contains("--tls-key"));
 }
 
-/// Our own load over each version of HTTP, HTTP/3 included, on one gateway.
+/// Our own load over each version of HTTP, including HTTP/3, on one gateway.
 #[cfg(feature = "http3")]
 #[test]
 fn every_version_is_spoken_at_one_port() {

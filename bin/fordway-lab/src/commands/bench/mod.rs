@@ -1,5 +1,5 @@
-//! `bench`: one file for each family of benchmarks. Those on ranks are here: each rank is a thread, the places of the
-//! command line become sites, and take turns.
+//! `bench`: one file for each family of benchmarks. This file holds those that run on ranks: each rank is a thread, and
+//! the places given on the command line become sites that take turns.
 
 mod pingpong;
 mod rest;
@@ -47,7 +47,7 @@ pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &CommandContex
     }
 }
 
-/// Runs `workload` and reports it, IO500 beside the tables `published`.
+/// Runs `workload` and reports it; prints the tables `published` next to a result of IO500.
 fn run_ranks(
     workload: WorkloadPlan,
     args: &RankArgs,
@@ -58,7 +58,7 @@ fn run_ranks(
     let places = BenchSites::open(args, context)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let roles: Vec<(&str, &Path)> = places.dirs.iter().map(|dir| ("root", dir.as_path())).collect();
-    // Looked at before the work, which would show in the load average.
+    // Observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&roles);
     context.output.start_counting();
     let measured = measure_ranks(&workload, args, &places.sites, context);
@@ -98,7 +98,8 @@ fn measure_ranks(
     first_rank(results)
 }
 
-/// What rank 0 answered, or else the error that ended a rank, not those that only waited for it.
+/// Returns the results of rank 0, or the error that ended a rank. Errors of ranks that only waited for that one come
+/// last.
 fn first_rank(results: Vec<Result<Vec<LaneResults>>>) -> Result<Vec<LaneResults>> {
     let (answers, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     errors.sort_by_key(|error| error.as_ref().is_err_and(|error| error.kind() == ErrorKind::Internal));
@@ -130,7 +131,7 @@ fn report(
     context.output.text(&format!("run: {}", path.display()))
 }
 
-/// One lane's scores, also as a file of IO500's form.
+/// Prints one lane's scores and writes them to a file in IO500's format.
 fn write_score(score: &LaneScore, text: &str, path: &Path, context: &CommandContext) -> Result<()> {
     let file = path.join(format!("result-{}.txt", score.lane));
     std::fs::write(&file, text).map_err(|error| file_error("writing", file.display(), error))?;
@@ -139,8 +140,8 @@ fn write_score(score: &LaneScore, text: &str, path: &Path, context: &CommandCont
     context.output.row(score)
 }
 
-/// A benchmark that nobody told where to work would make thousands of objects at AWS.
-/// Errors: `InvalidArgument` where neither a place nor an endpoint is named.
+/// Refuses to run without a named place, because a benchmark without one would create thousands of objects at AWS.
+/// Errors: `InvalidArgument` if neither a place nor an endpoint is named.
 fn check_named(args: &RankArgs, global: &GlobalArgs) -> Result<()> {
     let variable = |name: &str| super::variable(global, name);
     if !args.setting.places.is_empty()
@@ -163,7 +164,7 @@ struct BenchSites {
 }
 
 impl BenchSites {
-    /// Opens what `args` ask for. Errors: `InvalidArgument`, and errors of the lanes.
+    /// Opens the sites that `args` name. Errors: `InvalidArgument`, and errors of the lanes.
     fn open(args: &RankArgs, context: &CommandContext) -> Result<Self> {
         let mut places = BenchSites::default();
         let WorkloadSetting { places: named, name, .. } = &args.setting;
@@ -215,7 +216,7 @@ impl BenchSites {
         self.sites.push(WorkloadSite::objects(lane, store, name.clone(), server_pid));
     }
 
-    /// Ends the gateways.
+    /// Stops the gateways.
     fn close(self) -> Result<()> {
         self.gateways.into_iter().try_for_each(GatewayProcess::stop)
     }

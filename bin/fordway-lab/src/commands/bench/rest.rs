@@ -1,5 +1,5 @@
-//! `bench rest`: HTTP load on one server, at each combination that lists of options make. The HTTP paths of the client are
-//! channels of the workload.
+//! `bench rest`: HTTP load on one server, at each combination of the options that are lists. The client's HTTP versions
+//! are request channels of the workload.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext
     report(args, run, context)
 }
 
-/// Measures all points, the HTTP versions of each in turn. The table's rows.
+/// Measures all combinations; the HTTP versions take turns at each. Returns the table's rows.
 fn measure(
     args: &RestArgs,
     points: &[RestCombination],
@@ -64,6 +64,7 @@ fn measure(
                 let block = block(args, point, *http, &requests[phase], (seed, place, clock), context)?;
                 of_point[lane].blocks.push(block);
             }
+            // All HTTP versions have done the same block.
             number += 1;
         }
         rows.extend(of_point);
@@ -86,6 +87,7 @@ fn block(
         requests: args.requests,
         warm_up: args.warm_up,
         threads,
+        // The same arrivals for all HTTP versions of a block.
         seed: seed.wrapping_add(u64::from(place.block)),
         client_cpus: args.pins.pin_client.clone(),
         server_pid: args.server_pid,
@@ -93,7 +95,7 @@ fn block(
     };
     let connect = |thread: usize| {
         let connections = point.connections as usize;
-        // The first threads take what does not divide evenly.
+        // The first threads take the connections left over by the division.
         let share = connections / threads + usize::from(thread < connections % threads);
         let own = ThreadConnections {
             http,
@@ -133,7 +135,7 @@ fn requests(args: &RestArgs, global: &GlobalArgs, point: &RestCombination) -> Re
     .map(Arc::new)
 }
 
-/// Errors: `InvalidArgument` where there is nothing to sign with.
+/// Returns the signer for `--sign`. Errors: `InvalidArgument` if there are no credentials.
 fn signer(global: &GlobalArgs) -> Result<RequestSigner> {
     let config = S3Config::resolve(None, &|name| crate::commands::variable(global, name))?;
     if config.credentials == S3Credentials::Anonymous {
@@ -224,7 +226,7 @@ fn describe(
     Ok((run, rest::records(rows)))
 }
 
-/// What helps where a server refuses requests because nobody signed them.
+/// Returns advice if the server refuses requests because they are not signed.
 fn unsigned(args: &RestArgs, summaries: &[PhaseSummary]) -> Option<String> {
     let is_refused = |summary: &PhaseSummary| {
         let errors = summary.load.as_ref().map(|load| &load.errors);
@@ -285,10 +287,10 @@ fn report(
     })
 }
 
-/// What PUT sends if nothing is said.
+/// The size of a PUT's body if `--size` is not given.
 const DEFAULT_PUT_BYTES: u64 = 1024;
 
-/// One combination.
+/// One combination of the options that are lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RestCombination {
     size_bytes: Option<u64>,
@@ -298,7 +300,7 @@ struct RestCombination {
 }
 
 impl RestCombination {
-    /// How tables call it.
+    /// Returns its name in tables.
     fn label(&self, args: &RestArgs) -> String {
         let size = self.size_bytes.map_or(String::new(), |bytes| format!(" {}", bytes_text(bytes)));
         let streams = if self.streams > 1 { format!(" x {} streams", self.streams) } else { String::new() };
@@ -307,7 +309,7 @@ impl RestCombination {
     }
 }
 
-/// All combinations, sizes first. Errors: `InvalidArgument` for those that cannot be.
+/// Returns all combinations, sizes first. Errors: `InvalidArgument` for combinations that are impossible.
 fn points(args: &RestArgs) -> Result<Vec<RestCombination>> {
     let refused = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if args.url.contains("{size}") && args.size.is_empty() {
@@ -358,7 +360,7 @@ const fn lane_name(http: HttpArg) -> &'static str {
     }
 }
 
-/// How many connections a thread has, and how they behave.
+/// The number of connections of a thread, and their options.
 #[derive(Clone)]
 struct ThreadConnections {
     http: HttpArg,
@@ -368,7 +370,7 @@ struct ThreadConnections {
     roots: TlsRoots,
 }
 
-/// Connects. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+/// Opens a thread's connections. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
 fn connect(own: &ThreadConnections, requests: &Arc<RequestSequence>) -> Result<Box<dyn RequestChannel>> {
     let timeouts = Timeouts { first_byte: own.timeout, progress: own.timeout, ..Timeouts::default() };
     let (requests, roots) = (requests.clone(), own.roots.clone());

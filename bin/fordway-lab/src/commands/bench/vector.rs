@@ -1,4 +1,4 @@
-//! `bench vector`: the same ranges with several windows, in turn.
+//! `bench vector`: reads the same ranges with several windows, in turn.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::args::{ReplicaArgs, VectorArgs};
 
 /// The only phase.
 const PHASE: &str = "read";
-/// Decides the bootstrap's draws, which nobody needs to be other ones.
+/// The seed of the bootstrap. It is fixed, because no user needs other draws.
 const SEED: u64 = 1;
 
 pub(super) fn run(args: &VectorArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -49,7 +49,7 @@ fn measure_all(args: &VectorArgs, ranges: &[(u64, usize)], context: &CommandCont
     Ok(records)
 }
 
-/// Reads everything once.
+/// Reads all ranges once.
 fn measure_one(
     reading: &ReadPlan,
     (lane, round): (u8, u16),

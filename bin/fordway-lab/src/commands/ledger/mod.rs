@@ -1,8 +1,8 @@
-//! `ledger`: what each layer costs, and whether the layers add up.
+//! `ledger`: what each layer costs, and whether the layers add up to the whole.
 //!
-//! On which processors the two sides of a round trip run. A component and the path that it is part of must run
-//! alike: to wake a thread on another processor takes several times as long as on one's own, and where
-//! the scheduler chooses, it chooses differently for each pair of processes.
+//! This file also decides on which processors the two sides of a round trip run. A component and the path that it is
+//! part of must be placed alike: waking a thread on another processor takes several times as long as on the same one,
+//! and the scheduler, if left to choose, chooses differently for each pair of processes.
 
 mod components;
 mod echo;
@@ -28,8 +28,8 @@ use self::components::SIZE_BYTES_MAX;
 use self::setup::LedgerSetup;
 use crate::args::{LedgerArgs, PathArg, PlacementArg};
 
-/// Sizes that fits are made of: from nothing to more than caches hold, with both sides of 64 KiB, where
-/// content begins to go another way.
+/// The sizes that fits are computed from. They range from almost nothing to more than caches hold, with values on both
+/// sides of 64 KiB, above which content is sent in another way.
 const SIZES: [u64; 13] = [
     1,
     512,
@@ -45,9 +45,9 @@ const SIZES: [u64; 13] = [
     4 << 20,
     16 << 20,
 ];
-/// What is printed unless other sizes are asked for.
+/// The sizes that are printed by default.
 const PRINTED: [u64; 2] = [4 << 10, 1 << 20];
-/// A residual that is a larger share of the whole is worth a warning.
+/// The share of the whole time above which a residual causes a warning.
 const RESIDUAL_SHARE_MAX: f64 = 0.15;
 
 pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -62,7 +62,7 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     };
     let started = (jiff::Timestamp::now(), Instant::now());
     let parent = args.root.clone().unwrap_or_else(std::env::temp_dir);
-    // Looked at before the work, which would show in the load average.
+    // Observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("root", &parent)]);
     let place = tempfile::Builder::new().prefix("fordway-ledger-").tempdir_in(&parent);
     let place = place.map_err(|error| file_error("making a directory in", parent.display(), error))?;
@@ -74,7 +74,7 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     report(&out, &printed, &run, &work.account, context)
 }
 
-/// What is printed, and what is measured.
+/// Returns the sizes to print and the sizes to measure.
 fn sizes(args: &LedgerArgs) -> Result<(Vec<u64>, Vec<u64>)> {
     let printed = if args.sizes.is_empty() { PRINTED.to_vec() } else { args.sizes.clone() };
     if let Some(bad) = printed.iter().find(|size| !(1..=SIZE_BYTES_MAX).contains(*size)) {
@@ -90,7 +90,7 @@ fn sizes(args: &LedgerArgs) -> Result<(Vec<u64>, Vec<u64>)> {
     Ok((printed, measured))
 }
 
-/// What was measured, and what was made of it.
+/// The measurements, and the account computed from them.
 struct LedgerRun {
     lanes: Vec<MeasuredLane>,
     records: RunRecords,
@@ -165,7 +165,7 @@ fn describe(
     }
 }
 
-/// What the account leaves open.
+/// Returns a warning for each printed entry whose residual is large.
 fn doubts(account: &LedgerAccount, printed: &[u64]) -> Vec<String> {
     let entries = account.entries.iter().filter(|entry| printed.contains(&entry.size_bytes));
     let large = entries.filter(|entry| entry.residual_share.value.abs() > RESIDUAL_SHARE_MAX);
@@ -181,7 +181,7 @@ fn doubts(account: &LedgerAccount, printed: &[u64]) -> Vec<String> {
         .collect()
 }
 
-/// The run, with the account beside it; `run.json` comes last.
+/// Writes the run file, with the account in `ledger.json`. `run.json` is written last.
 fn write(dir: &Path, run: &RunDocument, work: &LedgerRun) -> Result<()> {
     let failed = |error| file_error("writing", dir.join("ledger.json").display(), error);
     std::fs::create_dir_all(dir).map_err(failed)?;
@@ -215,8 +215,8 @@ fn report(
     Ok(CommandExit::Ok)
 }
 
-/// Has this thread, and the processes behind the components, run where `wanted` says; answers what was done.
-/// Errors: `InvalidArgument` where the processors do not suffice.
+/// Places this thread and the processes behind the components as `wanted` says; returns the placement used. Errors:
+/// `InvalidArgument` if there are too few processors.
 fn choose_placement(ladder: &LedgerSetup, wanted: Option<PlacementArg>) -> Result<PlacementArg> {
     let cpus = allowed();
     let (placement, own, others) = match (wanted, cpus.as_slice()) {
@@ -239,14 +239,14 @@ fn choose_placement(ladder: &LedgerSetup, wanted: Option<PlacementArg>) -> Resul
     Ok(placement)
 }
 
-/// The processors that this process may use, as the kernel lists them; none where it does not tell.
+/// Returns the processors that this process may use, as the kernel lists them; empty if the kernel does not list them.
 fn allowed() -> Vec<usize> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.map(|list| numbers(list.trim())).unwrap_or_default()
 }
 
-/// `0-2,5` is 0, 1, 2 and 5.
+/// Parses a list of the kernel: `0-2,5` is 0, 1, 2 and 5.
 fn numbers(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

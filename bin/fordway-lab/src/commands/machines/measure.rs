@@ -1,5 +1,5 @@
-//! `machines measure`: a machine's features, each several times in turn. One is how fast small objects come over the lanes
-//! that have a gateway.
+//! `machines measure`: measures a machine's features, each several times and in turn. One feature is the rate of small
+//! objects over the lanes that have a gateway.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -21,11 +21,11 @@ use super::{ProbedQuantity, catalogue};
 use crate::args::MeasureArgs;
 use crate::commands::gateway::GatewayProcess;
 
-/// What the JSON says it is.
+/// The name of the JSON's schema.
 const SCHEMA: &str = "fordway.machine";
 const BYTES_PER_MB: f64 = 1e6;
 
-/// Something that is run several times, each time for a value of each of its features.
+/// A benchmark that runs several times; each run returns one value for each of its features.
 struct MachineBenchmark<'a> {
     features: &'static [Feature],
     how: String,
@@ -41,7 +41,7 @@ struct MachineMeasurements {
     features: Vec<FeatureMeasurement>,
 }
 
-/// A feature, and the values that it is the median of.
+/// A feature, and the values whose median it is.
 #[derive(Serialize)]
 struct FeatureMeasurement {
     #[serde(skip)]
@@ -54,7 +54,7 @@ struct FeatureMeasurement {
 pub(super) fn run(args: &MeasureArgs, context: &CommandContext) -> Result<CommandExit> {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(host);
-    // Before a minute is spent on it.
+    // Checked before a minute is spent on measuring.
     args.catalogue.as_deref().map_or(Ok(()), |file| check_new(file, &name))?;
     let machine = Machine::observe(&[("disk", &args.disk)]);
     if cfg!(debug_assertions) {
@@ -126,7 +126,7 @@ fn benchmarks<'a>(
     all
 }
 
-/// A benchmark of one feature.
+/// Creates a benchmark of one feature.
 fn one<'a>(
     features: &'static [Feature],
     how: String,
@@ -144,7 +144,7 @@ fn triad(machine: &Machine) -> MachineBenchmark<'static> {
     })
 }
 
-/// A lane whose gateway is started when it is first asked, and stays for the other rounds.
+/// Creates the benchmark of a lane. Its gateway starts at the first run and stays for the other rounds.
 fn gets<'a>(
     features: &'static [Feature],
     start: fn(&Path) -> Result<GetBenchmark>,
@@ -164,7 +164,7 @@ fn gets<'a>(
     one(features, HOW.to_owned(), run)
 }
 
-/// Runs all and says what came of it. Errors: `Interrupted` alone.
+/// Runs all benchmarks and reports the results. Errors: only `Interrupted`.
 fn in_turn(
     benchmarks: &mut [MachineBenchmark],
     rounds: u16,
@@ -177,10 +177,11 @@ fn in_turn(
     Ok(summaries.collect())
 }
 
-/// What each round of a benchmark found, or why it failed.
+/// The values that each round of a benchmark found, or why it failed.
 type Found = Result<Vec<Vec<f64>>>;
 
-/// In turn, so that what changes on the machine meanwhile changes them all. What fails is not tried again.
+/// Runs the benchmarks in turn, so that changes on the machine affect all of them. A benchmark that failed is not run
+/// again.
 fn run_in_turn(
     benchmarks: &mut [MachineBenchmark],
     rounds: u16,
@@ -225,7 +226,8 @@ impl MachineBenchmark<'_> {
 }
 
 impl MachineMeasurements {
-    /// Errors: `InvalidArgument` if a feature is none, which measurements are not.
+    /// Returns the entry for a catalogue. Errors: `InvalidArgument` for an invalid value of a feature, which no
+    /// measurement returns.
     fn entry(&self) -> Result<MachineEntry> {
         let mut entry = MachineEntry::new(&self.name);
         for FeatureMeasurement { feature, quantity, .. } in &self.features {
@@ -252,7 +254,8 @@ impl fmt::Display for MachineMeasurements {
     }
 }
 
-/// Errors: `InvalidArgument` if the catalogue is none, or has a machine of that name.
+/// Checks that the catalogue can take a machine called `name`. Errors: `InvalidArgument` if the file is not a
+/// catalogue, or already has that machine.
 fn check_new(file: &Path, name: &str) -> Result<()> {
     match fs::metadata(file) {
         Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(()),
@@ -267,7 +270,7 @@ fn check_new(file: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes at the end, so that comments and order of a catalogue stay.
+/// Appends the entry, so that comments and order of the catalogue are kept.
 fn add(file: &Path, entry: &MachineEntry) -> Result<()> {
     let failed = |error| file_error("writing", file.display(), error);
     let mut file = OpenOptions::new().create(true).append(true).open(file).map_err(failed)?;
@@ -276,17 +279,17 @@ fn add(file: &Path, entry: &MachineEntry) -> Result<()> {
 }
 
 const OBJECT_BYTES: usize = 4 << 10;
-/// How long a round is.
+/// How long a round takes.
 const DURATION: Duration = Duration::from_secs(1);
-/// GETs between looks at the clock.
+/// The number of GETs between two readings of the clock.
 const BATCH: usize = 64;
 
-/// A lane's gateway with an object to get.
+/// A lane's gateway and an object to get from it.
 pub(super) struct GetBenchmark {
     store: Arc<dyn Store>,
     bucket: Bucket,
     key: Key,
-    // The last to be dropped, after the store's connections.
+    // Declared last, so that it is dropped after the store's connections.
     _gateway: GatewayProcess,
 }
 
@@ -298,7 +301,7 @@ impl GetBenchmark {
         Self::new(GatewayProcess::start_node(root, ETagPolicy::Fast, Durability::None)?, "machines-node")
     }
 
-    /// Starts a gateway of HTTP in `root`.
+    /// Starts an HTTP gateway in `root`.
     pub(super) fn by_http(root: &Path) -> Result<Self> {
         Self::new(GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)?, "machines-http")
     }
@@ -310,7 +313,7 @@ impl GetBenchmark {
         Ok(GetBenchmark { store, bucket, key, _gateway: gateway })
     }
 
-    /// GETs per second.
+    /// Measures GETs per second.
     pub(super) fn per_s(&self, interrupt: &InterruptFlag) -> Result<f64> {
         let (options, mut buffer) = (GetOptions::default(), Vec::new());
         let (since, mut done) = (Instant::now(), 0);

@@ -1,5 +1,5 @@
-//! What `machines probe` measures by itself: a disk, through its file system; the processor's clock and its memory; the
-//! network, which is the loopback interface unless there is a peer.
+//! What `machines probe` measures itself: a disk, through its file system; the processor's clock and memory bandwidth;
+//! and the network, which is the loopback interface unless there is a peer.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ use super::ProbedQuantity;
 const DISK_FILE_BYTES: u64 = 256 << 20;
 const DISK_PIECE_BYTES: usize = 1 << 20;
 
-/// Errors: from writing to `dir`.
+/// Measures the disk of `dir`. Errors: those of writing to `dir`.
 pub(super) fn disk(dir: Option<&Path>) -> Result<Vec<ProbedQuantity>> {
     let names = ["disk_write", "disk_read"];
     let Some(dir) = dir else {
@@ -48,12 +48,12 @@ pub(super) fn disk(dir: Option<&Path>) -> Result<Vec<ProbedQuantity>> {
     Ok(found)
 }
 
-/// How long writing a file and reading it again take. It is gone afterwards.
+/// Returns how long writing a file and reading it back take. Removes the file.
 fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
     let file = tempfile::Builder::new().prefix("fordway-probe-").tempfile_in(dir)?;
     let mut piece = vec![0; DISK_PIECE_BYTES];
     let mut random = fordway_measure::SeededRandom::new(1);
-    // Disks and file systems that leave out or compress zeros exist.
+    // Random bytes, because some disks and file systems omit or compress zeros.
     piece.chunks_mut(8).for_each(|bytes| bytes.copy_from_slice(&random.next_u64().to_le_bytes()));
     let since = Instant::now();
     for _ in 0..DISK_FILE_BYTES / DISK_PIECE_BYTES as u64 {
@@ -67,14 +67,14 @@ fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
     Ok((written, since.elapsed()))
 }
 
-/// How long the counter is checked against the clock: errors are then below one in a million.
+/// How long the counter is compared with the clock; the error is then below one in a million.
 const CALIBRATION: Duration = Duration::from_millis(100);
-/// Each of the two buffers of a thread: more than caches hold.
+/// The size of each of the two buffers of a thread, in bytes: more than caches hold.
 const BUFFER_BYTES: usize = 128 << 20;
-/// Copies of which the fastest counts, as STREAM has it.
+/// The number of copies; the fastest counts, as in STREAM.
 const COPIES: usize = 5;
 
-/// R: the clock at which reference cycles count.
+/// Measures R, the frequency of reference cycles.
 pub(super) fn reference_clock() -> ProbedQuantity {
     let (name, unit) = ("R", "MHz");
     let (Some(before), since) = (reference_cycles(), Instant::now()) else {
@@ -90,7 +90,8 @@ pub(super) fn reference_clock() -> ProbedQuantity {
     ProbedQuantity::new(name, mhz, unit, "time-stamp counter held against the monotonic clock for 100 ms")
 }
 
-/// Bytes read and written per second by copies in memory: by one thread, and by one on each processor.
+/// Measures the bytes read and written per second by copies in memory: by one thread, and by one thread for each
+/// processor.
 pub(super) fn memory_bandwidth(machine: &Machine) -> Vec<ProbedQuantity> {
     let one = "mem_tp";
     let all = "mem_tp_all";
@@ -110,7 +111,7 @@ pub(super) fn memory_bandwidth(machine: &Machine) -> Vec<ProbedQuantity> {
     ]
 }
 
-/// The fastest round of copies by `threads` at once.
+/// Returns the rate of the fastest round of copies by `threads` threads at once.
 fn copy_mb_per_s(threads: usize) -> f64 {
     let fastest = fastest_round(threads, COPIES, || {
         let (from, mut to) = (vec![1u8; BUFFER_BYTES], vec![2u8; BUFFER_BYTES]);
@@ -122,8 +123,8 @@ fn copy_mb_per_s(threads: usize) -> f64 {
     (2 * BUFFER_BYTES * threads) as f64 / fastest.as_micros().max(1) as f64
 }
 
-/// How long the fastest round takes in which `threads` at once do what `make` makes for each of them. A round
-/// ends with its last thread.
+/// Returns the duration of the fastest round. In a round, `threads` threads run at once, each with its own closure from
+/// `make`. A round ends with its last thread.
 pub(super) fn fastest_round<W: FnMut()>(
     threads: usize,
     rounds: usize,
@@ -150,16 +151,17 @@ pub(super) fn fastest_round<W: FnMut()>(
     (0..rounds).filter_map(slowest).min().unwrap_or_default()
 }
 
-/// STREAM's rule: each array has at least four times the bytes of the last-level caches.
+/// The rule of STREAM: each array is at least four times as large as the last-level caches.
 const TIMES_CACHE: u64 = 4;
-/// Each array has at least this, also where caches are small or unknown: shorter rounds are all start and end.
+/// The minimum size of each array, also if caches are small or unknown: in shorter rounds, starting and ending threads
+/// would dominate.
 const ARRAY_BYTES_MIN: u64 = 64 << 20;
-/// Rounds of which the fastest counts, as STREAM has it.
+/// The number of rounds; the fastest counts, as in STREAM.
 const ROUNDS: usize = 10;
 const Q: f64 = 3.0;
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// How much work a triad is.
+/// The amount of work of a triad.
 pub(super) struct TriadWork {
     array_bytes: u64,
     cache_bytes: Option<u64>,
@@ -167,7 +169,7 @@ pub(super) struct TriadWork {
 }
 
 impl TriadWork {
-    /// What this machine needs. Errors: `InvalidArgument` if that is more than a quarter of its memory.
+    /// Chooses the amount for this machine. Errors: `InvalidArgument` if that takes more than a quarter of its memory.
     pub(super) fn of(machine: &Machine) -> Result<Self> {
         let cache_bytes = last_level_cache_bytes(Path::new(CPUS));
         let array_bytes = (TIMES_CACHE * cache_bytes.unwrap_or(0)).max(ARRAY_BYTES_MIN);
@@ -189,11 +191,11 @@ impl TriadWork {
         format!("triad on {threads} threads, 3 arrays of {array} ({cache}), the fastest of {ROUNDS}")
     }
 
-    /// MB/s read and written.
+    /// Measures the MB/s read and written.
     pub(super) fn mb_per_s(&self) -> f64 {
         let length = (self.array_bytes / 8) as usize / self.threads;
         let fastest = fastest_round(self.threads, ROUNDS, || {
-            // By the thread that uses them, so that they lie in its part of the memory.
+            // Each thread allocates its own arrays, so that they are in its NUMA node's memory.
             let (mut a, b, c) = (vec![1.0f64; length], vec![2.0; length], vec![0.5; length]);
             move || {
                 let (b, c) = (black_box(&b), black_box(&c));
@@ -205,7 +207,7 @@ impl TriadWork {
     }
 }
 
-/// The sum of all caches of the last level; `None` if the kernel does not say.
+/// Returns the total size of all last-level caches; `None` if the kernel does not list them.
 fn last_level_cache_bytes(cpus: &Path) -> Option<u64> {
     let mut caches = BTreeSet::new();
     for cpu in fs::read_dir(cpus).ok()?.flatten() {
@@ -215,7 +217,7 @@ fn last_level_cache_bytes(cpus: &Path) -> Option<u64> {
             else {
                 continue;
             };
-            // The kernel writes 32768K.
+            // The kernel writes sizes such as 32768K.
             let size = parse_bytes(&size.replace('K', "KiB").replace('M', "MiB")).ok();
             caches.insert((level.parse::<u8>().ok()?, shared, size?));
         }
@@ -224,16 +226,17 @@ fn last_level_cache_bytes(cpus: &Path) -> Option<u64> {
     Some(caches.iter().filter(|(level, ..)| *level == last).map(|(.., size)| size).sum())
 }
 
-/// Connections whose round trip is asked for.
+/// The number of connections whose round-trip time is read.
 const CONNECTIONS: usize = 11;
-/// The most that is moved, and for how long.
+/// The most that is transferred, in bytes and in time.
 const TRANSFER_BYTES_MAX: u64 = 1 << 30;
 const TRANSFER_TIME_MAX: Duration = Duration::from_secs(5);
 const TRANSFER_PIECE_BYTES: usize = 1 << 20;
-/// Less says more of the start of a connection than of its bandwidth.
+/// A smaller transfer measures the start of a connection rather than its bandwidth.
 const TRANSFER_BYTES_MIN: u64 = 1 << 20;
 
-/// Errors: `Unavailable` if nobody is at `peer`; `InvalidArgument` if it is no place.
+/// Measures the network. Errors: `Unavailable` if nothing responds at `peer`; `InvalidArgument` if `peer` is not an
+/// address.
 pub(super) fn network(peer: Option<&str>) -> Result<Vec<ProbedQuantity>> {
     let Some(peer) = peer else { return loopback() };
     if !peer.contains("://") {
@@ -253,7 +256,7 @@ fn unreachable(peer: &str, error: std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, why).caused_by(error)
 }
 
-/// What the kernel knows of connections to `place` (host and port).
+/// Reads the kernel's figures of connections to `place` (host and port).
 fn connection(place: &str, peer: &str) -> Result<Vec<ProbedQuantity>> {
     let (mut rtts_us, mut mss, mut mtu) = (Vec::new(), None, None);
     for _ in 0..CONNECTIONS {
@@ -277,7 +280,7 @@ fn connection(place: &str, peer: &str) -> Result<Vec<ProbedQuantity>> {
     ])
 }
 
-/// How fast one connection brings an object.
+/// Measures how fast one connection downloads an object.
 fn download(origin: &Origin, path: &str) -> Result<ProbedQuantity> {
     let client = HttpClient::new(HttpVersion::Http1, Timeouts::default(), TlsRoots::System);
     let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", origin.authority());
@@ -307,12 +310,12 @@ fn download(origin: &Origin, path: &str) -> Result<ProbedQuantity> {
     Ok(ProbedQuantity::new("eBW", done as f64 / since.elapsed().as_micros() as f64, "MB/s", how))
 }
 
-/// Round trip and bandwidth of the loopback interface.
+/// Measures round trip and bandwidth of the loopback interface.
 fn loopback() -> Result<Vec<ProbedQuantity>> {
     let failed = |error| file_error("measuring", "the loopback interface", error);
     let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    // Connections wait in the listener's queue, which is long enough: nobody needs to take them.
+    // Connections wait in the listener's queue, which is long enough, so nothing needs to accept them yet.
     let mut quantities = connection(&address.to_string(), "127.0.0.1")?;
     for _ in 0..CONNECTIONS {
         listener.accept().map_err(failed)?;
@@ -350,7 +353,7 @@ fn send(mut stream: TcpStream) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Two sockets of two processors: what processors share counts once.
+    /// Two sockets with two processors each: a cache that processors share counts once.
     #[test]
     fn caches_of_the_last_level_are_added() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! One job: the MPI that starts its ranks, the job started and watched, and what it left. What the launcher starts instead of
-//! ssh is here too: the other machine is a network of this one.
+//! One job: the MPI launcher that starts its ranks, starting and watching the job, and reading its reports. The program
+//! that the launcher starts instead of ssh is here too: the other machine is a network of this one.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,23 +19,23 @@ use tempfile::TempDir;
 use super::{JobSetup, MessageCarrier};
 use crate::args::SpeedupArgs;
 
-/// How often a job is looked after, which is how late its end may be noticed.
+/// How often a job is checked, and therefore how late its end may be noticed.
 const POLL: Duration = Duration::from_millis(1);
-/// Where ranks say what they did.
+/// The variable that names the directory in which ranks write their reports.
 const REPORTS: &str = "FORDWAY_RANK_REPORTS";
-/// Lines of a failed job that are told.
+/// The number of lines of a failed job's output that are reported.
 const TOLD_LINES_MAX: usize = 4;
-/// Memory that ranks share lies there.
+/// The directory in which ranks keep shared memory.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Jobs of one program in all set-ups.
+/// Runs the jobs of one program in all set-ups.
 pub(super) struct JobRunner<'a> {
     args: &'a SpeedupArgs,
     launcher: &'a MpiLauncher,
     setups: Vec<JobSetup>,
     context: &'a CommandContext,
     fordway: PathBuf,
-    /// Everything that the launcher and its ranks write for themselves: gone with this.
+    /// Everything that the launcher and its ranks write for themselves. Removed when this value is dropped.
     scratch: TempDir,
 }
 
@@ -69,7 +69,7 @@ impl<'a> JobRunner<'a> {
         for (name, value) in [
             ("orte_tmpdir_base", scratch.as_str()),
             ("btl_vader_backing_directory", scratch.as_str()),
-            // Ranks that do not end when they are asked to are killed at once.
+            // Ranks that do not end when they are asked to are killed immediately.
             ("odls_base_sigkill_timeout", "0"),
         ] {
             command.args(["--mca", name, value]);
@@ -84,7 +84,7 @@ impl<'a> JobRunner<'a> {
         Ok(command)
     }
 
-    /// Says what carries the messages, and where ranks are.
+    /// Adds the options for what carries the messages, and for where ranks run.
     fn carry(&self, command: &mut Command, setup: &JobSetup, ranks: u32) {
         let btl = match &setup.carrier {
             MessageCarrier::Default => None,
@@ -108,7 +108,7 @@ impl<'a> JobRunner<'a> {
         }
     }
 
-    /// What the launcher is to start instead of ssh.
+    /// Returns the command that the launcher starts instead of ssh.
     fn agent(&self, ends: &NetworkPair) -> String {
         let network = ends.far.network.path();
         format!("{} speedup --enter {} --", self.fordway.display(), network.display())
@@ -119,7 +119,7 @@ impl<'a> JobRunner<'a> {
             return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
-            // Without that right the launcher is trusted to end its ranks, which it does when it is asked to.
+            // Without the privilege for this, the launcher is trusted to end its ranks, as it does when it is asked to.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 NamespaceProcess::start_here(self.command(setup, ranks, paper)?)
             }
@@ -127,7 +127,7 @@ impl<'a> JobRunner<'a> {
         }
     }
 
-    /// Waits for the end of a job; one that is late is ended, with all its processes, before this returns.
+    /// Waits for a job to end. Ends one that exceeds the deadline, with all its processes, before returning.
     fn wait(&self, mut process: NamespaceProcess, since: Instant) -> Result<ExitStatus> {
         loop {
             if let Some(status) = process.ended()? {
@@ -163,7 +163,7 @@ impl JobLauncher for JobRunner<'_> {
     }
 }
 
-/// Half of the ranks at each end, the first ones near.
+/// Places half of the ranks at each end, the first ones at the near end.
 fn hosts(ends: &NetworkPair, ranks: u32) -> String {
     let far = ranks / 2;
     match far {
@@ -179,12 +179,12 @@ fn assignment(name: &str, value: &std::ffi::OsStr) -> OsString {
     text
 }
 
-/// A word of the command; what is no text has no `{ranks}` in it.
+/// Replaces `{ranks}` in a word of the command. A word that is not UTF-8 is kept as it is.
 fn filled(word: &OsString, ranks: u32) -> OsString {
     word.to_str().map_or_else(|| word.clone(), |text| text.replace("{ranks}", &ranks.to_string()).into())
 }
 
-/// What one job writes.
+/// The files that one job writes.
 struct JobReports {
     dir: TempDir,
     reports: PathBuf,
@@ -208,7 +208,7 @@ impl JobReports {
         opened.map_err(|error| file_error("opening", self.log().display(), error))
     }
 
-    /// The last lines, in one, without those that only decorate.
+    /// Returns the last lines of the log as one, without lines that are only decoration.
     fn told(&self) -> String {
         let text = std::fs::read(self.log()).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -220,7 +220,7 @@ impl JobReports {
         }
     }
 
-    /// What the ranks reported: of all of them, or nothing.
+    /// Returns the reports of all ranks, or none if any is missing.
     fn reports(&self, ranks: u32) -> Result<Vec<RankReport>> {
         let mut reports = Vec::new();
         for rank in 0..ranks {
@@ -235,21 +235,21 @@ impl JobReports {
     }
 }
 
-/// What has the ranks of any program in C or C++ report.
+/// The library that makes the ranks of any C or C++ program report.
 const PMPI: &str = "libfordway-pmpi.so";
 
-/// `mpirun`, and what is put between the program and MPI.
+/// `mpirun`, and the library that is loaded between the program and MPI.
 #[derive(Debug)]
 pub(super) struct MpiLauncher {
     pub(super) program: PathBuf,
-    /// What it says of itself.
+    /// The first line that `mpirun --version` prints.
     pub(super) version: String,
     pub(super) pmpi: Option<PathBuf>,
 }
 
 impl MpiLauncher {
-    /// Errors: `NotImplemented` where there is no Open MPI of a version that we know how to ask; `Io` for a
-    /// library that is not there.
+    /// Finds the launcher. Errors: `NotImplemented` if there is no Open MPI of a supported version; `Io` for a library
+    /// that does not exist.
     pub(super) fn find(args: &SpeedupArgs) -> Result<Self> {
         let found = ["mpirun.openmpi", "mpirun"].iter().find_map(|name| program(name));
         let Some(program) = args.mpirun.clone().or(found) else {
@@ -266,7 +266,7 @@ fn version(program: &PathBuf) -> Result<String> {
     let told = told.map_err(|error| file_error("starting", program.display(), error))?;
     let text = String::from_utf8_lossy(&told.stdout);
     let line = text.lines().next().unwrap_or_default().trim().to_owned();
-    // Some builds name its run-time.
+    // Some builds print the name of the run-time instead.
     match line.contains("(Open MPI) 4.") || line.contains("(OpenRTE) 4.") {
         true => Ok(line),
         false => {
@@ -285,12 +285,12 @@ fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
         let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(PMPI)));
         return Ok(beside.filter(|path| path.is_file()));
     };
-    // The loader of the ranks would go on without it, and in silence.
+    // The loader of the ranks would silently continue without the library.
     named.canonicalize().map(Some).map_err(|error| file_error("opening", named.display(), error))
 }
 
-/// Becomes what the launcher asks for, in `network`. As with ssh, the words are the host, which is that
-/// network's, and what a shell there is to run.
+/// Replaces this process with the command that the launcher requests, in `network`. As with ssh, the words are the
+/// host, which is in that network, and the command for a shell there.
 pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<CommandExit> {
     let Some((_host, command)) = words.split_first().filter(|(_, command)| !command.is_empty()) else {
         return Err(Error::new(ErrorKind::InvalidArgument, "--enter needs a host and what to run there"));
@@ -299,7 +299,7 @@ pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<CommandExit> {
     let opened = std::fs::File::open(network).map_err(|error| file_error("opening", name, error))?;
     fordway_sys::enter_network_namespace(&opened)
         .map_err(|error| file_error("entering", network.display(), error.into()))?;
-    // The program takes this one's place, in this thread, so it is in the network.
+    // The program replaces this one in this thread, so it runs in the network.
     let error = Command::new("sh").arg("-c").arg(command.join(OsString::from(" ").as_os_str())).exec();
     Err(file_error("starting", "sh", error))
 }

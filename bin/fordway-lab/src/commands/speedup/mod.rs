@@ -1,5 +1,5 @@
-//! `speedup`: one MPI program on several numbers of ranks, over shared memory, TCP, namespaces and overlays; where ranks run
-//! and what carries their messages; and a published table, recomputed.
+//! `speedup`: one MPI program on several numbers of ranks, over shared memory, TCP, namespaces and overlays. Covers
+//! where ranks run and what carries their messages; also recomputes a published table.
 
 mod launch;
 
@@ -53,6 +53,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
 
 fn plan(args: &SpeedupArgs, lanes: usize) -> Result<SpeedupPlan> {
     let mut ranks = args.ranks.clone();
+    // Speed-ups are relative to one rank.
     ranks.push(1);
     ranks.sort_unstable();
     ranks.dedup();
@@ -97,7 +98,7 @@ fn parameters(args: &SpeedupArgs, plan: &SpeedupPlan, launcher: &MpiLauncher) ->
     all.as_object().cloned().unwrap_or_default()
 }
 
-/// The run, with the fits beside it; `run.json` comes last.
+/// Writes the run file, with the fits in `speedup.json`. `run.json` is written last.
 fn write(args: &SpeedupArgs, run: &RunDocument, outcome: &SpeedupOutcome, fitted: &[SetupFit]) -> Result<()> {
     let out = args.output.path("speedup");
     let path = out.join("speedup.json");
@@ -131,7 +132,7 @@ fn report(
     if args.page.no_report { Ok(()) } else { super::write_page(&out, context) }
 }
 
-/// What a fit says, and whether it can be believed.
+/// Describes a fit, and whether it is trustworthy.
 fn sentence(fitted: &SetupFit) -> String {
     let lane = &fitted.lane;
     let Some(fit) = &fitted.fit else { return format!("{lane}: no model: fewer than 2 numbers of ranks") };
@@ -152,21 +153,21 @@ fn sentence(fitted: &SetupFit) -> String {
     }
 }
 
-/// What follows the name of a set-up in which ranks give way while they wait.
+/// The suffix of a set-up's name with which ranks that wait yield the processor.
 const YIELD: &str = "+yield";
 
-/// What carries messages.
+/// What carries the messages.
 #[derive(Debug)]
 enum MessageCarrier {
-    /// Whatever MPI chooses.
+    /// The choice of MPI.
     Default,
     SharedMemory,
     Loopback,
-    /// Two networks, with half of the ranks in each.
+    /// Two networks with half of the ranks in each.
     Networks(NetworkPair),
 }
 
-/// One set-up that is up.
+/// A set-up that is up.
 #[derive(Debug)]
 struct JobSetup {
     name: String,
@@ -182,7 +183,7 @@ impl JobSetup {
     }
 }
 
-/// One set-up that is not up.
+/// A set-up that is not up yet.
 struct PlannedSetup<'n> {
     name: &'n str,
     carrier: PlannedCarrier,
@@ -196,9 +197,9 @@ enum PlannedCarrier {
     Networks(NetworkSetup),
 }
 
-/// What `names` stand for, so that a mistyped one is told before the first is brought up.
+/// Resolves `names`, so that a mistyped name is reported before the first set-up is brought up.
 ///
-/// Errors: `InvalidArgument` for names that are none, or come twice, and for more than 64.
+/// Errors: `InvalidArgument` for unknown or repeated names, and for more than 64.
 fn asked(names: &[String]) -> Result<Vec<PlannedSetup<'_>>> {
     if names.len() > 64 {
         return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; leave some out"));
@@ -226,7 +227,7 @@ fn asked_setup(name: &str) -> Result<PlannedSetup<'_>> {
     Ok(PlannedSetup { name, carrier, is_yielding })
 }
 
-/// A set-up of networks. Errors: as of [`NetworkSetup::load`], with the names that only speed-up knows.
+/// Loads a set-up of networks. Errors: as in [`NetworkSetup::load`], with the names that only `speedup` has.
 fn load(name: &str) -> Result<NetworkSetup> {
     let mut known = vec!["default", "shm"];
     known.extend(NetworkSetup::names());
@@ -237,10 +238,10 @@ fn load(name: &str) -> Result<NetworkSetup> {
     Err(Error::new(ErrorKind::InvalidArgument, detail))
 }
 
-/// Brings up what was asked for; what does not come up is told, and left out. The first is the reference,
-/// so it must.
+/// Brings up the set-ups. One that cannot be brought up is left out with a warning, except the first: it is the
+/// reference.
 ///
-/// Errors: `InvalidArgument` for what cannot hold the ranks of a job; errors of the reference.
+/// Errors: `InvalidArgument` for a set-up that cannot hold the ranks of a job; any error of the reference.
 fn bring_up(
     asked: &[PlannedSetup],
     context: &CommandContext,
@@ -275,16 +276,17 @@ fn start(asked: &PlannedSetup) -> Result<JobSetup> {
 fn networks(setup: &NetworkSetup) -> Result<(MessageCarrier, String)> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-    // A wire of a cluster takes large pieces, and its cards cut them.
+    // The wire of a cluster accepts large pieces, and its network cards cut them.
     let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
     let ends = NetworkPair::lay(setup, &wire, &fordway)?;
     Ok((MessageCarrier::Networks(ends), format!("Half of the ranks on each side of: {}", setup.description)))
 }
 
-/// The name of the table that is built in.
+/// The name of the built-in table.
 const BUILT_IN: &str = "richter";
 
-/// Answers `Corrupt` if something printed does not follow from the times.
+/// Recomputes a table. Returns `Corrupt` if a printed value does not follow from the times, except for the built-in
+/// table.
 fn check_table(table: &str, context: &CommandContext) -> Result<CommandExit> {
     let text = match table {
         BUILT_IN => RICHTER.to_owned(),
@@ -305,6 +307,6 @@ fn check_table(table: &str, context: &CommandContext) -> Result<CommandExit> {
         "\n= S: time of the first row / time; = E: = S / n. {wrong} of {} rows are not what their times say.",
         rows.len()
     ))?;
-    // A published table is not ours to fail by.
+    // Errors of the built-in table, which was published by others, are no failure of this command.
     Ok(if wrong == 0 || table == BUILT_IN { CommandExit::Ok } else { CommandExit::Corrupt })
 }

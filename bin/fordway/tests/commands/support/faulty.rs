@@ -1,4 +1,4 @@
-//! A store in which chosen keys go wrong.
+//! A store in which operations on chosen keys fail.
 
 use fordway_command::InterruptFlag;
 use fordway_store::{
@@ -13,15 +13,15 @@ use super::corrupted;
 
 /// What goes wrong.
 pub(crate) enum Fault {
-    /// Every call on a key that holds this text fails so.
+    /// Every call on a key that contains this text fails with this kind of error.
     Fails(&'static str, ErrorKind),
-    /// Reading such a key gives other bytes than were stored.
+    /// Reading such a key returns other bytes than were stored.
     Corrupts(&'static str),
-    /// Reading such a key is when the user presses Ctrl-C.
+    /// Reading such a key acts as if the user pressed Ctrl-C.
     Interrupts(&'static str, InterruptFlag),
-    /// Parts with this number fail.
+    /// Storing a part with this number fails.
     FailsPart(u16),
-    /// Answers for ranges behind this offset say that the object has a byte more.
+    /// Responses for ranges after this offset state that the object has one byte more.
     Grows(u64),
 }
 

@@ -1,4 +1,4 @@
-//! A store in memory, a directory, and captured streams to run commands with.
+//! A store in memory, a directory, and captured streams for running commands.
 
 mod faulty;
 
@@ -28,7 +28,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Fails the test with what was written, unless the command ended as expected.
+    /// Fails the test with the command's output, unless the command ended with `exit`.
     #[track_caller]
     pub(crate) fn ended(self, exit: CommandExit) -> Self {
         assert_eq!(self.exit, exit, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
@@ -42,7 +42,7 @@ impl Ran {
         ran
     }
 
-    /// Lines in byte order: threads finish in any.
+    /// Returns the lines in byte order, because threads finish in any order.
     pub(crate) fn sorted(&self) -> Vec<&str> {
         let mut lines: Vec<&str> = self.stdout.lines().collect();
         lines.sort_unstable();
@@ -61,12 +61,12 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// An empty bucket `b` in memory.
+    /// Creates a rig with the empty bucket `bkt` in memory.
     pub(crate) fn new() -> Self {
         Self::over(|memory| Arc::new(memory))
     }
 
-    /// The same, with something between the commands and the store.
+    /// Like [`new`](Self::new), with a wrapper around the store.
     pub(crate) fn over(wrap: impl FnOnce(MemoryStore) -> Arc<dyn Store>) -> Self {
         let memory = MemoryStore::default();
         memory.create_bucket(&bucket("bkt")).unwrap();
@@ -144,7 +144,7 @@ impl Rig {
         std::fs::write(path, body).unwrap();
     }
 
-    /// Everything below the temporary directory, hidden files too.
+    /// Returns all files below the temporary directory, including hidden ones.
     pub(crate) fn files(&self) -> Vec<String> {
         let mut found = Vec::new();
         walk(self.dir.path(), self.dir.path(), &mut found);
@@ -210,7 +210,7 @@ impl Write for ShortPipe {
     }
 }
 
-/// A long input in the middle of which the user presses Ctrl-C; counts the bytes taken after that.
+/// A long input in the middle of which the user presses Ctrl-C; counts the bytes read after that.
 pub(crate) struct InterruptedInput {
     pub(crate) interrupt: InterruptFlag,
     pub(crate) bytes_before: usize,
@@ -231,7 +231,7 @@ impl Read for InterruptedInput {
     }
 }
 
-/// Signs by naming what it was asked for.
+/// A presigner whose URL names what was requested.
 pub(crate) struct PlainPresigner;
 
 impl Presigner for PlainPresigner {
@@ -246,7 +246,7 @@ impl Presigner for PlainPresigner {
     }
 }
 
-/// An object whose bytes differ from what its tag says.
+/// Changes an object's bytes so that they differ from its ETag.
 pub(crate) fn corrupted(object: OpenObject) -> Result<OpenObject> {
     let mut body = object.content.into_vec()?;
     if let Some(first) = body.first_mut() {

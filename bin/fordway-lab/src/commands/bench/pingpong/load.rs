@@ -1,5 +1,5 @@
-//! The load on ping: one message at a time, of the next size. Sizes are drawn by chance, and yet all over the range. What is
-//! varied: connections, load, processors, windows.
+//! The load on ping: each thread sends one message at a time, of the next size. Sizes are random, yet spread over the
+//! whole range. Connections, load, processors and windows are varied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,21 +14,21 @@ use fordway_workload::rest::{CompletedRequest, LoadFailure, NetworkTraffic, Requ
 use crate::args::{PingpongBenchArgs, PolicyArg, ScaleArg};
 use crate::commands::pingpong::MessageClient;
 
-/// One combination.
+/// One combination of the options that are varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PingpongCombination {
     pub(super) policy: PolicyArg,
     pub(super) concurrency: u16,
     /// Processors for each side; `None` for all.
     pub(super) cores: Option<u16>,
-    /// Index into the windows that were asked for.
+    /// Index into the windows given by `--tcp-rmem`.
     pub(super) window: usize,
-    /// TCP's first receive window, bytes; `None` for the kernel's.
+    /// TCP's initial receive window in bytes; `None` for the kernel's default.
     pub(super) tcp_rmem_bytes: Option<u64>,
 }
 
 impl PingpongCombination {
-    /// How tables call it; what is not varied and not asked for is left out, but never the connections.
+    /// Returns the name used in tables. Always has the policy and the concurrency; other options only if given.
     pub(super) fn label(&self) -> String {
         let policy = match self.policy {
             PolicyArg::PerRequest => "per-request",
@@ -40,7 +40,7 @@ impl PingpongCombination {
     }
 }
 
-/// The windows that were asked for, or the kernel's.
+/// Returns the windows given by `--tcp-rmem`, or the kernel's default.
 pub(super) fn windows(args: &PingpongBenchArgs) -> Vec<Option<u64>> {
     match args.tcp_rmem.is_empty() {
         true => vec![None],
@@ -48,7 +48,8 @@ pub(super) fn windows(args: &PingpongBenchArgs) -> Vec<Option<u64>> {
     }
 }
 
-/// All combinations. Errors: `InvalidArgument` for what cannot be.
+/// Returns all combinations. Errors: `InvalidArgument` for more processors than there are, and for windows that are too
+/// small.
 pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<PingpongCombination>> {
     let refused = |detail: String| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if let Some(too_many) = args.cores.iter().find(|wanted| usize::from(**wanted) > cores) {
@@ -77,7 +78,7 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Pingp
     }
 }
 
-/// From where sizes are drawn, and how many of them in a round.
+/// The range that sizes are drawn from, and how many are drawn in a round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SizeRange {
     min_bytes: u64,
@@ -88,7 +89,7 @@ pub(super) struct SizeRange {
 }
 
 impl SizeRange {
-    /// Errors: `InvalidArgument` for a range that is none.
+    /// Reads the range from the options. Errors: `InvalidArgument` if the minimum exceeds the maximum.
     pub(super) fn new(args: &PingpongBenchArgs) -> Result<Self> {
         if args.min > args.max {
             let detail = format!("--min {} is more than --max {}; swap them", args.min, args.max);
@@ -108,8 +109,8 @@ impl SizeRange {
         })
     }
 
-    /// The messages of a block in random order: the range is cut into as many equal parts as there are points, and
-    /// from each one size is drawn. Equal seeds draw the same.
+    /// Returns the message sizes of a block in random order. The range is cut into as many equal parts as there are
+    /// points, and one size is drawn from each part. Equal seeds draw the same sizes.
     pub(super) fn draw(&self, seed: u64) -> Vec<u64> {
         let mut random = SeededRandom::new(seed);
         let mut all = Vec::with_capacity((self.points * self.repetitions) as usize);
@@ -123,22 +124,22 @@ impl SizeRange {
         all
     }
 
-    /// The size at a share of the way from the smallest to the largest.
+    /// Returns the size at the fraction `share` of the way from the smallest size to the largest.
     fn at(&self, share: f64) -> u64 {
         let (min, max) = (self.min_bytes as f64, self.max_bytes as f64);
         let size = match self.scale {
             ScaleArg::Linear => min + share * (max + 1.0 - min),
-            // A message of 0 bytes has no logarithm: all are counted as one more.
+            // 0 bytes have no logarithm, so every size is counted as one more.
             ScaleArg::Log => ((min + 1.0).ln() + share * ((max + 2.0).ln() - (min + 1.0).ln())).exp() - 1.0,
         };
         (size.floor() as u64).clamp(self.min_bytes, self.max_bytes)
     }
 }
 
-/// The most of an answer that is kept as the reason of a failure.
+/// How much of a response's body is kept as the reason of a failure, in bytes.
 const REASON_BYTES_MAX: usize = 500;
 
-/// The sizes of a block, of which each thread takes the next, over and over.
+/// The sizes of a block. Each thread takes the next one, and starts again after the last.
 #[derive(Debug)]
 pub(super) struct BlockSizes {
     all: Vec<u64>,
@@ -150,7 +151,7 @@ impl BlockSizes {
         BlockSizes { all, next: AtomicUsize::new(0) }
     }
 
-    /// How many messages are all of them.
+    /// Returns the number of messages in the block.
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
@@ -160,7 +161,7 @@ impl BlockSizes {
     }
 }
 
-/// One thread's way to ping.
+/// One thread's connection to ping.
 pub(super) struct PingChannel {
     caller: MessageClient,
     sizes: Arc<BlockSizes>,
@@ -170,11 +171,11 @@ pub(super) struct PingChannel {
     connections: u64,
 }
 
-/// What a message came to.
+/// The outcome of one message.
 struct ReceivedMessage {
     first_byte: Instant,
     retries: u32,
-    /// The reason where it is no success.
+    /// The reason if the message failed.
     failure: Option<LoadFailure>,
 }
 
@@ -204,7 +205,7 @@ impl PingChannel {
     }
 }
 
-/// What ping said to a message that it has not.
+/// Describes ping's response when it is not a 200.
 fn refused(response: &mut HttpResponse) -> LoadFailure {
     let kind = format!("status {}", response.status());
     let said = response.read_rest(REASON_BYTES_MAX).unwrap_or_default();
@@ -221,7 +222,7 @@ impl RequestChannel for PingChannel {
         self.is_due = true;
     }
 
-    /// Does the whole exchange: nothing else is under way in this thread.
+    /// Performs the whole exchange: the thread has no other request under way.
     fn wait(&mut self, _limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()> {
         if !std::mem::take(&mut self.is_due) {
             return Ok(());
@@ -237,7 +238,7 @@ impl RequestChannel for PingChannel {
                 (None, 0, Some(failure))
             }
         };
-        // A failure keeps the size that was asked for: what fails is of interest by size, too.
+        // A failed operation keeps the size that was requested, because failures are of interest by size, too.
         answers.push(CompletedRequest {
             slot: 0,
             started,

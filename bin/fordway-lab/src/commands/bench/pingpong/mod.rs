@@ -1,5 +1,5 @@
-//! `bench pingpong`: messages over containers and overlay networks, beside bare ones; and from blocks to the run file and
-//! the table.
+//! `bench pingpong`: messages over containers and overlay networks, compared with bare ones. Turns blocks into the run
+//! file and the table.
 
 mod load;
 mod setups;
@@ -45,7 +45,8 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     outcome
 }
 
-/// A pong of the user's is asked from the network of this machine only.
+/// Checks that `--pong` is used only with the set-up `loopback`: requests to a pong that the user provides are sent
+/// only from this machine's network.
 fn check_pong(args: &PingpongBenchArgs, setups: &[NetworkSetup]) -> Result<()> {
     let is_alone = setups.iter().all(|setup| setup.name == "loopback");
     match args.pong.is_some() && !is_alone {
@@ -58,16 +59,16 @@ fn check_pong(args: &PingpongBenchArgs, setups: &[NetworkSetup]) -> Result<()> {
     }
 }
 
-/// A set-up in the list of those that are built in.
+/// A set-up in the list of built-in ones.
 #[derive(Serialize)]
 struct SetupEntry {
     name: String,
     description: String,
-    /// Programs that are missing, each with its package.
+    /// Missing programs, each with its package.
     missing: Vec<String>,
-    /// Words that must be said by `--set`.
+    /// Words that `--set` must define.
     unset: Vec<String>,
-    /// Whether its processor is emulated, on this machine.
+    /// Whether this machine emulates the set-up's processor.
     emulated: bool,
 }
 
@@ -106,12 +107,13 @@ struct PingpongTask<'a> {
     points: &'a [PingpongCombination],
     range: SizeRange,
     seed: u64,
-    /// The processors that there are.
+    /// The processors of this machine.
     cores: Vec<usize>,
 }
 
 impl PingpongTask<'_> {
-    /// Measures all combinations in each round, in random order, and for each of them all set-ups, likewise.
+    /// Measures all combinations in each round, in random order, and for each of them all set-ups, again in random
+    /// order.
     fn measure(&self, lanes: &[MeasuredSetup], context: &CommandContext) -> Result<SetupBlocks> {
         let clock = RunClock::start();
         let mut measured = SetupBlocks::new(self.points.len(), lanes.len());
@@ -140,6 +142,7 @@ impl PingpongTask<'_> {
                     );
                     done += 1;
                 }
+                // All set-ups of a combination have done the same block.
                 number += 1;
             }
         }
@@ -157,7 +160,7 @@ impl PingpongTask<'_> {
         if !self.args.cores.is_empty() {
             self.pin(running, point)?;
         }
-        // The same messages for all set-ups.
+        // All set-ups get the same messages.
         let sizes =
             Arc::new(BlockSizes::new(self.range.draw(self.seed.wrapping_add(1 + u64::from(place.block)))));
         let plan = LoadPlan {
@@ -168,7 +171,7 @@ impl PingpongTask<'_> {
             threads: usize::from(point.concurrency),
             seed: self.seed,
             client_cpus: Vec::new(),
-            // A pong that was there already is no process that we know.
+            // A pong that the user provides is a process whose ID is unknown.
             server_pid: running.pong_id().filter(|_| self.args.pong.is_none()),
             keep_operations: true,
         };
@@ -183,7 +186,7 @@ impl PingpongTask<'_> {
         rest::run_block(&plan, place, clock, &connect, context.interrupt.flag(), &mut |_| ())
     }
 
-    /// Ping on the first processors, pong on the last; where there are too few for both, they share.
+    /// Pins ping to the first processors and pong to the last. If there are too few for both, they overlap.
     fn pin(&self, running: &RunningSetup, point: &PingpongCombination) -> Result<()> {
         let count = point.cores.map_or(self.cores.len(), usize::from);
         let split = self.cores.len() - count;
@@ -205,7 +208,7 @@ impl SetupBlocks {
     }
 }
 
-/// What is known of a run besides what was measured.
+/// What a run file contains besides the measurements.
 struct RunFacts<'a> {
     args: &'a PingpongBenchArgs,
     points: &'a [PingpongCombination],
@@ -216,7 +219,7 @@ struct RunFacts<'a> {
 }
 
 impl RunFacts<'_> {
-    /// Prints the table, and writes the run where that was asked for.
+    /// Prints the table, and writes the run file if one was requested.
     fn report(
         self,
         lanes: &[MeasuredSetup],
@@ -253,7 +256,7 @@ impl RunFacts<'_> {
                 let reference = (lane > 0).then(|| &all[0]);
                 let mut summary = rest::summarise(row, reference, self.seed);
                 if let Some(load) = &mut summary.load {
-                    // Only bodies are counted here.
+                    // Only bodies are counted here, not headers.
                     (load.header_sent_bytes_per_op, load.header_received_bytes_per_op) = (None, None);
                 }
                 warnings.extend(rest::warnings(row, &summary));
@@ -339,7 +342,7 @@ impl RunFacts<'_> {
     }
 }
 
-/// What is to be known before a set-up's figures are believed.
+/// Returns what a reader must know about a set-up before trusting its figures.
 fn remark(lane: &MeasuredSetup) -> Option<String> {
     let label = lane.label();
     match lane.problem() {
@@ -351,7 +354,7 @@ fn remark(lane: &MeasuredSetup) -> Option<String> {
     }
 }
 
-/// What a set-up was like, or why it was not.
+/// Describes a set-up, or the reason why it is not up.
 fn described(lane: &MeasuredSetup) -> Value {
     let settings = lane.running.as_ref().map(|all| all.iter().map(|one| one.settings()).collect::<Vec<_>>());
     json!({
@@ -363,7 +366,8 @@ fn described(lane: &MeasuredSetup) -> Value {
     })
 }
 
-/// A set-up that was named and is not there is a failure; one of the usual ones is not.
+/// Returns the exit code. A set-up that was named explicitly and could not be started is a failure; one of the default
+/// set-ups is not.
 fn exit(args: &PingpongBenchArgs, lanes: &[MeasuredSetup], run: &RunDocument) -> CommandExit {
     let nothing_succeeded = !run.summaries.iter().any(|summary| summary.operations > 0);
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);

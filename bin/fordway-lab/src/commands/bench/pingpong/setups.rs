@@ -1,4 +1,4 @@
-//! The set-ups of a run: which, and all of them up at once.
+//! The set-ups of a run: which ones are chosen, and how all of them are brought up together.
 
 use std::time::{Duration, Instant};
 
@@ -10,30 +10,30 @@ use super::load::windows;
 use crate::args::PingpongBenchArgs;
 use crate::commands::pingpong::MessageClient;
 
-/// Where pong and ping listen. On a machine others may be there: `--set port=` says another.
+/// The ports of pong and ping. On a shared machine they may be taken; `--set port=` changes them.
 const PORTS: (u16, u16) = (18_080, 18_081);
 
-/// A set-up of the run: up, once for each window, or the reason why not.
+/// A set-up of the run: started once for each window, or the reason why it is not up.
 pub(super) struct MeasuredSetup {
     pub(super) setup: NetworkSetup,
     pub(super) running: Result<Vec<RunningSetup>>,
-    /// How long it took until it was up, or given up.
+    /// How long it took to start, or to give up.
     pub(super) started_in: Duration,
 }
 
 impl MeasuredSetup {
-    /// What tables call it.
+    /// Returns its name in tables.
     pub(super) fn label(&self) -> String {
         self.setup.label()
     }
 
-    /// The reason why it is not up.
+    /// Returns the reason why it is not up.
     pub(super) fn problem(&self) -> Option<String> {
         self.running.as_ref().err().map(ToString::to_string)
     }
 }
 
-/// Which set-ups are asked for. Errors: `InvalidArgument` for names that are none.
+/// Returns the set-ups that the options name. Errors: `InvalidArgument` for unknown or repeated names.
 pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<NetworkSetup>> {
     let mut setups = match args.setup.is_empty() {
         true => NetworkSetup::all()?.into_iter().filter(NetworkSetup::is_usual).collect(),
@@ -58,7 +58,7 @@ pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<NetworkSetup>> {
     Ok(setups)
 }
 
-/// Gives each of the set-ups that share the network of this machine ports of its own: the next two.
+/// Gives each set-up that shares this machine's network its own two ports, by adding 2 for each such set-up before it.
 fn spread_ports(setups: &mut [NetworkSetup]) -> Result<()> {
     let sharing = setups.iter_mut().filter(|setup| setup.on == SetupGround::Machine);
     for (number, setup) in sharing.enumerate() {
@@ -74,12 +74,12 @@ fn spread_ports(setups: &mut [NetworkSetup]) -> Result<()> {
     Ok(())
 }
 
-/// Words that every set-up has.
+/// Returns whether every set-up has `word`.
 fn setups_word(word: &str) -> bool {
     ["port", "ping-port"].contains(&word)
 }
 
-/// Brings all up, one after the other. Errors: only a request to stop; what fails is told of its lane.
+/// Brings up all set-ups, one after the other. Errors: only a request to stop; a failure is recorded with its set-up.
 pub(super) fn bring_up(
     args: &PingpongBenchArgs,
     setups: Vec<NetworkSetup>,
@@ -101,7 +101,7 @@ pub(super) fn bring_up(
     Ok(lanes)
 }
 
-/// Once for each window, because connections that are there keep the window that they began with.
+/// Brings up a set-up once for each window, because existing connections keep the window they started with.
 fn bring_up_one(
     args: &PingpongBenchArgs,
     setup: &NetworkSetup,
@@ -118,7 +118,7 @@ fn bring_up_one(
     windows(args).into_iter().map(one).collect()
 }
 
-/// What is between the two, as the options say.
+/// Returns the settings of the wire between the two ends, from the options.
 pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> WireSettings {
     WireSettings {
         rate_bits_per_s: args.link.rate,
@@ -135,7 +135,7 @@ pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> Wir
 fn programs(args: &PingpongBenchArgs, setup: &NetworkSetup) -> Result<SetupPrograms> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-    // A pong of the user's may be asked by a URL with {size}, which is ping's to fill.
+    // The user may give pong's URL with {size}, which ping replaces, so {size} stands for itself here.
     let words =
         [("bind", setup.bind().to_owned()), ("size", "{size}".to_owned()), ("workers", workers(args))];
     Ok(SetupPrograms {
@@ -148,17 +148,17 @@ fn programs(args: &PingpongBenchArgs, setup: &NetworkSetup) -> Result<SetupProgr
     })
 }
 
-/// What starts one end; `port` is the word for where it listens.
+/// Returns the command that starts one end; `port` is the word that stands for its port.
 fn end(name: &str, port: &str) -> Vec<String> {
     let listen = format!("{{bind}}:{{{port}}}");
     let words = ["{fordway}", "pingpong", name, "--listen", &listen, "--workers", "{workers}", "--until-eof"];
     words.map(str::to_owned).to_vec()
 }
 
-/// Connections at once that either end must take.
+/// Returns how many connections either end must accept at once.
 fn workers(args: &PingpongBenchArgs) -> String {
     let most = args.concurrency.iter().copied().max().unwrap_or(1);
-    // Connections of the policy that was measured before may still be there.
+    // Connections of the policy measured before may still be open.
     (u32::from(most) * 4 + 16).min(4096).to_string()
 }
 
@@ -171,7 +171,7 @@ fn ping(args: &PingpongBenchArgs) -> Vec<String> {
     words
 }
 
-/// The port that `word` of a set-up stands for. Errors: `InvalidArgument` for what is none.
+/// Returns the port that `word` of a set-up stands for. Errors: `InvalidArgument` if it is not a port.
 fn port(setup: &NetworkSetup, word: &str, usual: u16) -> Result<u16> {
     let said = setup.variables.get(word).map(|text| text.parse::<u16>());
     said.unwrap_or(Ok(usual)).map_err(|error| {
@@ -179,7 +179,8 @@ fn port(setup: &NetworkSetup, word: &str, usual: u16) -> Result<u16> {
     })
 }
 
-/// Errors: `NotImplemented` where pong is to be kept on processors, and is no process of this set-up.
+/// Checks that pong can be pinned. Errors: `NotImplemented` if `--cores` is given and pong is not a process of this
+/// set-up.
 fn check_cores(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
     match args.cores.is_empty() || (running.pong_id().is_some() && args.pong.is_none()) {
         true => Ok(()),
@@ -191,11 +192,12 @@ fn check_cores(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
     }
 }
 
-/// How long the first message may take to come through.
+/// How long the first message may take to arrive.
 const FIRST_WITHIN: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Asks for one message until it comes, so that a ping that has no pong is told before anything is measured.
+/// Requests one message until it arrives, so that a ping that cannot reach its pong is reported before anything is
+/// measured.
 fn check(running: &RunningSetup, args: &PingpongBenchArgs, stop: &dyn Fn() -> bool) -> Result<()> {
     let since = Instant::now();
     loop {
@@ -221,7 +223,7 @@ fn check_once(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
     asked.map_err(|error| Error::new(error.kind(), format!("{error} ({})", running.told())))
 }
 
-/// Takes all down at once: each may wait for programs to end.
+/// Takes all set-ups down in parallel, because each may wait for programs to end.
 pub(super) fn take_down(lanes: Vec<MeasuredSetup>) {
     std::thread::scope(|scope| {
         for running in lanes.into_iter().filter_map(|lane| lane.running.ok()).flatten() {

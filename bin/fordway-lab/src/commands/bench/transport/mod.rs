@@ -1,5 +1,5 @@
-//! `bench transport`: the same messages by MPI, TCP, HTTP and the lanes, in turn; and the transports of a run, each with what
-//! it needs.
+//! `bench transport`: the same messages over MPI, TCP, HTTP and the lanes, in turn. This file also starts the
+//! transports of a run with the servers and processes they need.
 
 pub(in crate::commands) mod mpi;
 mod process;
@@ -33,13 +33,13 @@ pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<Comm
     let plan = args.setting.plan()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let root = args.root.clone().unwrap_or_else(std::env::temp_dir);
-    // Looked at before the work, which would show in the load average.
+    // Observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("root", &root)]);
     let mut transports = TransportSet::open(args, &plan, &root)?;
     let outcome = measure(&plan, &mut transports, context);
     let (lanes, missing) = (transports.descriptions(), transports.missing.clone());
     let closed = transports.close();
-    // Ctrl-C reaches launchers too, which then end as they please.
+    // Ctrl-C also ends launchers, with an exit status of their own, so the interrupt is checked before their outcome.
     context.interrupt.check()?;
     let outcome = outcome?;
     closed?;
@@ -56,7 +56,7 @@ pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<Comm
     report(args, &run, context)
 }
 
-/// The other side of a bare TCP connection, in a process of its own so that its CPU time is its own too.
+/// Runs the other side of a bare TCP connection. It is a separate process so that its CPU time is counted separately.
 fn follow_at(address: SocketAddr) -> Result<CommandExit> {
     follow(&mut TcpLink::connect(address)?)?;
     Ok(CommandExit::Ok)
@@ -102,27 +102,27 @@ fn report(args: &TransportArgs, run: &RunDocument, context: &CommandContext) -> 
     Ok(if is_wrong { CommandExit::Corrupt } else { CommandExit::Ok })
 }
 
-/// The bucket of the messages.
+/// The bucket that holds the messages.
 const BUCKET: &str = "transport";
 
-/// All transports, ready.
+/// All transports, ready to use.
 struct TransportSet {
     all: Vec<Box<dyn MessageTransport>>,
-    /// Those that end with their transports.
+    /// Programs that end when their transports do.
     programs: Vec<ChildProgram>,
     gateways: Vec<GatewayProcess>,
     nginx: Option<NginxServer>,
-    /// The processes that ask, this one included, and those that answer.
+    /// The processes that send requests, including this one, and those that respond.
     askers: Vec<u32>,
     answerers: Vec<u32>,
-    /// What was left out, and why.
+    /// The transports that were left out, and why.
     missing: Vec<String>,
     dir: TempDir,
 }
 
 impl TransportSet {
-    /// Starts what `args` ask for, with the messages of `plan` in a new directory in `root`.
-    /// Errors: `Unavailable` for what is asked for by name and is not installed.
+    /// Starts the transports that `args` name; writes the messages of `plan` to a new directory in `root`. Errors:
+    /// `Unavailable` for a transport that is named and not installed.
     fn open(args: &TransportArgs, plan: &TransportPlan, root: &Path) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-transport-").tempdir_in(root);
         let dir = dir.map_err(|error| file_error("making a directory in", root.display(), error))?;
@@ -150,7 +150,7 @@ impl TransportSet {
         Ok(transports)
     }
 
-    /// Writes a message of each size.
+    /// Stores a message of each size.
     fn messages(&self, plan: &TransportPlan) -> Result<Arc<dyn Store>> {
         let (root, bucket) = (self.dir.path().join("s3"), Bucket::new(BUCKET)?);
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
@@ -272,9 +272,9 @@ impl TransportSet {
         self.all.iter().map(|transport| transport.lane().clone()).collect()
     }
 
-    /// Ends everything and removes the messages.
+    /// Ends all transports and removes the messages.
     fn close(self) -> Result<()> {
-        // Their connections end with them, which is what the programs wait for.
+        // The programs end when their connections close.
         drop(self.all);
         drop(self.nginx);
         self.programs.into_iter().try_for_each(ChildProgram::finish)?;
@@ -284,7 +284,7 @@ impl TransportSet {
     }
 }
 
-/// Keeps processes on `cpus`, if any are named. Errors: `InvalidArgument` if there are no such.
+/// Pins processes to `cpus`, if any are named. Errors: `InvalidArgument` if those do not exist.
 fn keep_on(processes: &[u32], cpus: &[usize]) -> Result<()> {
     if cpus.is_empty() {
         return Ok(());

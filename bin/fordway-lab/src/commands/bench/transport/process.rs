@@ -1,5 +1,5 @@
-//! Programs that a measurement starts, and what connects to them. nginx is one: a static web server, one process, on a free
-//! port of the loopback interface.
+//! Programs that a measurement starts, and the clients that connect to them. One of them is nginx: a static web server
+//! with one process, on a free port of the loopback interface.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind::WouldBlock;
@@ -14,12 +14,12 @@ use fordway_command::external::program;
 use fordway_command::file_error;
 use fordway_store::{Error, ErrorKind, Result, Store};
 
-/// How long a program may take to start, or to end by itself.
+/// How long a program may take to start, or to end on its own.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is looked after meanwhile.
+/// How often it is checked meanwhile.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A program that ends with this: asked by what it reads from, and killed where it does not listen.
+/// A program that ends with this value: [`finish`](Self::finish) waits until it ends by itself; dropping kills it.
 pub(super) struct ChildProgram {
     name: String,
     child: Child,
@@ -27,7 +27,7 @@ pub(super) struct ChildProgram {
 
 impl ChildProgram {
     pub(super) fn start(name: &str, command: &mut Command) -> Result<Self> {
-        // What is killed does not ask anybody to end.
+        // If this process is killed, it cannot ask the program to end.
         fordway_sys::end_with_thread(command);
         let child = command.spawn().map_err(|error| file_error("starting", name, error))?;
         Ok(ChildProgram { name: name.to_owned(), child })
@@ -37,7 +37,7 @@ impl ChildProgram {
         self.child.id()
     }
 
-    /// Asks `is_ready` until it answers. Errors: `Unavailable` if the program ends first, or takes too long.
+    /// Calls `is_ready` until it returns a value. Errors: `Unavailable` if the program ends first or takes too long.
     pub(super) fn until<T>(&mut self, mut is_ready: impl FnMut() -> Option<T>) -> Result<T> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -56,7 +56,7 @@ impl ChildProgram {
         }
     }
 
-    /// Waits for one that ends when what it is connected to does.
+    /// Waits for a program that ends when the process it is connected to does.
     pub(super) fn finish(mut self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -77,13 +77,13 @@ impl ChildProgram {
 
 impl Drop for ChildProgram {
     fn drop(&mut self) {
-        // Both fail where it has ended, which is what is wanted.
+        // Both calls fail if the program has already ended, which is the desired state.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Where a program that is started for the purpose connects to.
+/// A listener that a started program connects back to.
 pub(super) struct CallbackListener(TcpListener);
 
 impl CallbackListener {
@@ -99,7 +99,7 @@ impl CallbackListener {
         self.0.local_addr().map_err(|error| file_error("listening on", "the loopback interface", error))
     }
 
-    /// The connection that `program` makes. Errors: `Unavailable` if it ends first.
+    /// Returns the connection that `program` makes. Errors: `Unavailable` if it ends first.
     pub(super) fn wait_for(&self, program: &mut ChildProgram) -> Result<TcpStream> {
         let accepted = program.until(|| match self.0.accept() {
             Err(error) if error.kind() == WouldBlock => None,
@@ -112,17 +112,17 @@ impl CallbackListener {
     }
 }
 
-/// Where it is on Debian, which only root's PATH has.
+/// The path of nginx on Debian, in a directory that only root has in PATH.
 const AT_DEBIAN: &str = "/usr/sbin/nginx";
 
-/// The server, until this is dropped.
+/// A running nginx, until this value is dropped.
 pub(super) struct NginxServer {
     program: ChildProgram,
     address: SocketAddr,
 }
 
 impl NginxServer {
-    /// Serves `root`, with its own files in `dir`. `None` if it is not installed.
+    /// Serves `root`, and keeps nginx's own files in `dir`. Returns `None` if nginx is not installed.
     pub(super) fn start(root: &Path, dir: &Path) -> Result<Option<Self>> {
         let at_debian = || Some(PathBuf::from(AT_DEBIAN)).filter(|path| path.is_file());
         let Some(nginx) = program("nginx").or_else(at_debian) else { return Ok(None) };
@@ -141,15 +141,15 @@ impl NginxServer {
         self.program.pid()
     }
 
-    /// A bucket is a directory there, and an object a file: so the client of the http lane reads it too,
-    /// and what differs between the two is the server.
+    /// Returns a client for it. A bucket is a directory of nginx and an object a file, so the client of the http lane
+    /// can read both servers: the only difference between the two measurements is the server.
     pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
         let config = S3Config::new(format!("http://{}", self.address), "us-east-1", S3Credentials::Anonymous);
         Ok(Arc::new(S3Store::new(config)?))
     }
 }
 
-/// A port that is free now; nginx cannot be asked to take any.
+/// Finds a port that is free now, because nginx cannot choose one itself.
 fn free_address() -> Result<SocketAddr> {
     let found = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     found.map_err(|error| file_error("finding", "a free port", error))
@@ -163,7 +163,7 @@ fn text(root: &Path, dir: &Path, address: SocketAddr) -> String {
          http {{ access_log off; sendfile on; tcp_nodelay on; keepalive_requests 1000000000; open_file_cache max=1000;\n"
     );
     for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
-        // Writing to a string cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "{kind}_temp_path {dir}/{kind};");
     }
     text + &format!("server {{ listen {address}; root {root}; }} }}\n")

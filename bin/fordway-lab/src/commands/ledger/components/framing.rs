@@ -1,5 +1,5 @@
-//! What is put around content on its way, without sockets: frames of HTTP/2, where the client's library and the gateway's
-//! talk through a pipe in memory; TLS, sealing on one side and opening on the other; frames of the node lane.
+//! Framing of content, without sockets: frames of HTTP/2, where the client's library and the gateway's talk through a
+//! pipe in memory; TLS, with encryption on one side and decryption on the other; frames of the node lane.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -34,18 +34,18 @@ use tokio::runtime::{Builder, Runtime};
 use super::request::{S3Request, fields};
 use super::{DistinctContent, ObjectOperation, failed, same};
 
-/// What the gateway reads of a file, and hands on, at a time.
+/// How much of a file the gateway reads and sends at a time.
 pub(in crate::commands::ledger) const PIECE_BYTES: usize = 64 << 10;
-/// What the gateway keeps of an answer that is not taken yet; so much is in the pipe too.
+/// How much of a response the gateway buffers before the client reads it; also the capacity of the pipe.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
-/// The client's windows and frames.
+/// The client's flow-control windows and largest frame.
 const WINDOW_BYTES: u32 = 8 << 20;
 const FRAME_BYTES_MAX: u32 = 256 << 10;
-/// Never reached; the client has such a limit, and it costs time to set.
+/// Never reached. It is set because the client has such a limit, and setting it costs time.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Writing and reading the frames of a request and its answer, content included, by both libraries. The heads
-/// are compressed with what both sides remember of those before.
+/// Writes and reads the frames of a request and its response, including the content, with both libraries. HPACK
+/// compresses the heads with what both sides remember of earlier ones.
 pub(in crate::commands::ledger) struct Http2Frames {
     runtime: Runtime,
     send: SendRequest<Bytes>,
@@ -54,12 +54,12 @@ pub(in crate::commands::ledger) struct Http2Frames {
     answer: Arc<Mutex<ServerResponse>>,
     contents: DistinctContent,
     received: Vec<u8>,
-    /// Bytes that went through the pipe, there and back.
+    /// Bytes that went through the pipe, in each direction.
     asked_bytes: Arc<AtomicU64>,
     answered_bytes: Arc<AtomicU64>,
 }
 
-/// What the server answers.
+/// The server's response.
 #[derive(Clone, Default)]
 struct ServerResponse {
     headers: HeaderMap,
@@ -90,10 +90,10 @@ impl Http2Frames {
         })
     }
 
-    /// The lengths of the request and of the answer with its content, in bytes, heads being compressed.
+    /// Returns the lengths of the request and of the response with its content, in bytes, with compressed heads.
     pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
         self.prepare(size_bytes)?;
-        // From the second time on both sides remember the heads.
+        // From the second request on, both sides remember the heads, so the second one is measured.
         self.run()?;
         let before = [&self.asked_bytes, &self.answered_bytes].map(|count| count.load(Ordering::Relaxed));
         self.run()?;
@@ -101,7 +101,7 @@ impl Http2Frames {
         Ok(((after[0] - before[0]) as usize, (after[1] - before[1]) as usize))
     }
 
-    /// Has both sides move until `work` is done, with the limit that the client has.
+    /// Runs both sides until `work` is done, within the client's time limit.
     fn drive<T>(&self, work: impl Future<Output = Result<T, h2::Error>>) -> Result<T> {
         let limited = async { tokio::time::timeout(TIMEOUT, work).await };
         self.runtime.block_on(limited).map_err(failed)?.map_err(failed)
@@ -126,7 +126,8 @@ impl LedgerComponent for Http2Frames {
         Ok(())
     }
 
-    /// Three times, as the client: it sends the request, waits for the head, and takes the content.
+    /// Drives the runtime three times, as the client does: to send the request, to wait for the head, and to receive
+    /// the content.
     fn run(&mut self) -> Result<()> {
         let mut request = Request::builder().uri("http://127.0.0.1:9000/ledger/object");
         for (name, value) in &self.asked {
@@ -155,7 +156,7 @@ impl LedgerComponent for Http2Frames {
     }
 }
 
-/// The client's side of a connection.
+/// Opens the client's side of a connection.
 async fn connect(pipe: CountedPipe) -> Result<SendRequest<Bytes>> {
     let (send, connection) = h2::client::Builder::new()
         .initial_window_size(WINDOW_BYTES)
@@ -166,13 +167,13 @@ async fn connect(pipe: CountedPipe) -> Result<SendRequest<Bytes>> {
         .await
         .map_err(failed)?;
     tokio::spawn(async move {
-        // Requests on it learn of its end by themselves.
+        // Requests on this connection fail when it ends, so the result is not needed here.
         let _ = connection.await;
     });
     Ok(send)
 }
 
-/// The gateway's side.
+/// Runs the gateway's side of a connection.
 async fn serve(pipe: CountedPipe, answer: Arc<Mutex<ServerResponse>>) {
     let service = service_fn(move |_: Request<Incoming>| {
         let ServerResponse { headers, content } =
@@ -183,11 +184,11 @@ async fn serve(pipe: CountedPipe, answer: Arc<Mutex<ServerResponse>>) {
     });
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_send_buf_size(SEND_BUFFER_BYTES);
-    // The client learns of its end by itself.
+    // The client notices when the connection ends.
     let _ = builder.serve_connection(TokioIo::new(pipe), service).await;
 }
 
-/// Content that comes in pieces, as files do.
+/// A body that yields its content in pieces, as reading a file does.
 struct PiecewiseBody(Bytes);
 
 impl Body for PiecewiseBody {
@@ -211,7 +212,7 @@ impl Body for PiecewiseBody {
     }
 }
 
-/// The pipe alone: as many bytes through it as a request and its answer have, one end after the other.
+/// The pipe alone: writes as many bytes to one end as a request and its response have, and reads them from the other.
 pub(in crate::commands::ledger) struct DuplexPipe {
     runtime: Runtime,
     near: DuplexStream,
@@ -222,7 +223,7 @@ pub(in crate::commands::ledger) struct DuplexPipe {
 }
 
 impl DuplexPipe {
-    /// For the messages of `frames`.
+    /// Creates a pipe for the messages of `frames`.
     pub(in crate::commands::ledger) fn new(frames: Http2Frames) -> Result<Self> {
         let runtime = Builder::new_current_thread().build().map_err(failed)?;
         let (near, far) = tokio::io::duplex(SEND_BUFFER_BYTES);
@@ -255,7 +256,7 @@ impl LedgerComponent for DuplexPipe {
     }
 }
 
-/// An end of the pipe that counts what is written to it.
+/// An end of the pipe that counts the bytes written to it.
 struct CountedPipe {
     pipe: DuplexStream,
     written: Arc<AtomicU64>,
@@ -316,10 +317,10 @@ impl AsyncWrite for CountedPipe {
     }
 }
 
-/// Content is handed to TLS in pieces of this size, as the gateway does.
+/// The size of the pieces in which content is passed to TLS; the gateway uses the same size.
 const TLS_PIECE_BYTES: usize = 256 << 10;
 
-/// Two ends of a session that has shaken hands.
+/// Both ends of a TLS session after the handshake.
 pub(in crate::commands::ledger) struct TlsSession {
     client: ClientConnection,
     server: ServerConnection,
@@ -336,7 +337,7 @@ impl TlsSession {
         while tls.client.is_handshaking() || tls.server.is_handshaking() {
             tls.shake_hands()?;
         }
-        // What is left are tickets for later sessions.
+        // Only tickets for later sessions remain to be exchanged.
         tls.shake_hands()?;
         tls.server.set_buffer_limit(None);
         Ok(tls)
@@ -418,11 +419,12 @@ impl LedgerComponent for TlsSession {
     }
 }
 
-/// Content that is put goes in one message up to this size; more is written to a file of the gateway's.
+/// The largest content of a put that is sent in one message; larger content is written to a file that the gateway
+/// provides.
 pub(in crate::commands::ledger) const WHOLE_BYTES_MAX: u64 = 128 << 10;
 
-/// Writing and reading the frames of an operation by the node lane: what both sides do but for the socket
-/// and the content.
+/// Writes and reads the frames of an operation on the node lane: the work of both sides without the socket and the
+/// content.
 pub(in crate::commands::ledger) struct NodeFrames {
     operation: ObjectOperation,
     bucket: Bucket,
@@ -454,7 +456,7 @@ impl NodeFrames {
         })
     }
 
-    /// The lengths of the request and of the reply without their bodies, in bytes.
+    /// Returns the lengths of the request and of the response without their bodies, in bytes.
     pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
         self.prepare(size_bytes)?;
         self.put_request();
@@ -504,7 +506,7 @@ impl NodeFrames {
         }
     }
 
-    /// What was written, as it is read.
+    /// Passes the bytes that were written to the reading side.
     fn arrive(&mut self) -> Result<FrameHeader> {
         let room = self.inbox.room();
         room[..self.out.len()].copy_from_slice(&self.out);

@@ -1,5 +1,5 @@
-//! The components: each does the work of one layer, with the code that does it in earnest where that can be
-//! called by itself. Those of bytes in memory are here: nothing, a copy, digests.
+//! The components of the ledger. Each does the work of one layer, with that layer's own code if it can be called
+//! separately. This file holds those that work on bytes in memory: nothing, a copy, digests.
 
 pub(super) mod framing;
 pub(super) mod request;
@@ -15,34 +15,34 @@ use fordway_store::{
 use fordway_wire::sigv4::payload_hash;
 use fordway_workload::ledger::LedgerComponent;
 
-/// The largest size that a component is made ready for; more would not fit in the memory of a small node.
+/// The largest size that a component supports; more would not fit in the memory of a small node.
 pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
 
-/// Content that no layer can take for anything else: no page and no piece of it is like another.
-/// Objects of all sizes begin alike.
+/// Content in which no two pages or pieces are alike, so that no layer can mistake one for another. Objects of all
+/// sizes begin with the same bytes.
 #[derive(Clone)]
 pub(super) struct DistinctContent(Bytes);
 
 impl DistinctContent {
-    /// Of objects up to `most_bytes`.
+    /// Creates content for objects of up to `most_bytes`.
     pub(super) fn new(most_bytes: u64) -> Self {
         let mut random = fordway_measure::SeededRandom::new(1);
         let words = 0..most_bytes.div_ceil(8);
         DistinctContent(words.flat_map(|_| random.next_u64().to_le_bytes()).collect::<Vec<_>>().into())
     }
 
-    /// That of the object of `size_bytes`.
+    /// Returns the content of the object of `size_bytes`.
     pub(super) fn of(&self, size_bytes: u64) -> &[u8] {
         &self.0[..size_bytes as usize]
     }
 
-    /// The same, to be kept; not copied.
+    /// Returns the same content with shared ownership, without a copy.
     pub(super) fn share(&self, size_bytes: u64) -> Bytes {
         self.0.slice(..size_bytes as usize)
     }
 }
 
-/// What is asked for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ObjectOperation {
     Get,
@@ -50,7 +50,7 @@ pub(super) enum ObjectOperation {
 }
 
 impl ObjectOperation {
-    /// The key of its object with `size_bytes` of content: what is put is none of what is read.
+    /// Returns the key of the operation's object with `size_bytes` of content. Puts and gets use different objects.
     pub(super) fn name(self, size_bytes: u64) -> String {
         match self {
             ObjectOperation::Get => storage::name_of_size(size_bytes),
@@ -59,12 +59,12 @@ impl ObjectOperation {
     }
 }
 
-/// What went wrong in a component that needs nothing but memory. Errors: `Internal`.
+/// Wraps the error of a component that works only in memory. Errors: `Internal`.
 fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Internal, "doing in memory what else goes through sockets").caused_by(error)
 }
 
-/// Holds what an operation brought against what it should have. Errors: `Corrupt`.
+/// Checks that an operation returned the expected bytes. Errors: `Corrupt`.
 pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
     match what == wanted {
         true => Ok(()),
@@ -72,7 +72,7 @@ pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
     }
 }
 
-/// Nothing: what two readings of the clock cost, which is in every other figure.
+/// Does nothing: measures two readings of the clock, which are part of every other figure.
 pub(super) struct ClockReading;
 
 impl LedgerComponent for ClockReading {
@@ -85,7 +85,7 @@ impl LedgerComponent for ClockReading {
     }
 }
 
-/// A copy into memory that was used before.
+/// A copy into memory that has been used before.
 pub(super) struct MemoryCopy {
     contents: DistinctContent,
     to: Vec<u8>,
@@ -127,12 +127,12 @@ impl ContentDigest {
         ContentDigest { of, contents: contents.clone(), size_bytes: 0 }
     }
 
-    /// SHA-256, as a signed payload needs it.
+    /// SHA-256, as signed payloads need it.
     pub(super) fn sha256(contents: &DistinctContent) -> Self {
         ContentDigest::new(contents, |bytes| drop(black_box(payload_hash(bytes))))
     }
 
-    /// MD5, which the gateway makes ETags of.
+    /// MD5, from which the gateway makes ETags.
     pub(super) fn md5(contents: &DistinctContent) -> Self {
         ContentDigest::new(contents, |bytes| {
             let mut hasher = ContentHasher::new(ETagPolicy::Md5, false, None);
@@ -141,7 +141,7 @@ impl ContentDigest {
         })
     }
 
-    /// CRC-64/NVME, the checksum that S3 takes by default.
+    /// CRC-64/NVME, the checksum that S3 uses by default.
     pub(super) fn crc64nvme(contents: &DistinctContent) -> Self {
         ContentDigest::new(contents, |bytes| {
             drop(black_box(Checksum::of(ChecksumAlgorithm::Crc64Nvme, bytes)))

@@ -1,5 +1,5 @@
-//! A request to S3: its head in HTTP/1.1 as the client makes it, its signature, and what the gateway's S3 layer does to it:
-//! reading it, checking its signature, writing the answer's head.
+//! A request to S3: its HTTP/1.1 head as the client writes it, its signature, and what the gateway's S3 layer does with
+//! it: reading it, checking its signature, and writing the head of the response.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,14 +26,14 @@ use super::{DistinctContent, ObjectOperation, failed};
 
 pub(in super::super) const REGION: &str = "us-east-1";
 
-/// The heads of a request and of its answer, as they are in HTTP/1.1.
+/// The heads of a request and of its response, in HTTP/1.1.
 #[derive(Clone)]
 pub(in super::super) struct MessageHeads {
     pub(in super::super) asked: Vec<u8>,
     pub(in super::super) answered: Vec<u8>,
 }
 
-/// A signed request for an object, head by head. Copies share the answers of the gateway.
+/// A signed request for an object. Copies share the heads of the gateway's responses.
 #[derive(Clone)]
 pub(in super::super) struct S3Request {
     host: String,
@@ -44,17 +44,17 @@ pub(in super::super) struct S3Request {
     heads: Rc<RefCell<HashMap<u64, MessageHeads>>>,
 }
 
-/// What a request says of one object.
+/// The part of a request that depends on the object.
 pub(super) struct ObjectRequest {
     pub(super) path: String,
-    /// Those that are signed, but for the signature's own.
+    /// The signed headers, without the one that carries the signature.
     headers: Vec<(&'static str, String)>,
-    /// What is to come behind the head.
+    /// The length of the body, as a header value.
     length: Option<String>,
 }
 
 impl S3Request {
-    /// For objects in `bucket` at the gateway at `host` (with its port).
+    /// Creates a request for objects in `bucket` at the gateway at `host`, which includes the port.
     pub(in super::super) fn new(
         operation: ObjectOperation,
         host: &str,
@@ -91,7 +91,7 @@ impl S3Request {
         RequestSigner::new(S3Credentials::keys(access_key, secret_key, "this run"), REGION)
     }
 
-    /// The head without its signature.
+    /// Writes the head without its signature.
     pub(super) fn write_start(&self, head: &mut Vec<u8>, asked: &ObjectRequest) {
         let agent = concat!("fordway/", env!("CARGO_PKG_VERSION"));
         let start =
@@ -121,7 +121,7 @@ impl S3Request {
         });
     }
 
-    /// A whole head, signed now.
+    /// Returns a whole head, signed now.
     pub(super) fn head(&self, size_bytes: u64) -> Vec<u8> {
         let (asked, mut head) = (self.asked(size_bytes), Vec::new());
         self.write_start(&mut head, &asked);
@@ -130,7 +130,7 @@ impl S3Request {
         head
     }
 
-    /// The heads of a request and of the answer that the gateway gives. Errors: it gives another than 200.
+    /// Returns the heads of a request and of the gateway's response. Errors if the status is not 200.
     pub(in super::super) fn heads(&self, size_bytes: u64) -> Result<MessageHeads> {
         if let Some(known) = self.heads.borrow().get(&size_bytes) {
             return Ok(known.clone());
@@ -168,14 +168,14 @@ fn push_all(head: &mut Vec<u8>, pieces: &[&str]) {
     pieces.iter().for_each(|piece| head.extend_from_slice(piece.as_bytes()));
 }
 
-/// The headers of a head, names and values.
+/// Returns the names and values of the headers of a head.
 pub(super) fn fields(head: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(head);
     let fields = text.lines().filter_map(|line| line.split_once(": "));
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Signing a request.
+/// Signs a request.
 pub(in super::super) struct RequestSigning {
     request: S3Request,
     signer: RequestSigner,
@@ -204,12 +204,12 @@ impl LedgerComponent for RequestSigning {
     }
 }
 
-/// Verifying a signature, with the day's key at hand.
+/// Verifies a signature, with the day's signing key already derived.
 pub(in super::super) struct SignatureCheck {
     request: S3Request,
     key: SigningKey,
     path: String,
-    /// The headers that are signed, by name, and what the signature says.
+    /// The signed headers by name, and the value of the `authorization` header.
     headers: Vec<(String, String)>,
     authorization: String,
 }
@@ -263,15 +263,15 @@ impl LedgerComponent for SignatureCheck {
     }
 }
 
-/// More headers than heads of ours have.
+/// More headers than our heads have.
 const HEADERS_MAX: usize = 32;
 
-/// Writing and reading the heads of a request and its answer, but for the signature and the sockets.
+/// Writes and reads the heads of a request and its response, without the signature and the sockets.
 pub(in crate::commands::ledger) struct Http1Heads {
     request: S3Request,
     asked: ObjectRequest,
     heads: MessageHeads,
-    /// The answer's headers, as the gateway writes them.
+    /// The response's headers, as the gateway writes them.
     fields: Vec<(String, String)>,
     out: Vec<u8>,
 }
@@ -325,13 +325,13 @@ impl LedgerComponent for Http1Heads {
     }
 }
 
-/// A request without content answered in memory, over a store that does next to nothing.
+/// A request without content that the S3 layer answers in memory, over a store that does almost nothing.
 pub(in crate::commands::ledger) struct S3LayerCall {
     layer: S3Layer,
     runtime: Runtime,
     request: S3Request,
     signed: Request<()>,
-    /// What the next operation asks, and what the last was answered.
+    /// The next operation's request, and the last one's response.
     next: Option<Request<()>>,
     answered: Response<()>,
 }
@@ -355,7 +355,7 @@ impl S3LayerCall {
 }
 
 impl LedgerComponent for S3LayerCall {
-    /// Of no size: content goes past the layer.
+    /// Ignores the size, because content does not pass through the layer.
     fn prepare(&mut self, _: u64) -> Result<()> {
         let mut request = Request::builder().method(self.request.method()).uri(self.request.asked(0).path);
         for (name, value) in fields(&self.request.head(0)) {

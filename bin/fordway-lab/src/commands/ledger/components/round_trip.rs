@@ -1,5 +1,5 @@
-//! Round trips over a socket to a process that only answers, with messages of the very sizes that a lane
-//! has on the wire, by the system calls that it makes; or by a library's event loop on both sides, as in HTTP/2.
+//! Round trips over a socket to a process that does nothing but respond. The messages have exactly the sizes that a
+//! lane sends, and use the same system calls; or, as in HTTP/2, a library's event loop on both sides.
 
 use std::hint::black_box;
 use std::net::{TcpListener, TcpStream};
@@ -21,27 +21,27 @@ use tokio::runtime::{Builder, Runtime};
 use super::super::echo::{AdaptiveWait, EchoRequest, ORDER_BYTES, ReplyForm};
 use super::framing::PIECE_BYTES;
 
-/// What the client of the HTTP lane receives at a time while it waits for a head.
+/// How much the client of the http lane receives at a time while it waits for a head.
 const HEAD_BUFFER_BYTES: usize = 16 << 10;
-/// What the client of the node lane has room for.
+/// The size of the receive buffer of the node lane's client.
 const INBOX_BYTES: usize = 72 << 10;
-/// How long the other side may take to come up.
+/// How long the other side may take to start.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// The sizes on the wire of one operation, and how the answer leaves.
+/// The message sizes of one operation, and how the response is sent.
 pub(in super::super) struct MessageSizes {
     pub(in super::super) request_bytes: usize,
     pub(in super::super) head_bytes: usize,
     pub(in super::super) body_bytes: usize,
     pub(in super::super) form: ReplyForm,
-    /// What the client copies before it asks again, outside of the time.
+    /// Bytes that the client copies before its next request, outside of the measured time.
     pub(in super::super) rest_bytes: usize,
 }
 
-/// Which messages an operation of this many bytes has.
+/// Returns the messages of an operation on this many bytes.
 pub(in super::super) type Sizes = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
 
-/// The other side; it ends when the connection does.
+/// The process on the other side. It ends when the connection does.
 pub(super) struct PeerProcess(Child);
 
 impl PeerProcess {
@@ -52,7 +52,7 @@ impl PeerProcess {
 
 impl Drop for PeerProcess {
     fn drop(&mut self) {
-        // The connection was closed before: it is on its way out, or never came.
+        // The connection was closed before this, so the process is about to end, or never connected.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -66,7 +66,7 @@ pub(super) fn start(address: &str, file: &Path) -> Result<PeerProcess> {
     child.map(PeerProcess).map_err(|error| file_error("starting", "the other side of a round trip", error))
 }
 
-/// Accepts the one who was started. Errors: it does not come.
+/// Accepts the connection of the process that was started. Errors if it does not connect.
 pub(super) fn accepted<T>(
     mut accept: impl FnMut() -> std::io::Result<T>,
     other: &mut PeerProcess,
@@ -89,13 +89,13 @@ pub(super) fn accepted<T>(
     }
 }
 
-/// What all kinds of round trip keep.
+/// The state that all kinds of round trip share.
 pub(super) struct RoundTrip {
     sizes: Sizes,
     pub(super) request: Vec<u8>,
     order: EchoRequest,
     body: Vec<u8>,
-    /// What is copied where the client is to be busy, and to where.
+    /// Source and destination of the copy that keeps the client busy.
     rest: (Vec<u8>, Vec<u8>),
     pub(super) received: usize,
 }
@@ -125,14 +125,14 @@ impl RoundTrip {
         Ok(())
     }
 
-    /// A client that was passed a file is busy with its content before it asks again, and the writer of an
-    /// object has to remove the last one. The other side sleeps meanwhile, and the longer it sleeps the longer
-    /// it takes to wake.
+    /// Keeps the client busy between two requests. A client that received a file descriptor uses its content before it
+    /// sends the next request, and one that writes objects has to remove the last one. The other side sleeps meanwhile,
+    /// and the longer it sleeps, the longer it takes to wake up.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
 
-    /// Bytes of the answer.
+    /// Returns the number of bytes expected in the response.
     pub(super) fn expected(&self) -> usize {
         let EchoRequest { head_bytes, body_bytes, form, .. } = self.order;
         head_bytes + if form == ReplyForm::Descriptor { 0 } else { body_bytes }
@@ -149,7 +149,7 @@ impl RoundTrip {
     }
 }
 
-/// Over a Unix socket, as the node lane: large content as a descriptor.
+/// Round trips over a Unix socket, as in the node lane: large content is passed as a descriptor.
 pub(in super::super) struct UnixRoundTrip {
     socket: UnixStream,
     inbox: Vec<u8>,
@@ -160,7 +160,7 @@ pub(in super::super) struct UnixRoundTrip {
 }
 
 impl UnixRoundTrip {
-    /// With a process that passes `file`; its socket is made in `dir`.
+    /// Starts a process that passes `file`. Its socket is created in `dir`.
     pub(in super::super) fn new(dir: &Path, file: &Path, sizes: Sizes) -> Result<Self> {
         let path = dir.join("round-trip.sock");
         let failed = |error| file_error("listening at", path.display(), error);
@@ -168,7 +168,7 @@ impl UnixRoundTrip {
         listener.set_nonblocking(true).map_err(failed)?;
         let mut other = start(&format!("unix:{}", path.display()), file)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
-        // Its name is free for another component of this kind.
+        // The socket's name becomes free for another component of this kind.
         std::fs::remove_file(&path).map_err(failed)?;
         socket.set_nonblocking(false).map_err(failed)?;
         let (inbox, lookout) = (vec![0; INBOX_BYTES], AdaptiveWait::default());
@@ -205,7 +205,7 @@ impl LedgerComponent for UnixRoundTrip {
             self.descriptor = descriptor;
             self.trip.received += count;
         }
-        // Closed as a file that was read, within the time.
+        // The descriptor is closed within the measured time, as a file that was read would be.
         let has_descriptor = self.descriptor.take().is_some();
         match has_descriptor == (self.trip.order.form == ReplyForm::Descriptor) {
             true => Ok(()),
@@ -224,7 +224,7 @@ impl LedgerComponent for UnixRoundTrip {
     }
 }
 
-/// Over TCP on the loopback interface, as the HTTP lane.
+/// Round trips over TCP on the loopback interface, as in the http lane.
 pub(in super::super) struct TcpRoundTrip {
     socket: TcpStream,
     buffer: Vec<u8>,
@@ -233,7 +233,7 @@ pub(in super::super) struct TcpRoundTrip {
 }
 
 impl TcpRoundTrip {
-    /// With a process that sends `file`.
+    /// Starts a process that sends `file`.
     pub(in super::super) fn new(file: &Path, sizes: Sizes) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
@@ -241,7 +241,7 @@ impl TcpRoundTrip {
         TcpRoundTrip::over(listener, start(&format!("tcp:{address}"), file)?, sizes)
     }
 
-    /// The same with that process at the far end of a network, and this side at the near one.
+    /// Like [`new`](Self::new), with the process at the far end of a network and this side at the near end.
     pub(in super::super) fn through(ends: &NetworkPair, file: &Path, sizes: Sizes) -> Result<Self> {
         let failed = |error| file_error("listening at", ends.near.address, error);
         let listener =
@@ -261,7 +261,8 @@ impl TcpRoundTrip {
         Ok(TcpRoundTrip { socket, buffer: vec![0; HEAD_BUFFER_BYTES], trip: RoundTrip::new(sizes), other })
     }
 
-    /// The head with what comes in its call, then the rest of the body straight into place.
+    /// Receives the head, together with the content that arrives in the same call, then the rest of the body directly
+    /// into its buffer.
     fn receive(&mut self) -> Result<usize, fordway_sys::Errno> {
         let head_bytes = self.trip.order.head_bytes;
         let mut filled = 0;
@@ -309,7 +310,8 @@ impl LedgerComponent for TcpRoundTrip {
     }
 }
 
-/// Over TCP on the loopback interface. What comes is taken over and over into the same memory.
+/// Round trips between event loops over TCP on the loopback interface. Received bytes overwrite the same buffer again
+/// and again.
 pub(in crate::commands::ledger) struct EventLoops {
     runtime: Runtime,
     socket: tokio::net::TcpStream,
@@ -319,7 +321,7 @@ pub(in crate::commands::ledger) struct EventLoops {
 }
 
 impl EventLoops {
-    /// With a process at the other side that is given `file` and does not send it.
+    /// Starts a process on the other side. It is given `file`, but does not send it.
     pub(in crate::commands::ledger) fn new(file: &Path, sizes: Sizes) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;

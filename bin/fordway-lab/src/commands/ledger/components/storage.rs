@@ -1,4 +1,5 @@
-//! What is done to files by system calls alone, to read one or to make a new object's; and by a store, on any lane.
+//! File operations by bare system calls, for reading a file and for creating that of a new object; and operations of a
+//! store on any lane.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -19,7 +20,7 @@ use fordway_workload::ledger::LedgerComponent;
 use super::framing::PIECE_BYTES;
 use super::{DistinctContent, ObjectOperation, same};
 
-/// Where the objects of all sizes are, as files.
+/// The directory of the files that hold the objects of all sizes, and their content.
 #[derive(Clone)]
 pub(in crate::commands::ledger) struct SizedFiles(PathBuf, DistinctContent);
 
@@ -28,13 +29,13 @@ impl SizedFiles {
         SizedFiles(dir.to_owned(), contents.clone())
     }
 
-    /// The file with `size_bytes` of content.
+    /// Returns the path of the file with `size_bytes` of content.
     pub(in crate::commands::ledger) fn path(&self, size_bytes: u64) -> PathBuf {
         self.0.join(name_of_size(size_bytes))
     }
 }
 
-/// The key of the object with `size_bytes` of content.
+/// Returns the key of the object with `size_bytes` of content.
 pub(in crate::commands::ledger) fn name_of_size(size_bytes: u64) -> String {
     format!("object-{size_bytes}")
 }
@@ -43,7 +44,7 @@ fn opened(path: &Path) -> Result<File> {
     File::open(path).map_err(|error| file_error("opening", path.display(), error))
 }
 
-/// Opening a file by its absolute path, its size, and closing it.
+/// Opens a file by its absolute path, reads its size, and closes it.
 pub(in crate::commands::ledger) struct FileOpen {
     pub(in crate::commands::ledger) files: SizedFiles,
     path: PathBuf,
@@ -68,7 +69,7 @@ impl LedgerComponent for FileOpen {
     }
 }
 
-/// Reading the whole of a file that is open and in memory.
+/// Reads a whole open file that is in the page cache.
 pub(in crate::commands::ledger) struct Pread {
     files: SizedFiles,
     file: Option<File>,
@@ -102,11 +103,12 @@ impl LedgerComponent for Pread {
     }
 }
 
-/// Reading the whole of a file that is open and in memory in pieces, as a gateway does that hands each on.
+/// Reads a whole open file that is in the page cache, in pieces, as a gateway does that sends one piece after the
+/// other.
 pub(in crate::commands::ledger) struct PreadPieces {
     files: SizedFiles,
     file: Option<File>,
-    /// In turn, as long as others are on their way.
+    /// Used in turn, because the gateway's earlier pieces may still be in flight.
     buffers: [Vec<u8>; 4],
     size_bytes: u64,
 }
@@ -139,14 +141,14 @@ impl LedgerComponent for PreadPieces {
         Ok(())
     }
 
-    /// The last piece stands for all.
+    /// Compares only the last piece.
     fn check(&self) -> Result<()> {
         let content = self.files.1.of(self.size_bytes);
         same(&self.buffers[0], content.chunks(PIECE_BYTES).last().unwrap_or_default())
     }
 }
 
-/// The whole of what a careful program does to read a file by its absolute path.
+/// Everything that a careful program does to read a file by its absolute path.
 pub(in crate::commands::ledger) struct PosixGet {
     files: SizedFiles,
     path: PathBuf,
@@ -192,13 +194,14 @@ fn opened_dir(dir: &Path) -> Result<File> {
     File::open(dir).map_err(|error| file_error("opening", dir.display(), error))
 }
 
-/// Making an empty file that is seen only once it is whole: by the calls that the store makes beside the write.
+/// Creates an empty file that becomes visible only when it is complete, with the system calls that the store makes in
+/// addition to the write.
 pub(in crate::commands::ledger) struct FilePublish {
     dir: File,
 }
 
 impl FilePublish {
-    /// In the directory `dir`, which is made.
+    /// Creates the directory `dir` and works in it.
     pub(in crate::commands::ledger) fn new(dir: &Path) -> Result<Self> {
         std::fs::create_dir(dir).map_err(|error| file_error("making", dir.display(), error))?;
         Ok(FilePublish { dir: opened_dir(dir)? })
@@ -230,7 +233,7 @@ impl LedgerComponent for FilePublish {
     }
 }
 
-/// Writing content to a new file. The one before is given back first, so that its memory is used again.
+/// Writes content to a new file. The previous file is closed first, so that its memory is used again.
 pub(in crate::commands::ledger) struct FileWrite {
     dir: File,
     file: Option<OwnedFd>,
@@ -239,7 +242,7 @@ pub(in crate::commands::ledger) struct FileWrite {
 }
 
 impl FileWrite {
-    /// To files that never have a name, in the file system of `dir`.
+    /// Writes to unnamed files in the file system of `dir`.
     pub(in crate::commands::ledger) fn new(dir: &Path, contents: &DistinctContent) -> Result<Self> {
         Ok(FileWrite { dir: opened_dir(dir)?, file: None, contents: contents.clone(), size_bytes: 0 })
     }
@@ -274,7 +277,7 @@ impl LedgerComponent for FileWrite {
     }
 }
 
-/// A store and the object at hand.
+/// A store and the object that the next operation uses.
 #[derive(Clone)]
 pub(in crate::commands::ledger) struct SizedObjects {
     store: Arc<dyn Store>,
@@ -301,12 +304,12 @@ impl SizedObjects {
     }
 }
 
-/// Reading a whole object into memory that was used before.
+/// Reads a whole object into memory that has been used before.
 pub(in crate::commands::ledger) struct ObjectGet {
     objects: SizedObjects,
     buffer: Vec<u8>,
     server_pid: Option<u32>,
-    /// Where it is asked from, if not from where this process is.
+    /// The network to send requests from, if not this process's own.
     network: Option<NetworkNamespace>,
 }
 
@@ -315,7 +318,7 @@ impl ObjectGet {
         ObjectGet { objects, buffer: Vec::new(), server_pid, network: None }
     }
 
-    /// The same by connections that begin in another network.
+    /// The same, over connections that start in another network.
     pub(in crate::commands::ledger) fn from(self, network: &NetworkNamespace) -> Self {
         ObjectGet { network: Some(network.clone()), ..self }
     }
@@ -324,7 +327,7 @@ impl ObjectGet {
 impl LedgerComponent for ObjectGet {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(ObjectOperation::Get, size_bytes)?;
-        // A connection stays in the network where it was made, no matter which thread uses it.
+        // A connection stays in the network in which it was made, whichever thread uses it later.
         let Some(network) = self.network.clone() else { return Ok(()) };
         network.run(|| self.run())?
     }
@@ -343,7 +346,7 @@ impl LedgerComponent for ObjectGet {
     }
 }
 
-/// Opening an object and describing it, without its content: what a gateway does before it sends.
+/// Opens an object and describes it, without reading its content, as a gateway does before it sends.
 pub(in crate::commands::ledger) struct ObjectDescribe(pub(in crate::commands::ledger) SizedObjects);
 
 impl LedgerComponent for ObjectDescribe {
@@ -358,19 +361,19 @@ impl LedgerComponent for ObjectDescribe {
     }
 }
 
-/// Writing an object that is not there yet, in one call.
+/// Writes an object that does not exist yet, in one call.
 pub(in crate::commands::ledger) struct ObjectPut {
     objects: SizedObjects,
-    /// The same objects as the writer of their files sees them, by the size from which on that is not
-    /// the store itself. The writer removes what it put: memory that was given back on another
-    /// processor than the one that takes it again is slow to write to.
+    /// For content that this process writes to the gateway's files: the smallest such size in bytes, and a store of
+    /// this process on the same objects. The writer of an object also removes it, because memory that was freed on one
+    /// processor is slow to write to when another one reuses it.
     written_here: Option<(u64, Arc<dyn Store>)>,
     options: PutOptions,
     server_pid: Option<u32>,
 }
 
 impl ObjectPut {
-    /// A put in this process, or by a gateway that writes the files itself.
+    /// Creates a put in this process, or through a gateway that writes the files itself.
     pub(in crate::commands::ledger) fn new(
         objects: SizedObjects,
         options: PutOptions,
@@ -379,12 +382,12 @@ impl ObjectPut {
         ObjectPut { objects, written_here: None, options, server_pid }
     }
 
-    /// The same where the gateway has this process write content over `bytes` to its files.
+    /// The same through a gateway that lets this process write content over `bytes` to its files.
     pub(in crate::commands::ledger) fn written_here_over(self, bytes: u64, embedded: &SizedObjects) -> Self {
         ObjectPut { written_here: Some((bytes + 1, embedded.store.clone())), ..self }
     }
 
-    /// The store of the object's writer.
+    /// Returns the store of the process that writes the object's file.
     fn writer(&self) -> &dyn Store {
         let here =
             self.written_here.as_ref().filter(|(from_bytes, _)| self.objects.size_bytes >= *from_bytes);

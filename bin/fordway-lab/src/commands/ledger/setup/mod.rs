@@ -1,5 +1,6 @@
-//! The components and paths of a ledger, each with what it needs. [`paths`] read and write; those through networks of their own are
-//! here, and show what an overlay adds to one that is known.
+//! The components and paths of a ledger, with the gateways and files they need. [`paths`] holds those that read and
+//! write on this machine. Those through the networks of set-ups are here; they show what an overlay adds to a known
+//! path.
 
 mod paths;
 
@@ -21,26 +22,26 @@ use super::components::{ClockReading, ContentDigest, DistinctContent, MemoryCopy
 use crate::args::PathArg;
 use crate::commands::gateway::GatewayProcess;
 
-/// Content of a TLS record, and what it has besides.
+/// The content of a TLS record, and the overhead of a record, in bytes.
 const RECORD_BYTES: u64 = 16 << 10;
 const RECORD_OVERHEAD_BYTES: u64 = 22;
 const BUCKET: &str = "ledger";
 
-/// All that is measured, and the gateways and networks behind it.
+/// Everything that is measured, and the gateways and networks behind it.
 #[derive(Default)]
 pub(super) struct LedgerSetup {
     pub(super) components: Vec<MeasuredComponent>,
     pub(super) paths: Vec<LedgerPath>,
-    /// What was asked for and cannot be measured here, each with the reason.
+    /// What was requested and cannot be measured here, each with the reason.
     pub(super) left_out: Vec<String>,
     gateways: Vec<GatewayProcess>,
     networks: Vec<NetworkPair>,
 }
 
-/// Where objects are, for components that are made of them.
+/// The location of the objects that components work on.
 struct ObjectSite<'s> {
     dir: &'s Path,
-    /// What gateways serve.
+    /// The root that gateways serve.
     root: &'s Path,
     bucket: Bucket,
     files: SizedFiles,
@@ -50,7 +51,7 @@ struct ObjectSite<'s> {
 }
 
 impl LedgerSetup {
-    /// Stores an object of each of `sizes` in the empty directory `dir`, and makes the components of `paths`, and of
+    /// Stores an object of each of `sizes` in the empty directory `dir`, and creates the components of `paths` and of
     /// an HTTP get through each of the set-ups `networks`.
     pub(super) fn new(dir: &Path, sizes: &[u64], paths: &[PathArg], networks: &[String]) -> Result<Self> {
         let setups = chosen(networks)?;
@@ -82,13 +83,13 @@ impl LedgerSetup {
         Ok(ladder)
     }
 
-    /// Ends the gateways.
+    /// Stops the gateways.
     pub(super) fn close(self) -> Result<()> {
         drop(self.components);
         self.gateways.into_iter().try_for_each(GatewayProcess::stop)
     }
 
-    /// Adds a component, unless it is there.
+    /// Adds a component, unless one of that name exists.
     fn add(
         &mut self,
         name: &str,
@@ -102,7 +103,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Components that need nothing, which are measured in any case.
+    /// Adds the components that need only memory, which are always measured.
     fn memory(&mut self, contents: &DistinctContent) {
         let mut add = |name: &str, description: &str, component: Box<dyn LedgerComponent>| {
             let lane = MeasuredLane { name: name.to_owned(), description: description.to_owned() };
@@ -130,17 +131,17 @@ impl LedgerSetup {
         }
     }
 
-    /// A gateway over HTTP/1.1 in the clear, with the durability that costs nothing.
+    /// Starts a gateway over HTTP/1.1 without TLS, with durability `none`, which costs nothing.
     fn gateway(root: &Path) -> Result<GatewayProcess> {
         GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)
     }
 
-    /// The same with TLS.
+    /// Starts the same gateway with TLS.
     fn tls_gateway(root: &Path) -> Result<GatewayProcess> {
         GatewayProcess::start_tls(root, ETagPolicy::Fast, Durability::None)
     }
 
-    /// Requests as they go to a plain gateway of their own, and the component that signs them.
+    /// Starts a gateway without TLS, adds the component that signs requests, and returns requests to that gateway.
     fn request(&mut self, site: &ObjectSite<'_>, operation: ObjectOperation) -> Result<S3Request> {
         let gateway = LedgerSetup::gateway(site.root)?;
         let Some((host, identity)) = gateway.place() else { return Err(ErrorKind::Internal.into()) };
@@ -150,15 +151,15 @@ impl LedgerSetup {
         Ok(request)
     }
 
-    /// Their heads, as the component `name_of_size`.
+    /// Adds the component `name`, which writes and reads the heads of `request` and its response.
     fn heads(&mut self, name: &str, request: &S3Request) -> Result<()> {
         let description = "both heads of HTTP/1.1 written and read, in memory, without the signature";
         self.add(name, description, || Ok(Box::new(Http1Heads::new(request))))
     }
 }
 
-/// The set-ups of these names. Errors: `InvalidArgument` for names that are none, and for two alike: components are
-/// named for them.
+/// Loads the set-ups with these names. Errors: `InvalidArgument` for an unknown name, and for one given twice, because
+/// components are named after set-ups.
 fn chosen(names: &[String]) -> Result<Vec<NetworkSetup>> {
     let setups = names.iter().map(|name| NetworkSetup::load(name)).collect::<Result<Vec<_>>>()?;
     for (at, setup) in setups.iter().enumerate() {
@@ -171,12 +172,12 @@ fn chosen(names: &[String]) -> Result<Vec<NetworkSetup>> {
 }
 
 impl LedgerSetup {
-    /// An HTTP get through the network of a set-up. What this machine or this user cannot set up is left
-    /// out, and `left_out` says why. Errors: `InvalidArgument` for what is no set-up of networks alone.
+    /// Adds an HTTP get through the network of a set-up. If this machine or this user cannot bring it up, it is left
+    /// out, and `left_out` says why. Errors: `InvalidArgument` if the set-up consists of more than networks.
     fn network(&mut self, setup: &NetworkSetup, site: &ObjectSite<'_>) -> Result<()> {
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-        // A wire of a cluster takes large pieces, and its cards cut them.
+        // The wire of a cluster accepts large pieces, and its network cards cut them.
         let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
         match NetworkPair::lay(setup, &wire, &fordway) {
             Ok(ends) => self.http_through(setup, ends, site),

@@ -1,5 +1,5 @@
-//! Paths that read, and paths that write: each of these puts a new object in place of one that was deleted just before,
-//! outside of the time.
+//! Paths that read and paths that write. Each put creates an object whose predecessor was deleted just before, outside
+//! of the measured time.
 
 use fordway_http::HttpVersion;
 use fordway_posix::Durability;
@@ -23,9 +23,9 @@ use crate::commands::ledger::components::storage::{
 };
 use crate::commands::ledger::echo::ReplyForm;
 
-/// Content up to this size leaves a gateway with its head, in one call, by the node lane and by HTTP.
+/// Content up to this size leaves a gateway together with its head in one call, on the node lane and over HTTP.
 const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
-/// What the client of the HTTP lane receives with a head is copied into place.
+/// The most content that the client of the http lane receives with a head, and therefore copies into place.
 const COPIED_BYTES_MAX: u64 = 16 << 10;
 
 impl LedgerSetup {
@@ -88,7 +88,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// The whole path through a gateway.
+    /// Adds the whole path through a gateway.
     fn whole(
         &mut self,
         name: &str,
@@ -102,7 +102,7 @@ impl LedgerSetup {
         self.add(name, description, || Ok(Box::new(ObjectGet::new(objects, Some(pid)))))
     }
 
-    /// Heads and signatures, as they go to a plain gateway; answers the request.
+    /// Adds the components for heads and signatures, as sent to a gateway without TLS; returns the request.
     pub(super) fn get_request(&mut self, site: &ObjectSite<'_>) -> Result<S3Request> {
         let request = self.request(site, ObjectOperation::Get)?;
         self.heads("http1 heads", &request)?;
@@ -171,6 +171,7 @@ impl LedgerSetup {
                 .with("pread in pieces")
                 .with("tcp round trip, event loops")
                 .with("http2 frames")
+                // The frames go through a pipe in memory, which the path does not have.
                 .less("memory pipe")
                 .with("http1 heads")
                 .with("sign")
@@ -201,7 +202,7 @@ impl LedgerSetup {
     }
 }
 
-/// The messages of a get by HTTP/1.1 in the clear.
+/// Returns the message sizes of a get over HTTP/1.1 without TLS.
 pub(super) fn http_messages(request: S3Request) -> Sizes {
     Box::new(move |size_bytes: u64| {
         let MessageHeads { asked, answered } = request.heads(size_bytes)?;
@@ -211,12 +212,12 @@ pub(super) fn http_messages(request: S3Request) -> Sizes {
     })
 }
 
-/// A get by HTTP/1.1 in the clear whose messages go as in the component `trip`.
+/// Adds to `path` the components of a get over HTTP/1.1 without TLS whose messages take the component `trip`.
 pub(super) fn with_get_request(path: LedgerPath, trip: &str) -> LedgerPath {
     with_request(path.with("object open").with_up_to("pread", INLINE_BYTES).with(trip))
 }
 
-/// What every request over HTTP/1.1 has.
+/// Adds the components that every request over HTTP/1.1 has.
 fn with_request(path: LedgerPath) -> LedgerPath {
     path.with("http1 heads").with("sign").with("verify").with_up_to("memory copy", COPIED_BYTES_MAX)
 }
@@ -277,7 +278,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// What every put over HTTP is made of.
+    /// Adds the components of which every put over HTTP consists.
     fn put_request_components(&mut self, site: &ObjectSite<'_>) -> Result<()> {
         let description = "an object written by the store in this process, with a checksum that is computed \
                            and kept";
@@ -305,7 +306,7 @@ impl LedgerSetup {
         })
     }
 
-    /// The whole path through a gateway that writes the files itself.
+    /// Adds the whole path through a gateway that writes the files itself.
     fn whole_put(
         &mut self,
         name: &str,
@@ -345,7 +346,7 @@ impl LedgerSetup {
     }
 }
 
-/// What every put over HTTP has: its checksum is computed on both sides.
+/// Adds the components that every put over HTTP has to `path`. Both sides compute the checksum.
 fn with_put_request(path: LedgerPath) -> LedgerPath {
     path.with("embedded put, checksum")
         .with("crc64nvme")
