@@ -111,11 +111,12 @@ impl RootVolume {
             Errno::NOENT | Errno::NOTDIR if dir == bucket.as_str() => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the directory"),
         };
+        let is_private = is_private(dir);
         for race in 0..MAX_RACES {
             give_way(race);
             match self.dirs.open(&self.root, dir) {
                 Err(Errno::NOENT) if dir != bucket.as_str() => {}
-                done if !is_private(dir) => return done.map_err(missing),
+                done if !is_private => return done.map_err(missing),
                 Ok(found) => return self.check_keeping(bucket, dir).map(|()| found),
                 Err(Errno::LOOP) => return Err(not_ours(dir, "is a symbolic link, or lies behind one")),
                 Err(Errno::NOTDIR) => {
@@ -125,7 +126,7 @@ impl RootVolume {
                 Err(errno) => return Err(missing(errno)),
             }
             match self.make_dirs(bucket, dir) {
-                Ok(made) if !is_private(dir) => return Ok(self.dirs.keep(dir, made)),
+                Ok(made) if !is_private => return Ok(self.dirs.keep(dir, made)),
                 // Another process removes empty directories while we make them: start again.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(from_errno(errno, "making the directory")),
