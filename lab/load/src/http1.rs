@@ -237,6 +237,7 @@ impl Http1Load {
                 }
                 Duration::ZERO
             }
+            // Ends early, so that the next call waits precisely for the remainder.
             _ => limit - COARSE / 2,
         };
         epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timespec(rest)))?;

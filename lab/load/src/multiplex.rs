@@ -253,6 +253,7 @@ impl LoadState {
         };
         let number = line.lost.get();
         let done = session.exchange(exchange).await;
+        // The slot may have another connection by now; this result says nothing about that one.
         match &done {
             Ok(()) if number == line.lost.get() => line.has_answered.set(true),
             Err(broken) if broken.ends_connection && number == line.lost.get() => self.lose(line),

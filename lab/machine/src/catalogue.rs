@@ -105,8 +105,8 @@ fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
     }
 }
 
-/// Writes whole numbers as integers (`threads = 2`), and others to four digits, which is more than measurements
-/// repeat.
+/// Writes whole numbers as integers (`threads = 2`), and others to four digits; measurements do not repeat more
+/// precisely than that.
 fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value < 1e15 {
         return Value::Integer(value as i64);

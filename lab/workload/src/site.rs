@@ -2,8 +2,8 @@
 //! identifies its writer and offset.
 //!
 //! A buffer is filled once with noise. Then the first word of each of its pages is set to a hash of writer and
-//! offset, which costs one memory write per 4 KiB. So a page from another place, another writer or an earlier transfer is
-//! recognized, and a check is a comparison of memory.
+//! offset, which costs one memory write per 4 KiB. So a page from another place, another writer or an earlier transfer
+//! is recognized, and a check is a comparison of memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -29,7 +29,7 @@ use crate::namespace::refused;
 /// The name of the devices in both namespaces.
 pub(crate) const DEVICE: &str = "fw0";
 
-/// The properties of a link. The default is a line of unlimited rate, without delay or loss.
+/// The properties of a link. The default is a line of unlimited rate, without delay, queue or loss.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkConfig {
     /// The round-trip time; half of it is the delay in each direction.

@@ -317,8 +317,8 @@ pub(super) fn emulates(accelerator: &str) -> bool {
     accelerator != KVM
 }
 
-/// Whether KVM may be used, and the processor has the features to run any kernel. Some virtual machines have a KVM
-/// without these features (`kvm_pvm`): it can be opened, but runs only kernels made for it.
+/// Whether KVM may be used, and the processor has the features to run any kernel. Some virtual machines offer
+/// KVM although their processors lack these features (`kvm_pvm`): it can be opened, but runs only kernels made for it.
 fn is_virtualizing() -> bool {
     let may = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     may && std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|told| has_virtualization(&told))

@@ -277,6 +277,7 @@ impl SizeFit {
             let Some(pieces) = pieces(points, count) else { break };
             let errors = left_out(points, count);
             let (middle, most) = (median(&errors), errors.iter().copied().reduce(f64::max));
+            // More lines fit the given points better in any case, so the error at left-out sizes decides.
             let is_better = match &best {
                 None => true,
                 Some((_, Some(before), _)) => {
@@ -359,6 +360,8 @@ fn line(points: &Points) -> FitSegment {
     let determinant = ww * ss - ws * ws;
     let (mut per_operation_ns, mut per_byte_ns) =
         ((wt * ss - st * ws) / determinant, (ww * st - ws * wt) / determinant);
+    // A cost that comes out negative, or is undetermined because all sizes are equal, is set to 0; the other cost is
+    // then fitted alone.
     if per_byte_ns < 0.0 || !per_byte_ns.is_finite() {
         (per_operation_ns, per_byte_ns) = (wt / ww, 0.0);
     } else if per_operation_ns < 0.0 {

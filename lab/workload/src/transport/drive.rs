@@ -27,7 +27,7 @@ pub struct TransportPlan {
     pub sizes: Vec<u64>,
     /// How many blocks of each size each transport does.
     pub rounds: u16,
-    /// Maximum number of messages in a block.
+    /// Maximum number of messages in a block that measures latency or half round trips.
     pub messages: u64,
     /// Maximum number of bytes in a block, unless a single message is larger.
     pub block_bytes: u64,
