@@ -19,16 +19,16 @@ use fordway_http::parts::ResponseHead;
 use fordway_http::parts::{BufferedConnection, io_error};
 use fordway_http::{HttpVersion, SessionCredentials, Timeouts, TlsRoots};
 
-/// Body bytes that one call may drop.
+/// Maximum number of body bytes that one call discards.
 const SCRATCH_BYTES: usize = 1 << 20;
-/// How often requests are looked through for those that take too long.
+/// How often requests in flight are checked for the timeout.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Waits shorter than this are kept to the nanosecond, which takes one more system call.
+/// Waits shorter than this have nanosecond resolution, which takes one more system call.
 const COARSE: Duration = Duration::from_millis(20);
-/// After a connection that could not be made: a server that is down must not keep a processor busy.
+/// Pause after a failed connection attempt, so that a server that is down does not keep a processor busy.
 const AFTER_REFUSAL: Duration = Duration::from_millis(1);
 
-/// HTTP/1.1 over TCP, or TLS where the URL says `https`.
+/// Load by HTTP/1.1 over TCP, or over TLS if the URL says `https`.
 pub struct Http1Load {
     requests: Arc<RequestSequence>,
     connector: Connector,
@@ -36,10 +36,10 @@ pub struct Http1Load {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
     lines: Vec<LoadConnection>,
-    /// Ended before they could be waited for.
+    /// Requests that ended before the next [`RequestSlots::wait`].
     early: Vec<FinishedRequest>,
     scratch: Vec<u8>,
-    /// The head of every request, where all are alike.
+    /// The head of every request, if all requests have the same head.
     head: Option<Vec<u8>>,
     traffic: NetworkTraffic,
     looked: Instant,
@@ -51,15 +51,16 @@ struct LoadConnection {
     state: Http1State,
     head: ResponseHead,
     framing: BodyFraming,
-    /// Whether the kernel is asked to tell when more can be sent.
+    /// Whether epoll also reports when more can be sent.
     waits_to_send: bool,
     /// Whether the connection can take another request after this one.
     keep_alive: bool,
     started: Instant,
     first_byte: Option<Instant>,
-    /// When the last byte was there, where one clock reading told both.
+    /// When the last byte arrived, if the head was received together with the whole body; then one clock reading
+    /// serves both.
     last_byte: Option<Instant>,
-    /// Whether the request went out a second time.
+    /// Whether the request was sent a second time.
     is_resent: bool,
     received_before: u64,
     body_bytes: u64,
@@ -79,7 +80,7 @@ enum Http1Step {
 }
 
 impl Http1Load {
-    /// Connects `connections` (at least 1) times. `timeouts.first_byte` is what a whole exchange may take.
+    /// Opens `connections` (at least 1) connections. `timeouts.first_byte` limits a whole exchange.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `Io`.
     pub fn connect(
         requests: Arc<RequestSequence>,
@@ -125,11 +126,11 @@ impl Http1Load {
         Ok(())
     }
 
-    /// Goes on with the request on `slot` as far as that is possible without waiting.
+    /// Continues the request on `slot` as far as possible without waiting.
     fn advance(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         if line.state == Http1State::Idle {
-            // The server closed the connection, or speaks unasked: the next request gets a new one.
+            // The server closed the connection, or sent unrequested bytes: the next request gets a new connection.
             line.connection = None;
             return;
         }
@@ -147,7 +148,7 @@ impl Http1Load {
         finished.push(self.end(slot, problem));
     }
 
-    /// Sends the request of `slot` once more, on a new connection; its time goes on.
+    /// Sends the request of `slot` again, on a new connection. Its time continues to count from the first attempt.
     fn resend(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let lost = self.lines[slot].connection.take();
         match self.open(slot) {
@@ -163,19 +164,19 @@ impl Http1Load {
         }
     }
 
-    /// Hands the request of `slot`, whose head is in the connection's buffer, to the kernel.
+    /// Passes the request of `slot`, whose head is in the connection's buffer, to the kernel.
     fn send(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         let Some(connection) = &mut line.connection else { return };
         line.received_before = connection.received_bytes;
         match connection.send(self.requests.body()) {
             Ok(()) => line.state = Http1State::Head,
-            // What else is wrong shows when the rest is sent, or the answer read.
+            // A real error shows again when the rest is sent, or when the response is read.
             Err(_) => self.advance(slot, finished),
         }
     }
 
-    /// Has the kernel tell when more of the request can be sent, for as long as that matters.
+    /// Has epoll report when more of the request can be sent, as long as part of it is unsent.
     fn watch(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         let wanted = line.state == Http1State::Sending;
@@ -219,7 +220,8 @@ impl Http1Load {
         }
     }
 
-    /// Waits for events, precisely where the wait is short: `epoll_wait` counts in milliseconds.
+    /// Waits for events. Short waits use `poll`, which has nanosecond resolution; `epoll_wait` counts in
+    /// milliseconds.
     fn collect(&mut self, limit: Duration) -> rustix::io::Result<()> {
         let timespec = |duration: Duration| Timespec {
             tv_sec: duration.as_secs() as i64,
@@ -235,6 +237,7 @@ impl Http1Load {
                 }
                 Duration::ZERO
             }
+            // Ends early, so that the next call waits precisely for the remainder.
             _ => limit - COARSE / 2,
         };
         epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timespec(rest)))?;
@@ -260,7 +263,7 @@ impl RequestSlots for Http1Load {
         let line = &mut self.lines[slot];
         let Some(connection) = &mut line.connection else { return };
         match &self.head {
-            // It stays in the connection's buffer.
+            // The head is still in the connection's buffer.
             Some(head) if connection.request_head.len() == head.len() => {}
             Some(head) => connection.request_head.extend_from_slice(head),
             None => {
@@ -268,7 +271,7 @@ impl RequestSlots for Http1Load {
                 self.requests.write_head(&mut connection.request_head);
             }
         }
-        // Once, also where it is sent again: what is asked is the size of a request.
+        // A resent request is counted once: the figure wanted is the size of a request.
         self.traffic.sent_bytes += (connection.request_head.len() + self.requests.body().len()) as u64;
         let mut finished = std::mem::take(&mut self.early);
         self.send(slot, &mut finished);
@@ -333,8 +336,8 @@ impl LoadConnection {
         self.is_resent = false;
     }
 
-    /// Whether the connection was closed between two requests, which the server may do at any time and
-    /// which is no answer to this one: no byte came, and others were answered before.
+    /// Whether the request failed only because the server had closed the connection between two requests, which it
+    /// may do at any time: the connection was used before, and no byte of this response was received.
     fn may_resend(&self, error: &Error) -> bool {
         let was_in_use = self.connection.as_ref().is_some_and(|connection| {
             connection.is_reused && connection.received_bytes == self.received_before
@@ -348,7 +351,7 @@ impl LoadConnection {
         if self.state == Http1State::Sending {
             match connection.send_rest(requests.body()) {
                 Ok(()) => self.state = Http1State::Head,
-                // A server may refuse a request before it has read the body: its answer says why.
+                // A server may refuse a request before it has read the body; its response says why.
                 Err(error) if would_wait(&error) || is_cut(&error) => {}
                 Err(error) => return Err(io_error(error, "sending the request", "")),
             }
@@ -358,7 +361,7 @@ impl LoadConnection {
                 return Ok(Http1Step::Pending);
             };
             self.framing = BodyFraming::of(&self.head, connection, requests.method().name())?;
-            // An answer before the end of the request leaves a connection of no further use.
+            // After a response that came before the end of the request, the connection cannot be reused.
             self.keep_alive =
                 self.state == Http1State::Head && self.head.may_keep_alive(connection, &self.framing);
             self.state = Http1State::Body;
@@ -400,7 +403,7 @@ impl LoadConnection {
         self.done()
     }
 
-    /// The answer is whole; nothing may follow it.
+    /// Checks that no bytes follow the complete response.
     fn done(&self) -> Result<Http1Step> {
         match &self.connection {
             Some(connection) if !connection.has_nothing_left() => {
@@ -412,7 +415,7 @@ impl LoadConnection {
     }
 }
 
-/// Receives until the head is there and says when that was; `None` if it is not yet.
+/// Receives until the head is complete and returns the time of that; `None` if it is not complete yet.
 fn receive_head(
     connection: &mut BufferedConnection,
     head: &mut ResponseHead,
@@ -439,7 +442,7 @@ fn receive_head(
     }
 }
 
-/// Takes what of the body came along with the head; returns how many bytes.
+/// Consumes the body bytes that were received together with the head; returns how many.
 fn take_waiting(connection: &mut BufferedConnection, framing: &mut BodyFraming) -> u64 {
     let BodyFraming::Length(left) = framing else { return 0 };
     let waiting = (connection.waiting().len() as u64).min(*left);

@@ -1,4 +1,4 @@
-//! HTTP/2: many requests at once on each of some connections (RFC 9113).
+//! HTTP/2: many requests at once on each connection (RFC 9113).
 
 use std::io;
 use std::pin::Pin;
@@ -20,12 +20,12 @@ use super::{NetworkTraffic, RequestSequence};
 use fordway_http::parts::TlsConnector;
 use fordway_http::{Timeouts, TlsRoots};
 
-/// Windows large enough that flow control is not what is measured.
+/// Windows so large that flow control does not limit the load.
 const WINDOW_BYTES: u32 = 16 << 20;
-/// The most of a body handed over at a time.
+/// Maximum number of body bytes passed to h2 at a time.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// HTTP/2 over TCP: with prior knowledge, or TLS where the URL says `https`.
+/// Load by HTTP/2 over TCP: with prior knowledge, or over TLS if the URL says `https`.
 pub type Http2 = MultiplexedLoad<Http2Sender>;
 
 /// One connection.
@@ -36,12 +36,12 @@ pub struct Http2Sender {
     counted: Arc<CountedBytes>,
 }
 
-/// What went over a connection.
+/// The bytes sent and received on a connection.
 #[derive(Default)]
 struct CountedBytes {
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
-    /// Kept to ask the kernel about it.
+    /// A duplicate of the socket, kept to query the kernel's TCP statistics.
     socket: std::sync::OnceLock<std::os::fd::OwnedFd>,
 }
 
@@ -106,8 +106,8 @@ impl ExchangeSender for Http2Sender {
     }
 }
 
-/// A stream that was reset says nothing of the others, unless it was refused before it was looked at
-/// (RFC 9113 section 8.7).
+/// A reset concerns only its own stream, unless the server refused the stream before it processed the request (RFC
+/// 9113 section 8.7).
 fn broken(error: h2::Error) -> BrokenExchange {
     let ends_connection = !error.is_reset() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
     BrokenExchange { error: failed("HTTP/2", error), ends_connection }
@@ -126,7 +126,7 @@ async fn handshake(
         .map_err(|_| Error::new(ErrorKind::Timeout, "the server did not answer the start of HTTP/2"))?
         .map_err(|error| failed("HTTP/2", error))?;
     tokio::task::spawn_local(async move {
-        // Requests on it learn of its end by themselves.
+        // Requests on the connection notice its end themselves.
         if let Err(error) = connection.await {
             tracing::debug!(%error, "an HTTP/2 connection ended");
         }
@@ -149,7 +149,7 @@ async fn push_body(
     Ok(())
 }
 
-/// A stream whose bytes are counted.
+/// A stream that counts its bytes.
 struct CountingStream<S> {
     stream: S,
     counted: Arc<CountedBytes>,

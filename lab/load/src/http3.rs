@@ -1,4 +1,4 @@
-//! HTTP/3: many requests at once on each of some QUIC connections (RFC 9114).
+//! HTTP/3: many requests at once on each QUIC connection (RFC 9114).
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{NetworkTraffic, RequestSequence};
 use fordway_http::parts::TlsConnector;
 use fordway_http::{Origin, Timeouts, TlsRoots};
 
-/// HTTP/3 over QUIC, which has TLS within; the URL must say `https`.
+/// Load by HTTP/3 over QUIC. QUIC includes TLS, so the URL must say `https`.
 pub type Http3 = MultiplexedLoad<Http3Sender>;
 
 /// One connection.
@@ -80,11 +80,11 @@ fn broken(error: StreamError) -> BrokenExchange {
     BrokenExchange { error: failed("HTTP/3", error), ends_connection }
 }
 
-/// The next address of a host is tried this much later (RFC 8305, section 8): a UDP packet to a port that nobody listens
-/// on is not always refused, and the handshake's own time limit is longer than ours.
+/// Delay before the next address of a host is tried (RFC 8305 section 8). A UDP packet to a closed port is not always
+/// refused, and the handshake's own timeout is longer than ours.
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
-/// Connects to whichever address of the host answers first. Errors: `Unavailable`, `InvalidArgument`.
+/// Connects to the address of the host that completes the handshake first. Errors: `Unavailable`, `InvalidArgument`.
 async fn quic(origin: &Origin, roots: &TlsRoots) -> Result<quinn::Connection> {
     let unreachable = |error: Box<dyn std::error::Error + Send + Sync>| {
         Error::new(ErrorKind::Unavailable, format!("no QUIC connection to {origin}")).caused_by(error)

@@ -1,9 +1,9 @@
-//! Load: one thread keeps many requests in flight and hands each answer back with its times.
+//! Load: one thread keeps many requests in flight and returns each response with its times.
 //!
-//! [`Http1Load`] is the HTTP/1.1 path of our client on sockets that do not wait: a small request costs one
-//! `sendmsg` and one `recv`, and one `epoll_wait` serves all connections that have an answer. Nothing
-//! is allocated per request, and no body is copied that came through a plain socket.
-//! What is sent when, and what becomes of the times, is the caller's.
+//! [`Http1Load`] is the HTTP/1.1 path of our client on non-blocking sockets: a small request costs one `sendmsg` and
+//! one `recv`, and one `epoll_wait` serves all connections that have a response. Nothing is allocated per request,
+//! and no body that arrived through a plain socket is copied.
+//! The caller decides what is sent when, and what is done with the times.
 
 mod http1;
 mod http2;
@@ -27,61 +27,61 @@ pub use http2::Http2;
 pub use http3::Http3;
 pub use requests::{LoadMethod, RequestPlan, RequestSequence};
 
-/// The requests that one thread has in flight, each on a slot of its own.
+/// The requests that one thread has in flight, each in its own slot.
 pub trait RequestSlots {
     /// Requests that can be in flight at once.
     fn slots(&self) -> usize;
 
-    /// Sends the next request on `slot`, on which none is in flight. What goes wrong is told by the
-    /// next [`RequestSlots::wait`].
+    /// Sends the next request on `slot`, on which no request is in flight. The next [`RequestSlots::wait`] reports a
+    /// failure.
     fn start(&mut self, slot: usize);
 
-    /// Waits until at least one request has ended, or for `limit`, and adds all that ended.
-    /// Errors: those that are no single request's.
+    /// Waits until at least one request has ended, or for `limit`, and appends all requests that have ended.
+    /// Errors: those that do not belong to a single request.
     fn wait(&mut self, limit: Duration, finished: &mut Vec<FinishedRequest>) -> Result<()>;
 
-    /// Bytes on all connections so far.
+    /// Bytes on all connections so far, and the number of connections made.
     fn traffic(&self) -> NetworkTraffic;
 
-    /// What the kernel knows of each connection that is open; empty where it does not count them.
+    /// The kernel's statistics of each open connection; empty if the kernel keeps none for the protocol.
     fn tcp(&self) -> Vec<TcpInfo>;
 }
 
-/// A request that is over.
+/// A request that has ended.
 #[derive(Debug)]
 pub struct FinishedRequest {
-    /// Which was given to [`RequestSlots::start`].
+    /// The slot given to [`RequestSlots::start`].
     pub slot: usize,
-    /// When it was handed to the kernel.
+    /// When the request was passed to the kernel.
     pub started: Instant,
-    /// When the first byte of the answer was there; `None` if nothing came.
+    /// When the first byte of the response arrived; `None` if nothing was received.
     pub first_byte: Option<Instant>,
-    /// When the last byte was there, or it was given up.
+    /// When the last byte arrived, or the request was given up.
     pub ended: Instant,
-    /// Bytes of content: of a PUT those sent, otherwise those received.
+    /// Bytes of content: for a PUT the bytes sent, otherwise the bytes received.
     pub body_bytes: u64,
-    /// What was wrong with it.
+    /// What was wrong with the response, if anything.
     pub problem: Option<ResponseProblem>,
 }
 
-/// What was wrong with an answer.
+/// What was wrong with a response.
 #[derive(Debug)]
 pub enum ResponseProblem {
-    /// A status that is no success.
+    /// A status other than 2xx.
     Status(u16),
-    /// A body of another size than was expected.
+    /// A body of a different size than expected.
     Size {
-        /// What was expected.
+        /// The expected size.
         expected_bytes: u64,
-        /// What came.
+        /// The received size.
         received_bytes: u64,
     },
-    /// No whole answer.
+    /// There was no complete response.
     Failed(Error),
 }
 
 impl ResponseProblem {
-    /// What such problems are counted under: `status 503`, `wrong size`, or the kind of an error.
+    /// The label under which such problems are counted: `status 503`, `wrong size`, or the kind of an error.
     pub fn label(&self) -> Cow<'static, str> {
         match self {
             ResponseProblem::Status(status) => format!("status {status}").into(),
@@ -90,7 +90,7 @@ impl ResponseProblem {
         }
     }
 
-    /// The problem with an answer that came whole, if there is one.
+    /// The problem with a complete response, if there is one.
     fn of(status: u16, received_bytes: u64, expected_bytes: Option<u64>) -> Option<Self> {
         match expected_bytes {
             _ if !(200..300).contains(&status) => Some(ResponseProblem::Status(status)),

@@ -1,4 +1,4 @@
-//! What HTTP/2 and HTTP/3 have in common: streams as tasks on a runtime within the calling thread.
+//! The common part of HTTP/2 and HTTP/3: each stream is a task on a runtime in the calling thread.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,32 +18,32 @@ use super::{
 };
 use fordway_http::{Timeouts, TlsRoots};
 
-/// A connection that carries many exchanges at once; clones share it.
+/// A connection that carries many exchanges at once. Clones share the connection.
 pub trait ExchangeSender: Clone + 'static {
-    /// Makes one. Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`.
+    /// Makes a connection. Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`.
     fn connect(
         requests: &Arc<RequestSequence>,
         timeouts: Timeouts,
         roots: &TlsRoots,
     ) -> impl Future<Output = Result<Self>>;
 
-    /// Sends the next request and receives the whole answer.
+    /// Sends the next request and receives the whole response.
     fn exchange(&mut self, exchange: &mut TimedExchange) -> impl Future<Output = Result<(), BrokenExchange>>;
 
-    /// Bytes so far.
+    /// Bytes on this connection so far.
     fn traffic(&self) -> NetworkTraffic;
 
-    /// What the kernel knows of it, if it is TCP.
+    /// The kernel's statistics of the connection, if it is TCP.
     fn tcp(&self) -> Option<TcpInfo>;
 }
 
-/// What is known of an exchange.
+/// The times and the result of an exchange.
 pub struct TimedExchange {
-    /// When it was sent.
+    /// When the request was sent.
     pub started: Instant,
-    /// When the head of the answer was there.
+    /// When the head of the response arrived.
     pub first_byte: Option<Instant>,
-    /// The status.
+    /// The status of the response.
     pub status: u16,
     /// Bytes of body received.
     pub body_bytes: u64,
@@ -51,22 +51,21 @@ pub struct TimedExchange {
 
 /// Why an exchange failed.
 pub struct BrokenExchange {
-    /// What is told.
+    /// The error to report.
     pub error: Error,
-    /// Whether no request can succeed on the connection any more, or the server said that it did not
-    /// look at this one.
+    /// Whether no further request can succeed on the connection, or the server said that it did not process this
+    /// request.
     pub ends_connection: bool,
 }
 
-/// What concerns this request alone, or a connection that could not be made.
+/// Converts an error of this request alone, or of a connection that could not be made.
 impl From<Error> for BrokenExchange {
     fn from(error: Error) -> Self {
         BrokenExchange { error, ends_connection: false }
     }
 }
 
-/// Load over connections that carry many requests at once. Slot `n` is on connection
-/// `n % connections`.
+/// Load over connections that carry many requests at once. Slot `n` uses connection `n % connections`.
 pub struct MultiplexedLoad<S> {
     shared: Rc<LoadState>,
     timeouts: Timeouts,
@@ -74,30 +73,31 @@ pub struct MultiplexedLoad<S> {
     lines: Vec<Rc<ConnectionSlot<S>>>,
     slots: usize,
     timer: Rc<AsyncFd<std::os::fd::OwnedFd>>,
-    // Dropped last: what is above lives on it.
+    // Dropped last: the fields above use the runtime.
     tasks: LocalSet,
     runtime: Runtime,
 }
 
-/// The place of one connection, which is made anew when it is lost.
+/// Holds one connection, and its replacement when it is lost.
 struct ConnectionSlot<S> {
     session: RefCell<Option<S>>,
-    /// Connections that were here before: a request that fails late must not take its successor away.
+    /// How many connections this slot has lost. A request that fails late must not remove the successor of its
+    /// connection.
     lost: Cell<u64>,
-    /// Whether the one that is here has answered.
+    /// Whether a request has succeeded on the current connection.
     has_answered: Cell<bool>,
 }
 
 struct LoadState {
     requests: Arc<RequestSequence>,
     finished: RefCell<Vec<FinishedRequest>>,
-    /// Of connections that are gone, and how many were made.
+    /// The traffic of connections that were lost, and how many there were.
     past: RefCell<NetworkTraffic>,
     ended: Notify,
 }
 
 impl<S: ExchangeSender> MultiplexedLoad<S> {
-    /// Makes `connections` (at least 1) with `streams` requests at once on each.
+    /// Makes `connections` (at least 1) connections, with `streams` requests at once on each.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`, `Io`.
     pub fn connect(
         requests: Arc<RequestSequence>,
@@ -112,7 +112,7 @@ impl<S: ExchangeSender> MultiplexedLoad<S> {
             let _inside = runtime.enter();
             let fd = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)
                 .map_err(|errno| failed(errno.into()))?;
-            // What is deprecated is to give it types that lie about their descriptor, which this one does not.
+            // The constructor is deprecated because a type may misreport its descriptor; an `OwnedFd` does not.
             #[expect(deprecated)]
             Rc::new(AsyncFd::new(fd).map_err(failed)?)
         };
@@ -167,7 +167,7 @@ impl<S: ExchangeSender> RequestSlots for MultiplexedLoad<S> {
 
     fn wait(&mut self, limit: Duration, finished: &mut Vec<FinishedRequest>) -> Result<()> {
         let (shared, timer) = (self.shared.clone(), self.timer.clone());
-        // Tokio's own timers count in milliseconds.
+        // A timerfd, because Tokio's own timers have a resolution of 1 ms; a value of 0 would disarm it.
         let limit = limit.max(Duration::from_nanos(1));
         let value = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         let once = Itimerspec { it_interval: Timespec::default(), it_value: value };
@@ -214,8 +214,8 @@ impl<S> ConnectionSlot<S> {
 }
 
 impl LoadState {
-    /// One request, sent again where the server had closed the connection before it came: no byte was
-    /// answered, and others were answered before.
+    /// Does one request. Sends it again if the server had closed the connection before the request arrived: no byte
+    /// of a response was received, and earlier requests on the connection had succeeded.
     async fn answered<S: ExchangeSender>(
         &self,
         line: &ConnectionSlot<S>,
@@ -235,7 +235,7 @@ impl LoadState {
         }
     }
 
-    /// One exchange on `line`, whose connection is made anew if the one before failed.
+    /// Does one exchange on `line`. Makes a new connection if the last one was lost.
     async fn exchange<S: ExchangeSender>(
         &self,
         line: &ConnectionSlot<S>,
@@ -253,6 +253,7 @@ impl LoadState {
         };
         let number = line.lost.get();
         let done = session.exchange(exchange).await;
+        // The slot may have another connection by now; this result says nothing about that one.
         match &done {
             Ok(()) if number == line.lost.get() => line.has_answered.set(true),
             Err(broken) if broken.ends_connection && number == line.lost.get() => self.lose(line),
@@ -261,7 +262,7 @@ impl LoadState {
         done
     }
 
-    /// Gives up the connection of `line`.
+    /// Drops the connection of `line` and keeps its traffic.
     fn lose<S: ExchangeSender>(&self, line: &ConnectionSlot<S>) {
         line.has_answered.set(false);
         line.lost.set(line.lost.get() + 1);
@@ -283,7 +284,7 @@ async fn in_time<S: ExchangeSender>(
     tokio::time::timeout(timeouts.connect, S::connect(requests, timeouts, roots)).await.map_err(late)?
 }
 
-/// What a protocol's implementation says went wrong.
+/// Wraps an error that the implementation of `protocol` returned.
 pub(super) fn failed(protocol: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(ErrorKind::Unavailable, format!("the {protocol} exchange was cut off")).caused_by(error)
 }

@@ -1,8 +1,8 @@
-//! A server of bodies whose size the path names, `GET /ping/1000` say: one end of a ping-pong.
+//! One end of a ping-pong: a server that returns a body of the size named in the path, such as `GET /ping/1000`.
 //!
-//! It is made to be the same wherever it runs, and to cost little beside the network that is measured: each
-//! of a fixed number of threads accepts a connection, answers on it until it ends, and accepts the next.
-//! So no connection waits for a thread to be made, and there are as many connections at once as threads.
+//! The server behaves the same wherever it runs, and costs little compared to the network that is measured: each of a
+//! fixed number of threads accepts a connection, serves it until it ends, and accepts the next. So no connection
+//! waits for a thread to be created, and the number of threads is the maximum number of simultaneous connections.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -11,33 +11,33 @@ use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// The header that says how often the answer was asked for again on the way.
+/// The response header with the number of times that an intermediate server sent its request again.
 pub const RETRIES: &str = "fordway-retries";
-/// How long a connection may be silent.
+/// How long a connection may be idle.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long to wait when no connection can be accepted, as where the table of open files is full.
+/// Pause after a failed `accept`, for example because the table of open files is full.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Bytes of content that are at hand to be sent, over and over.
+/// Bytes of content kept in memory, which are sent repeatedly.
 const CONTENT_BYTES: usize = 1 << 20;
 
-/// What a server answers with.
+/// Produces the responses of a server.
 pub trait ResponseSource: Send + Sync + 'static {
-    /// The answer to one request; `room` is memory to keep its body in, used again for the next.
+    /// Returns the response to one request. `room` is memory for its body, reused for the next response.
     fn play<'b>(&self, wanted: &PingpongRequest, room: &'b mut Vec<u8>) -> PingpongResponse<'b>;
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct PingpongResponse<'b> {
-    /// Its status.
+    /// The status.
     pub status: u16,
-    /// Its content.
+    /// The content.
     pub content: PingpongContent<'b>,
-    /// How often others had to be asked again for it.
+    /// How often this server sent its own request to another server again to obtain the content.
     pub retries: u32,
 }
 
-/// What an answer holds.
+/// The content of a response.
 #[derive(Clone, Copy, Debug)]
 pub enum PingpongContent<'b> {
     /// These bytes.
@@ -55,7 +55,7 @@ impl PingpongContent<'_> {
     }
 }
 
-/// A server that listens.
+/// A listening server.
 #[derive(Debug)]
 pub struct PingpongServer {
     listener: TcpListener,
@@ -63,8 +63,8 @@ pub struct PingpongServer {
 }
 
 impl PingpongServer {
-    /// Listens at `address` (`HOST:PORT`). Errors: `InvalidArgument` for what is no address of this machine;
-    /// `Unavailable` where it is taken.
+    /// Listens at `address` (`HOST:PORT`). Errors: `InvalidArgument` if it is not an address of this machine;
+    /// `Unavailable` if it is in use.
     pub fn bind(address: &str) -> Result<Self> {
         let failed = |error: io::Error| {
             let kind = match error.kind() {
@@ -79,13 +79,13 @@ impl PingpongServer {
         Ok(PingpongServer { listener, address })
     }
 
-    /// Where it listens.
+    /// The address it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers with `player`, in `workers` threads that live as long as the process.
-    /// Errors: `Io` where threads cannot be started.
+    /// Serves responses of `player`, in `workers` threads that live as long as the process.
+    /// Errors: `Io` if threads cannot be started.
     pub fn start(self, player: impl ResponseSource, workers: usize) -> Result<()> {
         let shared = Arc::new((self.listener, player, content()));
         for _ in 0..workers {
@@ -98,7 +98,7 @@ impl PingpongServer {
     }
 }
 
-/// Bytes that no link can compress away (xorshift64).
+/// Incompressible bytes, so that no link can shorten them (xorshift64).
 fn content() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(CONTENT_BYTES);
@@ -111,7 +111,7 @@ fn content() -> Vec<u8> {
     bytes
 }
 
-/// What one thread does for as long as it lives.
+/// The loop of one thread: accepts a connection, and serves it.
 fn work(listener: &TcpListener, player: &impl ResponseSource, content: &[u8]) {
     let mut room = Vec::new();
     loop {
@@ -129,7 +129,7 @@ fn work(listener: &TcpListener, player: &impl ResponseSource, content: &[u8]) {
     }
 }
 
-/// Answers the requests of one connection until it ends.
+/// Serves the requests of one connection until it ends.
 fn converse(
     socket: &TcpStream,
     player: &impl ResponseSource,
@@ -190,9 +190,9 @@ fn send_any(socket: &TcpStream, head: &[u8], len: u64, content: &[u8]) -> io::Re
     Ok(())
 }
 
-/// The most bytes that the head of a request may have.
+/// Maximum number of bytes in the head of a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// The most headers that it may have.
+/// Maximum number of headers in a request.
 const HEADERS_MAX: usize = 64;
 
 /// One request.
@@ -204,11 +204,11 @@ pub struct PingpongRequest {
     pub keep_alive: bool,
 }
 
-/// What comes next on a connection.
+/// The next event on a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum ConnectionEvent {
     Request(PingpongRequest),
-    /// Something that is not answered, and why.
+    /// Input that is refused, and why.
     Refused(&'static str),
     End,
 }
@@ -224,7 +224,7 @@ impl<'s> RequestParser<'s> {
         RequestParser { socket, buffer: Vec::with_capacity(1024) }
     }
 
-    /// The next one. Errors: from the socket.
+    /// The next event. Errors: from the socket.
     fn next(&mut self) -> io::Result<ConnectionEvent> {
         loop {
             if let Some((received, length)) = parse(&self.buffer) {
@@ -245,7 +245,7 @@ impl<'s> RequestParser<'s> {
     }
 }
 
-/// The request at the start of `bytes`, and how long its head is; `None` if it is not all there yet.
+/// The request at the start of `bytes`, and the length of its head; `None` if the head is incomplete.
 fn parse(bytes: &[u8]) -> Option<(ConnectionEvent, usize)> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);

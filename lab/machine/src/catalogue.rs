@@ -1,4 +1,4 @@
-//! Machines in a TOML file, and the features that describe one.
+//! Catalogues of machines in TOML files, and the features that describe a machine.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::{Serialize, Serializer};
 use toml::{Table as Toml, Value};
 
-/// The key beneath a machine that says how its features were obtained. Nothing is computed with it.
+/// The key in a machine's table under which the source of each feature is noted. No computation uses it.
 const HOW: &str = "how";
 
-/// A machine and what is known of it.
+/// A machine and its known features.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineEntry {
     /// Its name, unique in its catalogue.
@@ -18,7 +18,7 @@ pub struct MachineEntry {
     how: Toml,
 }
 
-/// Machines of one kind or place, those with the most threads first, as tables list them.
+/// Machines of one kind or site, sorted by threads, most first, as tables list them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineCatalogue {
     entries: Vec<MachineEntry>,
@@ -29,17 +29,17 @@ fn invalid(why: String) -> Error {
 }
 
 impl MachineEntry {
-    /// A machine of which nothing is known yet.
+    /// A machine without known features.
     pub fn new(name: impl Into<String>) -> Self {
         MachineEntry { name: name.into(), features: BTreeMap::new(), how: Toml::new() }
     }
 
-    /// Its `feature`; `None` if that was not measured.
+    /// The value of `feature`; `None` if it was not measured.
     pub fn get(&self, feature: Feature) -> Option<f64> {
         self.features.get(&feature).copied()
     }
 
-    /// Says what a feature is. Errors: `InvalidArgument` unless it is a finite number above 0.
+    /// Sets the value of a feature. Errors: `InvalidArgument` unless it is a finite number above 0.
     pub fn set(&mut self, feature: Feature, value: f64) -> Result<()> {
         if !(value.is_finite() && value > 0.0) {
             return Err(invalid(format!(
@@ -52,12 +52,12 @@ impl MachineEntry {
         Ok(())
     }
 
-    /// Says how a feature was obtained, or why not.
+    /// Notes how a feature was obtained, or why it was not.
     pub fn explain(&mut self, feature: Feature, how: &str) {
         self.how.insert(feature.name().to_owned(), Value::String(how.to_owned()));
     }
 
-    /// Its text in a catalogue.
+    /// The machine as an entry of a catalogue.
     pub fn to_toml(&self) -> String {
         let features =
             self.features.iter().map(|(feature, value)| (feature.name().to_owned(), number(*value)));
@@ -92,7 +92,7 @@ impl MachineEntry {
     }
 }
 
-/// A misspelt feature would otherwise be silently left out.
+/// The feature called `key`. Unknown names are errors, so that a misspelt feature is not silently ignored.
 fn known(machine: &str, key: &str) -> Result<Feature> {
     Feature::from_name(key).ok_or_else(|| invalid(format!("machine {machine}: {}", Feature::unknown(key))))
 }
@@ -105,7 +105,8 @@ fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
     }
 }
 
-/// Whole numbers as such: `threads = 2`. The others to four digits, which is more than repeats.
+/// Writes whole numbers as integers (`threads = 2`), and others to four digits; measurements do not repeat more
+/// precisely than that.
 fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value < 1e15 {
         return Value::Integer(value as i64);
@@ -118,8 +119,8 @@ fn number(value: f64) -> Value {
 }
 
 impl MachineCatalogue {
-    /// Reads the text of a catalogue. Errors: `InvalidArgument` naming the machine and the feature: no TOML, no
-    /// machine, an unknown feature, or one that is no number above 0.
+    /// Parses a catalogue. Errors: `InvalidArgument`, with the machine and the feature, if the text is not TOML, has
+    /// no machine, or has a feature that is unknown or not a number above 0.
     pub fn parse(text: &str) -> Result<Self> {
         let toml: Toml = text
             .parse()
@@ -146,7 +147,7 @@ impl MachineCatalogue {
         &self.entries
     }
 
-    /// The machine of that name. Errors: `InvalidArgument` if there is none, with the names that there are.
+    /// The machine called `name`. Errors: `InvalidArgument` if there is none; the message lists the names that exist.
     pub fn get(&self, name: &str) -> Result<&MachineEntry> {
         let names = || self.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
         let found = self.entries.iter().find(|entry| entry.name == name);
@@ -156,13 +157,13 @@ impl MachineCatalogue {
 
 macro_rules! features {
     ($($feature:ident = $name:literal, $unit:literal, $meaning:literal;)*) => {
-        /// A number above 0 that says how much a machine does, or how long it takes. Its name ends in its unit;
-        /// MB are 10^6 bytes.
+        /// A number above 0: how much a machine does, or how long it takes. The feature's name ends in its unit; MB
+        /// are 10^6 bytes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Feature { $(#[doc = $meaning] $feature,)* }
 
         impl Feature {
-            /// All features, in the order in which they are shown.
+            /// All features, in the order in which tables show them.
             pub const ALL: &'static [Feature] = &[$(Feature::$feature),*];
 
             /// Its name in catalogues.
@@ -175,7 +176,7 @@ macro_rules! features {
                 match self { $(Feature::$feature => $unit),* }
             }
 
-            /// What it is.
+            /// What the feature measures.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Feature::$feature => $meaning),* }
             }
@@ -197,12 +198,12 @@ features! {
 }
 
 impl Feature {
-    /// The feature of that name in catalogues.
+    /// The feature called `name` in catalogues.
     pub fn from_name(name: &str) -> Option<Feature> {
         Self::ALL.iter().copied().find(|feature| feature.name() == name)
     }
 
-    /// What to say of a name that is none.
+    /// The error message for an unknown feature name.
     pub fn unknown(name: &str) -> String {
         let known: Vec<_> = Self::ALL.iter().map(|feature| feature.name()).collect();
         fordway_measure::unknown_name("feature", name, &known)

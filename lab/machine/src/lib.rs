@@ -1,10 +1,11 @@
-//! What a node is, what about it costs the programs that run on it, and which machine is like which.
+//! Examines a node, finds what impairs the programs that run on it, and compares machines.
 //!
-//! [`doctor`] asks the files of `/proc` and `/sys`. Each of its checks is a function of a directory tree,
-//! so that one node can be examined on another: the tests do so with nodes that we do not have.
+//! [`doctor`] reads files of `/proc` and `/sys`. Each of its checks is a function of a directory tree, so a node can
+//! be examined on another one: the tests do so with nodes that we do not have.
 //!
-//! A [`MachineCatalogue`] holds machines with their [`Feature`]s, as a TOML file does. [`similarity`] is a number
-//! from 0 to 1 of two machines, [`SimilarityTable`] all of two catalogues, and [`heat_map`] a picture of them.
+//! A [`MachineCatalogue`] holds machines with their [`Feature`]s, and is read from a TOML file. [`similarity`] is a
+//! number from 0 to 1 for two machines, [`SimilarityTable`] holds those of all machines of two catalogues, and
+//! [`heat_map`] draws them.
 
 mod catalogue;
 pub mod doctor;

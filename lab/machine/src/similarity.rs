@@ -1,4 +1,5 @@
-//! How similar two machines are, by which features, and all machines of two catalogues as a table and as a picture.
+//! The similarity of two machines by chosen features, and of all machines of two catalogues, as a table and as a
+//! picture.
 
 use std::fmt::{self, Write};
 
@@ -7,16 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Feature, MachineCatalogue, MachineEntry};
 
-/// What share the smaller of two numbers above 0 is of the larger.
+/// The smaller of two numbers above 0 as a share of the larger.
 pub fn ratio(one: f64, other: f64) -> f64 {
     one.min(other) / one.max(other)
 }
 
-/// The similarity of two machines by their features, in the same order: 1 for equal ones, towards 0 the more
-/// they differ. It is eq. 2 of Kratzke and Quint 2016: 1 less the mean of the squares of what each [`ratio`]
-/// lacks to 1. It knows no units, nor whether more or less of a feature is better. `sqrt(1 - s)` is a metric.
+/// The similarity of two machines by their features, which both slices hold in the same order: 1 for equal machines,
+/// and closer to 0 the more they differ. It is eq. 2 of Kratzke and Quint 2016: 1 minus the mean of the squared
+/// differences between 1 and each [`ratio`]. It depends neither on units, nor on whether more or less of a feature is
+/// better. `sqrt(1 - s)` is a metric.
 ///
-/// `None` where there is nothing to compare: lengths that differ or are 0, a feature that is not above 0.
+/// `None` if there is nothing to compare: the lengths differ or are 0, or a feature is not above 0.
 pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
     let is_feature = |value: &f64| value.is_finite() && *value > 0.0;
     let is_comparable = one.len() == other.len() && !one.is_empty();
@@ -31,24 +33,24 @@ pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
 /// similarities over the same features are comparable.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FeatureChoice {
-    /// What is compared.
+    /// The features that are compared.
     pub features: Vec<Feature>,
-    /// What is not, as it is not known of all.
+    /// The features that are not compared, because they are not known of all machines.
     pub left_out: Vec<OmittedFeature>,
 }
 
-/// A feature that is known of some machines only.
+/// A feature that is known of only some of the machines.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OmittedFeature {
     /// The feature.
     pub feature: Feature,
-    /// Those without it.
+    /// The names of the machines without it.
     pub missing_in: Vec<String>,
 }
 
 impl FeatureChoice {
-    /// What `entries` have in common. With `asked`, these features and no others.
-    /// Errors: `InvalidArgument` if an asked feature is missing somewhere, or nothing is left.
+    /// The features that all `entries` have; with `asked`, these features and no others.
+    /// Errors: `InvalidArgument` if a machine lacks an asked feature, or no feature is common to all.
     pub fn of<'a>(entries: impl IntoIterator<Item = &'a MachineEntry>, asked: &[Feature]) -> Result<Self> {
         let entries: Vec<&MachineEntry> = entries.into_iter().collect();
         let lacking = |feature: Feature| -> Vec<String> {
@@ -93,13 +95,13 @@ fn missing(feature: Feature, machines: &[String]) -> Error {
     )
 }
 
-/// Similarities from 0 to 1, a row of `values` for each of `rows`.
+/// Similarities from 0 to 1, with a row of `values` for each of `rows`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimilarityTable {
-    /// Names of the machines that the rows are of.
+    /// The names of the machines in the rows.
     pub rows: Vec<String>,
-    /// Names of the machines that the columns are of; the same as `rows` for a catalogue with itself.
+    /// The names of the machines in the columns; equal to `rows` if a catalogue is compared with itself.
     pub columns: Vec<String>,
     /// The similarities, by row and column.
     pub values: Vec<Vec<f64>>,
@@ -134,8 +136,8 @@ impl SimilarityTable {
         Ok(SimilarityTable { rows: names(rows), columns: names(columns), values })
     }
 
-    /// Reads a table that was written down: `rows`, `columns` and `values` in TOML.
-    /// Errors: `InvalidArgument` if it has not a value from 0 to 1 for each row and column.
+    /// Parses a table in TOML, with the keys `rows`, `columns` and `values`.
+    /// Errors: `InvalidArgument` unless there is a value from 0 to 1 for each row and column.
     pub fn parse(text: &str) -> Result<Self> {
         let read = toml::from_str(text);
         let table: SimilarityTable = read.map_err(|error| {
@@ -163,10 +165,11 @@ impl SimilarityTable {
         Ok(table)
     }
 
-    /// All pairs, the most similar first; of a catalogue with itself each once, and none of a machine with itself.
+    /// All pairs, the most similar first. For a catalogue compared with itself, each pair occurs once, and no machine
+    /// is paired with itself.
     pub fn pairs(&self) -> Vec<MachinePair> {
         let is_equal = |at: usize| self.values[at].get(at) == Some(&1.0);
-        // Names alone do not say so: two catalogues may have the same machines at different times.
+        // Equal names are not enough: two catalogues may hold the same machines at different times.
         let is_of_itself = self.rows == self.columns && (0..self.rows.len()).all(is_equal);
         let mut pairs = Vec::new();
         for (at, (row, values)) in self.rows.iter().zip(&self.values).enumerate() {
@@ -183,7 +186,7 @@ impl SimilarityTable {
     }
 }
 
-/// The more similar, the darker.
+/// The character for a cell; darker means more similar.
 fn shade(similarity: f64) -> char {
     match similarity {
         s if s >= 0.9 => '█',
@@ -194,7 +197,7 @@ fn shade(similarity: f64) -> char {
     }
 }
 
-/// Numbers with shades, the columns numbered, and below them what the numbers stand for.
+/// Shows numbers with shades. Columns are numbered, and a legend below gives the names for the numbers.
 impl fmt::Display for SimilarityTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -211,13 +214,13 @@ impl fmt::Display for SimilarityTable {
 
 const CELL_WIDTH: usize = 44;
 const CELL_HEIGHT: usize = 24;
-/// What a letter of 12 pixels takes, on the safe side.
+/// The width of a letter of 12 pixels, estimated generously.
 const LETTER_WIDTH: usize = 8;
 const TITLE_HEIGHT: usize = 32;
-/// From this similarity on the cell is dark, and what is written in it light.
+/// From this similarity on, the cell is dark, and its text is white.
 const DARK: f64 = 0.6;
 
-/// An SVG picture of a table: white is 0, dark blue is 1. Names can be of any letters.
+/// Draws a table as an SVG picture: white is 0, dark blue is 1. Names may contain any characters.
 pub fn heat_map(table: &SimilarityTable, title: &str) -> String {
     let widest =
         |names: &[String]| names.iter().map(|name| name.chars().count()).max().unwrap_or(0) * LETTER_WIDTH;
@@ -258,7 +261,7 @@ fn row(svg: &mut String, table: &SimilarityTable, at: usize, (left, y): (usize, 
     }
 }
 
-/// From white to dark blue; its square, as what matters is near 1.
+/// A colour from white to dark blue. Uses the square of the similarity, because differences near 1 matter most.
 fn colour(similarity: f64) -> String {
     let share = similarity * similarity;
     let channel = |dark: f64| (255.0 + (dark - 255.0) * share).round() as u8;
@@ -279,7 +282,7 @@ mod tests {
 
     const ROUNDING: f64 = 1e-12;
 
-    /// By hand: of one half and of one quarter.
+    /// Values computed by hand, for ratios of one half and one quarter.
     #[test]
     fn as_computed_by_hand() {
         assert_eq!(similarity(&[1.0], &[2.0]), Some(0.75));
@@ -287,7 +290,7 @@ mod tests {
         // 1 - (0 + 1/4 + 9/16) / 3
         let three = similarity(&[3.0, 1.0, 8.0], &[3.0, 2.0, 2.0]).unwrap();
         assert!((three - (1.0 - 0.8125 / 3.0)).abs() < ROUNDING, "{three}");
-        // Six of seven features alike, and the seventh all but gone: 6/7.
+        // Six of seven features are equal, and the seventh is nearly 0: 6/7.
         let seventh = similarity(&[1.0; 7], &[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e-15]).unwrap();
         assert!((seventh - 6.0 / 7.0).abs() < ROUNDING, "{seventh}");
     }
@@ -326,7 +329,7 @@ mod tests {
             prop_assert_eq!(similarity(&a, &a).unwrap(), 1.0);
         }
 
-        /// A unit, or a time in place of a rate, must not matter.
+        /// The unit must not matter, nor whether a feature is a time or a rate.
         #[test]
         fn units_and_reciprocals_do_not_matter([a, b, units] in machines(), inverted: u16) {
             let s = similarity(&a, &b).unwrap();
@@ -347,7 +350,7 @@ mod tests {
             prop_assert!(a == b || distance(&a, &b) > 0.0);
         }
 
-        /// A machine that is changed further in one feature is less similar.
+        /// The further one feature of a machine is changed, the less similar the machine is to the original.
         #[test]
         fn further_is_less_similar([a, _, _] in machines(), more in 1.01..10.0f64, at: prop::sample::Index) {
             let at = at.index(a.len());
@@ -454,7 +457,7 @@ mod tests {
         assert!(svg.contains("fill=\"#ffffff\"") && svg.contains("fill=\"#08306b\""), "{svg}");
     }
 
-    /// Table IV of Kratzke and Quint, as golden data.
+    /// Table IV of Kratzke and Quint as reference data.
     fn table_iv() -> SimilarityTable {
         SimilarityTable::parse(include_str!("../../../contrib/catalogues/kratzke-quint-table-iv.toml"))
             .unwrap()
@@ -471,7 +474,7 @@ mod tests {
         assert_eq!(heat_map(&table, "Table IV").matches("<g>").count(), 504);
     }
 
-    /// What the paper concludes from it.
+    /// The conclusion of the paper.
     #[test]
     fn exactly_three_pairs_of_table_iv_are_similar() {
         let similar: Vec<_> = table_iv().pairs().into_iter().filter(|pair| pair.similarity >= 0.90).collect();
@@ -485,8 +488,8 @@ mod tests {
         assert_eq!(similar, expected);
     }
 
-    /// Distances obey the triangle inequality by way of any two machines, within what two digits hide. A scanning
-    /// error near 1 breaks it; one among the low values may not.
+    /// The distances obey the triangle inequality by way of any two machines, within the rounding to two digits. A
+    /// transcription error near 1 breaks the inequality; one among the low values may not.
     #[test]
     fn the_distances_of_table_iv_are_those_of_a_metric() {
         let table = table_iv();

@@ -1,5 +1,5 @@
-//! The doctor on copies of nodes: some recorded here, some assembled from documentation; each says which in
-//! its file SOURCE.
+//! Runs the doctor on copies of nodes: some recorded from real nodes, some assembled from documentation. Each copy's
+//! file `SOURCE` says which.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn found<'a>(findings: &'a [DoctorFinding], check: &str) -> &'a DoctorFinding {
     findings.iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("no {check}"))
 }
 
-/// That each check of `expected` says so, with these words in what it says.
+/// Asserts that each check in `expected` has this verdict, and that its text contains these words.
 fn holds(kind: &str, expected: &[(&str, DoctorVerdict, &str)]) {
     let findings = findings(kind);
     for (check, verdict, words) in expected {
@@ -180,13 +180,13 @@ fn whatever_costs_says_what_to_do_and_what_was_read() {
     }
 }
 
-/// A tree in which every file is there, and none can be read.
+/// A tree in which every file exists, and none can be read.
 #[test]
 fn what_cannot_be_read_is_told_as_such() {
     let place = tempfile::tempdir().unwrap();
     let files = ["proc/stat", "proc/self/status", "proc/self/cgroup", "proc/sys/net/ipv4/tcp_rmem"];
     for file in files {
-        // A directory in the place of a file cannot be read by root either.
+        // Even root cannot read a directory as a file.
         fs::create_dir_all(place.path().join(file)).unwrap();
     }
     let findings = examine(&SystemTree::at(place.path()));
@@ -213,7 +213,7 @@ fn slurm_is_asked_for_what_was_found_and_no_more() {
         assert!(crowded.contains(&format!("#SBATCH {option}\n")), "{option} is missing in {crowded}");
     }
     assert!(crowded.contains("# Not by an option: clocksource: "), "{crowded}");
-    // One core is the system's.
+    // One core is reserved for the system.
     assert!(crowded.contains("--ntasks-per-node=3\n"), "{crowded}");
     let metal = fix("bare-metal-infiniband", SettingsReader::Slurm);
     for option in ["--mem=0", "--mem-bind", "--core-spec", "--cpu-freq", "Not by an option"] {

@@ -1,11 +1,11 @@
-//! What machine this is: whatever of it changes a measurement.
+//! A description of this machine: all of its properties that affect measurements.
 
 use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The machine a run was made on. What cannot be read is `None`.
+/// The machine that a run was made on. Values that cannot be read are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Kernel release.
@@ -22,11 +22,11 @@ pub struct Machine {
     pub cpu_governor: Option<String>,
     /// The kernel's clock source.
     pub clock_source: Option<String>,
-    /// Whether a hypervisor is beneath.
+    /// Whether the machine runs under a hypervisor.
     pub is_virtual: Option<bool>,
     /// The 1-minute load average at the start: other work on the machine makes results noisy.
     pub load_1min: Option<f64>,
-    /// Transparent huge pages.
+    /// The setting for transparent huge pages.
     pub huge_pages: Option<String>,
     /// The kernel's TCP congestion control for new connections.
     #[serde(default)]
@@ -35,12 +35,12 @@ pub struct Machine {
     pub file_systems: Vec<FileSystem>,
 }
 
-/// A file system as the kernel has it mounted.
+/// A mounted file system, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FileSystem {
     /// What it was used for, such as `source` or `root`.
     pub role: String,
-    /// The path that was asked about.
+    /// The path that was examined.
     pub path: String,
     /// Where it is mounted.
     pub mount_point: String,
@@ -51,7 +51,7 @@ pub struct FileSystem {
 }
 
 impl Machine {
-    /// Looks at this machine. `paths` are what the run works on, each with its role.
+    /// Reads the properties of this machine. `paths` are the paths that the run uses, each with its role.
     pub fn observe(paths: &[(&str, &Path)]) -> Self {
         let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
         let selected = |text: String| {
@@ -80,7 +80,7 @@ impl Machine {
 }
 
 impl FileSystem {
-    /// The file system that `path` is on, by the longest mount point above it.
+    /// The file system that holds `path`: the one with the longest mount point above it.
     pub fn of(role: &str, path: &Path) -> Option<Self> {
         let path = fs::canonicalize(path).ok()?;
         let mounts = read("/proc/self/mounts")?;
@@ -97,7 +97,7 @@ impl FileSystem {
                 options,
             })
         };
-        // A later mount hides an earlier one of the same place.
+        // A later mount hides an earlier one at the same mount point; of equal maxima, `max_by_key` returns the last.
         mounts.lines().filter_map(fits).max_by_key(|found| found.mount_point.len())
     }
 }

@@ -1,20 +1,20 @@
-//! Names that people type: which known one a mistyped one was meant to be.
+//! Suggestions for mistyped names.
 
-/// Says that there is no `what` called `wrong`, the one of `known` that it is most like, and all of them.
+/// The error message for the unknown name `wrong`: suggests the most similar name of `known`, and lists all of them.
 pub fn unknown_name(what: &str, wrong: &str, known: &[&str]) -> String {
     let hint = nearest(wrong, known).map_or(".".to_owned(), |name| format!("; did you mean {name}?"));
     format!("there is no {what} {wrong:?}{hint} There are: {}", known.join(", "))
 }
 
-/// The name most like `wrong`, if at most a third of it has to be changed, or at most two letters.
+/// The name most similar to `wrong`, if no more than a third of its letters, or two letters, have to change.
 fn nearest<'n>(wrong: &str, known: &[&'n str]) -> Option<&'n str> {
     let allowed = (wrong.chars().count() / 3).max(2);
     let rated = known.iter().map(|name| (distance(wrong, name), *name));
     rated.filter(|(changes, _)| *changes <= allowed).min_by_key(|(changes, _)| *changes).map(|(_, name)| name)
 }
 
-/// How many letters must be put in, left out, replaced, or exchanged with their neighbours to make `one` of `other`
-/// (Damerau 1964, for changes that do not overlap).
+/// The number of letters to insert, delete, replace, or swap with their neighbours to turn `other` into `one`
+/// (Damerau 1964, for changes that do not overlap). Ignores the case of `one`.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) =
         (one.to_lowercase().chars().collect(), other.chars().collect());

@@ -1,4 +1,4 @@
-//! Medians and their uncertainty, and latency distributions that lose no tail.
+//! Medians with confidence intervals, and latency histograms that keep the tail.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::LatencyQuantiles;
 
-/// Resamples of a bootstrap: enough that the interval's ends move by less than the noise does.
+/// The number of resamples of a bootstrap: so many that the ends of the interval vary less than the noise.
 const RESAMPLES: usize = 2_000;
 
-/// An estimate with the interval that holds the true value with the stated confidence.
+/// An estimate with an interval that holds the true value with the stated confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConfidenceInterval {
     /// The estimate.
@@ -22,11 +22,11 @@ pub struct ConfidenceInterval {
     pub high: f64,
     /// The confidence, 0 to 1.
     pub confidence: f64,
-    /// How many values it was estimated from.
+    /// The number of values that the estimate was made from.
     pub samples: usize,
 }
 
-/// The median; `None` of nothing. Not-a-numbers sort last.
+/// The median; `None` if `values` is empty. NaNs sort last.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -38,8 +38,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The median of `values` with a 95 % percentile-bootstrap interval (Efron and Tibshirani 1993,
-/// chapter 13). `None` for fewer than five values, of which no interval can be had.
+/// The median of `values` with a 95 % percentile-bootstrap interval (Efron and Tibshirani 1993, chapter 13). `None`
+/// for fewer than five values, which are too few for an interval.
 pub fn median_interval(values: &[f64], seed: u64) -> Option<ConfidenceInterval> {
     if values.len() < 5 {
         return None;
@@ -56,8 +56,8 @@ pub fn median_interval(values: &[f64], seed: u64) -> Option<ConfidenceInterval> 
 }
 
 impl ConfidenceInterval {
-    /// The 95 % percentile interval of an estimate, from the estimates of resamples of the `samples` values
-    /// it was made of. `None` of no resamples.
+    /// The 95 % percentile interval of an estimate made from `samples` values. `resampled` holds the estimates of the
+    /// resamples. `None` if `resampled` is empty.
     pub fn of_resamples(value: f64, resampled: &mut [f64], samples: usize) -> Option<Self> {
         resampled.sort_unstable_by(f64::total_cmp);
         let last = resampled.len().checked_sub(1)?;
@@ -66,8 +66,8 @@ impl ConfidenceInterval {
     }
 }
 
-/// A small random generator (xorshift64*), for orders and resamples that a seed repeats exactly on
-/// every machine and in every version.
+/// A small random number generator (xorshift64*). For the same seed it returns the same numbers on every machine and
+/// in every version, so that orders and resamples can be repeated.
 #[derive(Clone, Debug)]
 pub struct SeededRandom(u64);
 
@@ -91,7 +91,7 @@ impl SeededRandom {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
-    /// Puts `items` into a random order (Fisher-Yates).
+    /// Shuffles `items` (Fisher-Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
@@ -99,10 +99,10 @@ impl SeededRandom {
     }
 }
 
-/// The longest latency told apart from longer ones: one hour.
+/// The maximum latency: one hour. Longer latencies count as this one.
 const MAX_NS: u64 = 3_600_000_000_000;
 
-/// A histogram of latencies in nanoseconds, true to three significant digits.
+/// A histogram of latencies in nanoseconds, with a precision of three significant digits.
 #[derive(Clone, Debug)]
 pub struct LatencyHistogram(Histogram<u64>);
 
@@ -114,29 +114,29 @@ impl Default for LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    /// Counts one latency; 0 counts as 1 ns, what is longer than an hour as an hour.
+    /// Counts one latency. 0 counts as 1 ns, and more than an hour as an hour.
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns.max(1));
     }
 
-    /// Counts what `other` counted.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &LatencyHistogram) {
-        // Both have the bounds of this type, or a histogram's within them.
+        // Both histograms have the bounds of this type, or were decoded with bounds within them.
         let added = self.0.add(&other.0);
         debug_assert!(added.is_ok(), "{added:?}");
     }
 
-    /// Latencies counted.
+    /// The number of latencies counted.
     pub fn len(&self) -> u64 {
         self.0.len()
     }
 
-    /// Whether none was counted.
+    /// Whether no latency was counted.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The latency that the share `q` (0 to 1) of all does not exceed.
+    /// The latency that the share `q` (0 to 1) of all latencies does not exceed.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         self.0.value_at_quantile(q)
     }
@@ -155,7 +155,7 @@ impl LatencyHistogram {
         })
     }
 
-    /// HdrHistogram's V2 encoding, in base64.
+    /// The histogram in HdrHistogram's V2 encoding, in base64.
     pub fn to_base64(&self) -> String {
         let mut bytes = Vec::new();
         let written = V2Serializer::new().serialize(&self.0, &mut bytes);
@@ -163,7 +163,7 @@ impl LatencyHistogram {
         BASE64.encode(bytes)
     }
 
-    /// Reads what [`LatencyHistogram::to_base64`] wrote; `None` if it is something else.
+    /// Decodes the output of [`LatencyHistogram::to_base64`]; `None` for any other text.
     pub fn from_base64(text: &str) -> Option<Self> {
         let bytes = BASE64.decode(text).ok()?;
         Deserializer::new().deserialize(&mut bytes.as_slice()).ok().map(LatencyHistogram)
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
-    /// Of 200 experiments with a known median, about 95 % of the intervals must hold it.
+    /// Of 200 experiments with a known median, about 95 % of the intervals must contain it.
     #[test]
     fn intervals_hold_what_they_promise() {
         let mut random = SeededRandom::new(1);

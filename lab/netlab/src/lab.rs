@@ -1,9 +1,9 @@
-//! Two namespaces and what joins them: the set-up of an experiment, with TCP's congestion control in each network.
+//! Two joined namespaces: the set-up of an experiment, with TCP's congestion control in each network.
 //!
-//! A namespace may only take an algorithm that the machine allows to everybody
-//! (`net.ipv4.tcp_allowed_congestion_control`, by default `reno` and the machine's own). The list is one for all
-//! namespaces and can only be written from the first. The kernel consults it when a namespace is set, and not again: so the
-//! algorithm is on the list for that moment.
+//! A namespace may only use an algorithm that the machine allows to all processes
+//! (`net.ipv4.tcp_allowed_congestion_control`, by default `reno` and the machine's own). All namespaces share this
+//! list, and it can only be written from the initial namespace. The kernel checks the list only when a namespace's
+//! algorithm is set, so the algorithm is added to the list for just that moment.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,28 +14,28 @@ use fordway_store::{Error, ErrorKind, Result};
 use crate::link::DEVICE;
 use crate::{EmulatedLink, LinkConfig, LinkStats, NetworkNamespace};
 
-/// Where the server is, as the client sees it.
+/// The server's address.
 pub const SERVER_ADDRESS: &str = "10.77.0.1";
-/// Where the client is, as the server sees it.
+/// The client's address.
 pub const CLIENT_ADDRESS: &str = "10.77.0.2";
 
-/// What a lab is like.
+/// The properties of a lab.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabConfig {
-    /// The link; `None` for virtual Ethernet as fast as the machine is.
+    /// The link; `None` for virtual Ethernet, which is as fast as the machine.
     pub link: Option<LinkConfig>,
-    /// How large TCP lets the buffers of a connection grow by itself, bytes; `None` for the kernel's default.
+    /// The limit up to which TCP grows the buffers of a connection, in bytes; `None` for the kernel's default.
     pub tcp_buffer_bytes: Option<u64>,
     /// TCP's congestion control; `None` for the kernel's default.
     pub congestion_control: Option<String>,
 }
 
-/// A server's and a client's network, joined. All of it is gone when this is dropped.
+/// A server's and a client's network, joined. Everything is removed when this is dropped.
 #[derive(Debug)]
 pub struct NetworkLab {
-    /// Where [`SERVER_ADDRESS`] is.
+    /// The namespace that has [`SERVER_ADDRESS`].
     pub server: NetworkNamespace,
-    /// Where [`CLIENT_ADDRESS`] is.
+    /// The namespace that has [`CLIENT_ADDRESS`].
     pub client: NetworkNamespace,
     link: Option<EmulatedLink>,
 }
@@ -43,8 +43,8 @@ pub struct NetworkLab {
 impl NetworkLab {
     /// Makes both networks and joins them.
     ///
-    /// Errors: `NotImplemented` where this process may not, or the machine cannot; `InvalidArgument` for what
-    /// no link is like, or a congestion control that the kernel does not know. Cost: about 50 ms.
+    /// Errors: `NotImplemented` if this process lacks the rights, or the machine the features; `InvalidArgument` for
+    /// an impossible link, or a congestion control that the kernel does not have. Cost: about 50 ms.
     pub fn new(config: &LabConfig) -> Result<Self> {
         let (server, client) = (NetworkNamespace::new()?, NetworkNamespace::new()?);
         let (server_address, client_address) =
@@ -64,12 +64,12 @@ impl NetworkLab {
         Ok(NetworkLab { server, client, link })
     }
 
-    /// What went through the link, `there` being from the client to the server; `None` without one.
+    /// Counters of the link, `there` being from the client to the server; `None` without a link.
     pub fn stats(&self) -> Option<LinkStats> {
         self.link.as_ref().map(EmulatedLink::stats)
     }
 
-    /// The parameters of TCP that decide about throughput, with their values in both namespaces.
+    /// The parameters of TCP that determine throughput, with their values in both namespaces.
     pub fn settings(&self) -> Result<BTreeMap<&'static str, String>> {
         const PARAMETERS: [&str; 4] = [
             "net/ipv4/tcp_rmem",
@@ -91,7 +91,7 @@ fn set_up_tcp(namespace: &NetworkNamespace, config: &LabConfig) -> Result<()> {
     if let Some(name) = &config.congestion_control {
         set_algorithm(namespace, name)?;
     }
-    // What one connection learned about the path must not make the next one faster: runs would differ.
+    // What TCP learned about the path on one connection must not speed up the next: runs would differ.
     namespace.set("net/ipv4/tcp_no_metrics_save", "1")
 }
 
@@ -99,11 +99,11 @@ const DEFAULT_ALGORITHM: &str = "net/ipv4/tcp_congestion_control";
 const ALLOWED_ALGORITHMS: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 const AVAILABLE_ALGORITHMS: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
-/// Has connections made in `namespace` use `algorithm`, such as `cubic`. The machine's list of allowed algorithms is as
-/// before when this returns.
+/// Makes new connections in `namespace` use `algorithm`, such as `cubic`. The machine's list of allowed algorithms is
+/// restored before this returns.
 ///
-/// Errors: `InvalidArgument` where the kernel has no such algorithm; `NotImplemented` where the machine does not allow it
-/// in namespaces and this process may not change that. Cost: 20 system calls at most.
+/// Errors: `InvalidArgument` if the kernel has no such algorithm; `NotImplemented` if the machine does not allow it
+/// in namespaces, and this process may not change that. Cost: at most 20 system calls.
 pub(crate) fn set_algorithm(namespace: &NetworkNamespace, algorithm: &str) -> Result<()> {
     match namespace.set(DEFAULT_ALGORITHM, algorithm) {
         Err(refused) if refused.kind() == ErrorKind::NotImplemented => {
@@ -113,7 +113,7 @@ pub(crate) fn set_algorithm(namespace: &NetworkNamespace, algorithm: &str) -> Re
     }
 }
 
-/// Does `work` while the machine allows `algorithm` to everybody.
+/// Does `work` while the machine allows `algorithm` to all processes.
 fn allow_while(algorithm: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let available = std::fs::read_to_string(AVAILABLE_ALGORITHMS).unwrap_or_default();
     if !lists(&available, algorithm) {
@@ -123,7 +123,8 @@ fn allow_while(algorithm: &str, work: impl FnOnce() -> Result<()>) -> Result<()>
         );
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
-    // Two processes that each put back what the other had changed would leave the change: one at a time.
+    // The lock serializes processes: two that each restored a list with the other's change would leave that change
+    // behind.
     let list = File::open(ALLOWED_ALGORITHMS).map_err(|error| not_allowed(algorithm, error))?;
     list.lock().map_err(|error| not_allowed(algorithm, error))?;
     let before = io::read_to_string(&list).map_err(|error| not_allowed(algorithm, error))?;

@@ -1,5 +1,5 @@
-//! A network in one machine: two namespaces, each a network of its own, and between them a link with
-//! the round trip, rate, queue and loss of a real one. What runs in them is any program, unmodified.
+//! A network in one machine: two namespaces, each with its own network, joined by a link that has the round-trip
+//! time, rate, queue and loss of a real one. Any program runs in them, unmodified.
 //!
 //! ```text
 //!   client namespace                                        server namespace
@@ -7,13 +7,13 @@
 //!                       <=== delay <=== bottleneck <===
 //! ```
 //!
-//! [`NetworkLab`] is both networks and the link; [`NetworkNamespace`], [`NamespaceProcess`] and [`EmulatedLink`] are its pieces.
-//! [`setup`] adds bridges, overlays and containers to it, and starts two programs at its ends; [`tunnel`] is
-//! one such overlay, in user space.
+//! [`NetworkLab`] holds both networks and the link; [`NetworkNamespace`], [`NamespaceProcess`] and [`EmulatedLink`]
+//! are its parts. [`setup`] adds bridges, overlays and containers, and starts two programs at its ends; [`tunnel`] is
+//! such an overlay, in user space.
 //!
-//! Nothing here has a name in the system: a namespace lives as long as a process is in it or this one
-//! holds it open, devices live as long as their namespace or descriptor, and processes end with the
-//! thread that started them. So nothing is left, whatever way this process ends.
+//! Nothing here has a persistent name in the system: a namespace lives as long as a process is in it or this process
+//! holds it open, devices live as long as their namespace or descriptor, and processes end with the thread that
+//! started them. So nothing is left behind, however this process ends.
 
 mod lab;
 mod link;

@@ -1,5 +1,5 @@
-//! A tunnel in user space: packets of a TUN device, one by one, in UDP datagrams to the other end. That is how
-//! overlays work that ask nothing of the kernel; each packet costs two changes of context more at each end.
+//! A tunnel in user space: sends each packet of a TUN device in a UDP datagram to the other end. Overlays that need
+//! no support from the kernel work like this; each packet costs two more context switches at each end.
 
 use std::net::UdpSocket;
 
@@ -10,11 +10,11 @@ use rustix::net::sockopt;
 
 use crate::namespace::refused;
 
-/// Packets taken from one side before the other has its turn.
+/// Maximum number of packets taken from one side before it is the other's turn.
 const BATCH: usize = 64;
-/// Datagrams that may wait in the socket.
+/// Size of the socket's receive buffer.
 const ROOM_BYTES: usize = 4 << 20;
-/// What precedes a packet in a datagram as on the device; all zeros, because packets are whole.
+/// Size of the header that precedes each packet on the device. It is not sent; all zeros, because packets are whole.
 const HEADER_BYTES: usize = 10;
 
 /// One end of a tunnel.
@@ -25,16 +25,17 @@ pub struct TunnelEnd {
 }
 
 impl TunnelEnd {
-    /// Makes a device called `device`, which is down and has no address, in the network of the calling thread, and
-    /// a socket from `listen` to `peer` (`HOST:PORT` each).
+    /// Makes a device called `device`, which is down and has no address, in the network of the calling thread, and a
+    /// socket from `listen` to `peer` (`HOST:PORT` each).
     ///
-    /// Errors: `NotImplemented` where this process may not; `InvalidArgument` for addresses that are none.
+    /// Errors: `NotImplemented` if this process may not make devices; `InvalidArgument` for invalid addresses.
     pub fn new(device: &str, listen: &str, peer: &str) -> Result<Self> {
         let failed =
             |what: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, what).caused_by(error);
         let socket = UdpSocket::bind(listen).map_err(failed("listening for the tunnel"))?;
         socket.connect(peer).map_err(failed("naming the other end of the tunnel"))?;
-        // Without room, what TCP sends in one go is lost before anybody can read it. Not all users may have it.
+        // With a small buffer, packets that TCP sends in a burst are lost before they are read. Not all users may
+        // enlarge it.
         let _ = sockopt::set_socket_recv_buffer_size_force(&socket, ROOM_BYTES);
         socket.set_nonblocking(true).map_err(failed("preparing the tunnel's socket"))?;
         let device =
@@ -42,7 +43,7 @@ impl TunnelEnd {
         Ok(TunnelEnd { device, socket })
     }
 
-    /// Carries packets for as long as the process lives. What the network or the device refuses is lost, as on
+    /// Carries packets as long as the process lives. Packets that the network or the device refuses are lost, as on
     /// any network. Errors: `Io` if waiting fails.
     pub fn run(&self) -> Result<()> {
         let mut buffer = vec![0; TUN_READ_BYTES_MAX];
@@ -58,7 +59,7 @@ impl TunnelEnd {
         }
     }
 
-    /// From the device to the other end.
+    /// Sends packets of the device to the other end.
     fn send_some(&self, buffer: &mut [u8]) {
         for _ in 0..BATCH {
             match self.device.receive(buffer) {
@@ -72,7 +73,7 @@ impl TunnelEnd {
         }
     }
 
-    /// From the other end to the device.
+    /// Writes packets of the other end to the device.
     fn receive_some(&self, buffer: &mut [u8]) {
         buffer[..HEADER_BYTES].fill(0);
         for _ in 0..BATCH {

@@ -1,5 +1,5 @@
-//! IOR's pattern: every rank writes blocks of transfers, into a file of its own or a shared one, and
-//! reads what another rank wrote. An open file is a descriptor, a prefix of fragments, or a multipart upload.
+//! IOR's pattern: every rank writes blocks of transfers, into its own file or a shared one, and reads what another
+//! rank wrote. An open file is a descriptor, a prefix of objects (one for each transfer), or a multipart upload.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,7 +23,7 @@ use crate::site::SiteMeans;
 use crate::target::failed;
 use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 
-/// The most transfers of one rank in random order, whose order is held in memory.
+/// Maximum number of transfers of one rank in random order; the order is held in memory.
 const MAX_RANDOM_TRANSFERS: u64 = 1 << 28;
 
 /// How IOR works.
@@ -85,7 +85,7 @@ pub enum IorMapping {
     Multipart,
 }
 
-/// The plan with every choice made.
+/// The plan with all defaults resolved.
 #[derive(Clone, Debug)]
 pub(crate) struct IorShape {
     pub(crate) name: String,
@@ -94,7 +94,7 @@ pub(crate) struct IorShape {
     pub(crate) segments: u64,
     pub(crate) file_per_process: bool,
     pub(crate) is_random: bool,
-    /// Readers take the data of the rank this many further on.
+    /// Readers read the data of the rank that is this many ranks further on.
     pub(crate) shift: usize,
     pub(crate) wall: Option<Duration>,
     pub(crate) mapping: IorMapping,
@@ -103,7 +103,7 @@ pub(crate) struct IorShape {
 }
 
 impl IorPlan {
-    /// Makes every choice. Errors: `InvalidArgument` for sizes that do not go together.
+    /// Resolves all defaults. Errors: `InvalidArgument` for sizes that contradict each other.
     pub(crate) fn shape(&self) -> Result<IorShape> {
         let (transfer, block, segments) = match self.mode {
             IorMode::Easy => (2 << 20, 64 << 20, 1),
@@ -111,7 +111,7 @@ impl IorPlan {
             IorMode::Rnd => (4 << 10, 16 << 20, 1),
         };
         let transfer_bytes = self.transfer_size.unwrap_or(transfer);
-        // In the hard shape a block is one transfer.
+        // In hard mode a block is one transfer.
         let block = if self.mode == IorMode::Hard { transfer_bytes } else { block };
         let shape = IorShape {
             name: "ior".into(),
@@ -130,7 +130,7 @@ impl IorPlan {
         Ok(shape)
     }
 
-    /// Errors: `InvalidArgument` for what cannot be done on `ranks`.
+    /// Checks the plan for a run on `ranks`. Errors: `InvalidArgument` if it is impossible.
     pub(crate) fn check(&self, ranks: usize) -> Result<()> {
         let shape = self.shape()?;
         match shape.mapping {
@@ -139,7 +139,7 @@ impl IorPlan {
         }
     }
 
-    /// Writes, reads back and verifies; leaves the site to be removed.
+    /// Writes, reads back and verifies. The caller removes the site.
     pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<Vec<PhaseResult>> {
         let shape = self.shape()?;
         let (write, transfers) = write(crew, site, &shape)?;
@@ -147,7 +147,7 @@ impl IorPlan {
         Ok(vec![write, read])
     }
 
-    /// Removes the buckets of files that have their own.
+    /// Removes the buckets of files that are buckets themselves.
     pub(crate) fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<()> {
         let (shape, rank) = (self.shape()?, crew.team.rank());
         crew.agree(IorFile::new(site, &shape, rank)?.remove(&shape, rank))
@@ -188,12 +188,12 @@ impl IorShape {
         Ok(())
     }
 
-    /// Transfers of one rank.
+    /// The number of transfers of one rank.
     fn transfers(&self) -> u64 {
         self.block_bytes / self.transfer_bytes * self.segments
     }
 
-    /// Where the transfer `number` of `rank` lies in its file.
+    /// The offset of the transfer `number` of `rank` in its file.
     fn offset(&self, rank: usize, ranks: usize, number: u64) -> u64 {
         let in_block = self.block_bytes / self.transfer_bytes;
         let (segment, within) = (number / in_block, number % in_block * self.transfer_bytes);
@@ -203,7 +203,7 @@ impl IorShape {
         }
     }
 
-    /// The order of the transfers of `rank`, where it is not the order of their numbers.
+    /// The order of the transfers of `rank`; `None` if it is sequential.
     fn order(&self, rank: usize) -> Option<Vec<u32>> {
         self.is_random.then(|| {
             let mut order: Vec<u32> = (0..self.transfers() as u32).collect();
@@ -213,7 +213,7 @@ impl IorShape {
     }
 }
 
-/// Writes. Answers how many transfers each rank did.
+/// Writes. Returns the result, and how many transfers each rank did.
 pub(crate) fn write(
     crew: &WorkloadRank,
     site: &WorkloadSite,
@@ -272,11 +272,11 @@ fn nth(order: Option<&[u32]>, turn: u64) -> u64 {
     order.map_or(turn, |order| u64::from(order[turn as usize]))
 }
 
-/// The file of one rank, or the one all share.
+/// The file of one rank, or the file that all ranks share.
 struct IorFile {
     site: WorkloadSite,
     target: Box<dyn MeasuredTarget>,
-    /// The file's name below the site, empty where the site is the file.
+    /// The file's name within the site; empty if the site is the file.
     name: String,
 }
 
@@ -295,7 +295,7 @@ impl IorFile {
         Ok(IorFile { target: site.target(), site, name })
     }
 
-    /// Makes what the file lies in, where it is not the site. All ranks call it.
+    /// Makes the directory or bucket that contains the file, unless it is the site. All ranks call it.
     fn prepare(&self, shape: &IorShape, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
         match self.path() {
@@ -308,7 +308,7 @@ impl IorFile {
         }
     }
 
-    /// Removes the file's bucket, where it has one. All ranks call it.
+    /// Removes the file's bucket, if the file is a bucket. All ranks call it.
     fn remove(&self, shape: &IorShape, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
         if self.is_bucket() && is_mine { self.site.remove() } else { Ok(()) }
@@ -318,7 +318,7 @@ impl IorFile {
         self.name.is_empty()
     }
 
-    /// Its path, where it is a file.
+    /// The path, if it is a file of a file system.
     fn path(&self) -> Option<PathBuf> {
         match self.site.means() {
             SiteMeans::Files(dir) => Some(dir.join(&self.name)),
@@ -326,12 +326,12 @@ impl IorFile {
         }
     }
 
-    /// The key of the whole file.
+    /// The key of the whole file, if it is one object.
     fn key(&self) -> Result<Key> {
         Key::new(&*self.name)
     }
 
-    /// The key of the transfer at `offset`, where each is an object.
+    /// The key of the transfer at `offset`, if each transfer is an object.
     fn fragment(&self, offset: u64) -> Result<Key> {
         match self.is_bucket() {
             true => Key::new(format!("{offset:016}")),
@@ -345,7 +345,7 @@ impl IorFile {
     }
 }
 
-/// Parts are of at least this many bytes, where a block has as many.
+/// The minimum size of parts, unless a block is smaller.
 const PART_BYTES: u64 = 8 << 20;
 
 enum OpenIorFile<'p> {
@@ -361,19 +361,19 @@ struct RankUpload<'p> {
     key: Key,
     id: UploadId,
     part_bytes: u64,
-    /// The part at work: its writer, number, and bytes so far.
+    /// The part being written: its writer, its number, and its bytes so far.
     current: Option<(Box<dyn Writer>, u16, u64)>,
-    /// What was sent: number and tag.
+    /// The parts that were sent: number and ETag.
     sent: Vec<(u16, String)>,
 }
 
-/// The bytes of a part: whole transfers, about 8 MiB, or the whole block if that is smaller.
+/// The size of a part: whole transfers of together about 8 MiB, or the whole block if that is smaller.
 fn part_bytes(shape: &IorShape) -> u64 {
     let transfers = PART_BYTES.div_ceil(shape.transfer_bytes);
     shape.block_bytes.min(transfers * shape.transfer_bytes)
 }
 
-/// Whether the plan fits the rules of multipart uploads. Errors: `InvalidArgument`.
+/// Checks that the plan obeys the rules of multipart uploads. Errors: `InvalidArgument`.
 fn check_multipart(shape: &IorShape, ranks: usize) -> Result<()> {
     let invalid = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     let part = part_bytes(shape);
@@ -401,7 +401,7 @@ fn check_multipart(shape: &IorShape, ranks: usize) -> Result<()> {
 }
 
 impl<'p> OpenIorFile<'p> {
-    /// Opens the file to write. All ranks call it; an error of one is an error of all.
+    /// Opens the file for writing. All ranks call it; an error of one is an error of all.
     fn for_writing(crew: &WorkloadRank, place: &'p IorFile, shape: &IorShape) -> Result<Self> {
         let opened = match (place.path(), shape.mapping) {
             (Some(_), _) => OpenIorFile::file(place, OpenOptions::new().read(true).write(true).create(true)),
@@ -415,7 +415,7 @@ impl<'p> OpenIorFile<'p> {
         opened.ok_or_else(|| ErrorKind::Internal.into())
     }
 
-    /// Opens the file to read.
+    /// Opens the file for reading.
     fn for_reading(place: &'p IorFile, shape: &IorShape) -> Result<Self> {
         match (place.path(), shape.mapping) {
             (Some(_), _) => OpenIorFile::file(place, OpenOptions::new().read(true)),
@@ -456,7 +456,7 @@ impl<'p> OpenIorFile<'p> {
         }
     }
 
-    /// Closes a file that was written. All ranks call it.
+    /// Closes a written file. All ranks call it.
     fn close(self, crew: &WorkloadRank, shape: &IorShape) -> Result<()> {
         match self {
             OpenIorFile::File(file, key) if shape.fsync => {
@@ -469,7 +469,7 @@ impl<'p> OpenIorFile<'p> {
 }
 
 impl<'p> RankUpload<'p> {
-    /// Starts the upload of a shared file on rank 0, or one on each rank.
+    /// Creates the upload of a shared file on rank 0, or one upload on each rank.
     fn start(crew: &WorkloadRank, place: &'p IorFile, shape: &IorShape) -> Result<Self> {
         let key = place.key()?;
         let begins = shape.file_per_process || crew.is_first();
@@ -488,7 +488,8 @@ impl<'p> RankUpload<'p> {
         Ok(RankUpload { place, key, id: UploadId::new(id)?, part_bytes, current, sent })
     }
 
-    /// Parts are numbered by where they lie, so that all ranks' parts fit together.
+    /// Writes one transfer. Parts are numbered by their position in the file, so that the parts of all ranks fit
+    /// together.
     fn write(&mut self, offset: u64, content: &[u8]) -> Result<()> {
         let SiteMeans::Objects(store, bucket) = self.place.site.means() else {
             return Err(ErrorKind::Internal.into());
@@ -509,7 +510,7 @@ impl<'p> RankUpload<'p> {
         self.send()
     }
 
-    /// Finishes the part at work, if there is one.
+    /// Finishes the part being written, if there is one.
     fn send(&mut self) -> Result<()> {
         if let Some((writer, number, bytes)) = self.current.take() {
             let expected = ExpectedContent { size: Some(bytes), ..Default::default() };

@@ -1,19 +1,19 @@
-//! What is run, and in which order. A [`MeasuredTarget`] is a way to do the work; who builds targets knows
-//! which lane is behind them, this crate does not.
+//! Workloads: which operations run, and in which order. A [`MeasuredTarget`] does the operations. The caller builds
+//! the targets and knows their lanes; this crate does not.
 //!
-//! [`compare::run`] sends one tree of files down every target in interleaved blocks;
-//! [`summary::summarise`] makes a table of the records.
+//! [`compare::run`] sends one tree of files to every target in interleaved blocks; [`summary::summarise`] makes a
+//! table of the records.
 //!
-//! A [`bench::WorkloadPlan`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is work of many ranks, a
-//! [`RankTeam`], at a [`WorkloadSite`]; [`bench::describe`] makes a run of it, [`report`] tables.
+//! A [`bench::WorkloadPlan`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is work of many ranks, a [`RankTeam`],
+//! at a [`WorkloadSite`]; [`bench::describe`] makes a run of its results, and [`report`] makes tables.
 //!
-//! [`rest::run_block`] makes load on a server.
+//! [`rest::run_block`] puts load on a server.
 //!
 //! [`ledger`] measures layers one by one, and whether they add up to a lane.
 //!
 //! [`speedup::measure`] runs one job on several numbers of ranks in several set-ups.
 //!
-//! [`transport::run`] asks every transport there is for messages of many sizes.
+//! [`transport::run`] exchanges messages of many sizes over every available transport.
 
 pub mod bench;
 pub mod compare;

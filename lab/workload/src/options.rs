@@ -1,5 +1,5 @@
-//! Options that several measuring commands take: one definition each, so that the same thing has the same name everywhere;
-//! and the names that options had before.
+//! Options shared by several measuring commands, each defined once so that it has the same name everywhere; and the
+//! former names of options.
 
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ pub struct SeedArgs {
 }
 
 impl SeedArgs {
-    /// The seed, drawn where none is given. Errors: `Io`.
+    /// The seed; drawn at random if none was given. Errors: `Io`.
     pub fn seed(&self) -> Result<u64> {
         let drawn = || {
             let failed = |error| Error::new(ErrorKind::Io, "no random seed").caused_by(error);
@@ -59,7 +59,7 @@ impl SeedArgs {
     }
 }
 
-/// A word of the command, an option that it had, and what the option is called now.
+/// A word of the command, the former name of its option, and the present name.
 type Renamed = (&'static str, &'static str, &'static str);
 
 const RENAMED: [Renamed; 10] = [
@@ -75,14 +75,14 @@ const RENAMED: [Renamed; 10] = [
     ("pingpong", "--connections", "--connection-policy"),
 ];
 
-/// The error of a command line, or of one with an option that was renamed, the new name; `words` are those of the command
-/// line.
+/// The error of a command line. If an option was renamed, the error says its new name. `words` are the words of the
+/// command line.
 pub fn with_new_name(error: clap::Error, words: &[String]) -> clap::Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
     if error.kind() != ClapKind::UnknownArgument {
         return error;
     }
-    // clap names it as in `--run <NAME>` where it knows of a value.
+    // clap reports the option with its value, as `--run <NAME>`, if it recognizes one.
     let option = unknown.split([' ', '=']).next().unwrap_or(unknown);
     let is_it = |(word, old, _): &&Renamed| option == *old && words.iter().any(|given| given == word);
     match RENAMED.iter().find(is_it) {

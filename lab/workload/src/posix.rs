@@ -1,4 +1,4 @@
-//! The reference: what a careful program does with plain files and absolute paths.
+//! The reference of comparisons: what a careful program does with plain files and absolute paths.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -22,12 +22,12 @@ pub struct PosixTarget {
     publish: PublishMethod,
 }
 
-/// How a put makes a file appear.
+/// How a put publishes a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PublishMethod {
     /// Written under a temporary name and renamed: as atomic as the other lanes' puts.
     Rename,
-    /// Written where it is to stay, as IOR and mdtest do.
+    /// Written under its final name, as IOR and mdtest do.
     InPlace,
 }
 
@@ -54,8 +54,8 @@ impl PosixTarget {
         Ok(PosixTarget { lane, dir: dir.to_owned(), sync, publish: PublishMethod::Rename })
     }
 
-    /// Works in the directory `dir` that is there, or will be before the first call; a put creates the
-    /// file under its own name and waits for the page cache.
+    /// Works in the directory `dir`, which exists or will exist before the first call. A put creates the file under
+    /// its final name and waits only for the page cache.
     pub(crate) fn in_place(lane: MeasuredLane, dir: PathBuf) -> Self {
         PosixTarget { lane, dir, sync: SyncLevel::Nothing, publish: PublishMethod::InPlace }
     }

@@ -1,4 +1,4 @@
-//! A run of ranks as tables in the terminal.
+//! Shows a run of ranks as tables in the terminal.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::bench::LaneResults;
 use crate::io500::published::PublishedTable;
 use crate::io500::{figure, unit};
 
-/// The phases, a line for each lane, a blank line between phases. `docs/reference/bench.md` explains the
+/// The phases, with a row for each lane and a blank line between phases. `docs/reference/bench.md` explains the
 /// columns.
 pub fn table(run: &RunDocument, lanes: &[LaneResults]) -> String {
     let reference = run.lanes.first().map_or("", |lane| lane.name.as_str());
@@ -55,7 +55,7 @@ fn cells(summary: &PhaseSummary, rounds: &[&PhaseResult], run: &RunDocument) -> 
     ]
 }
 
-/// The rate in units of the reference's, with its interval where there is one.
+/// The rate as a multiple of the reference's rate, with its interval if there is one.
 fn against_reference(summary: &PhaseSummary, run: &RunDocument) -> Option<String> {
     let Some(ratio) = &summary.ratio else { return Some("1".to_owned()) };
     if let Some(interval) = &ratio.interval {
@@ -66,8 +66,8 @@ fn against_reference(summary: &PhaseSummary, run: &RunDocument) -> Option<String
     Some(format!("{:.2}", summary.ops_per_s? / reference.ops_per_s?))
 }
 
-/// IO500's phases in its units, beside figures that were published. In brackets what each is of the
-/// first of its kind: the first lane here, the first system there.
+/// IO500's phases in its units, next to published figures. The percentages in brackets are relative to the first lane
+/// for our figures, and to the first system for the published ones.
 pub fn beside_published(lanes: &[LaneResults], published: &PublishedTable) -> String {
     let mut headings = vec!["phase".to_owned(), "unit".to_owned()];
     headings.extend(lanes.iter().map(|lane| lane.lane.name.clone()));
@@ -99,7 +99,7 @@ pub fn beside_published(lanes: &[LaneResults], published: &PublishedTable) -> St
     )
 }
 
-/// What a figure in `from` is multiplied with to be one in `to`.
+/// The factor that converts a figure from the unit `from` to the unit `to`.
 fn scale(from: &str, to: &str) -> f64 {
     match (from, to) {
         ("MiB/s", "GiB/s") => 1.0 / 1024.0,
@@ -118,7 +118,8 @@ fn shares(figures: &[Option<f64>]) -> Vec<String> {
     figures.iter().enumerate().map(text).collect()
 }
 
-/// `rows` in columns, the first `left` of them to the left, with a blank line where the first changes.
+/// Lays out `rows` in columns, with the first `left` columns aligned to the left, and a blank line where the first
+/// cell changes.
 fn columns(rows: &[Vec<String>], left: usize) -> String {
     let count = rows.first().map_or(0, Vec::len);
     let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();

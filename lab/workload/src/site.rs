@@ -1,9 +1,9 @@
-//! Where a workload works: a bucket or a directory of a lane, and more of the same kind beside it; and content that says where
-//! it belongs: what was written by whom, at which offset.
+//! Where a workload works: a bucket or a directory of a lane, and further ones named after it; and content that
+//! identifies its writer and offset.
 //!
-//! A buffer is filled once with noise. Each page of it is then stamped with a word made of writer
-//! and offset, which costs a store each 4 KiB; so a page of another place, another writer or an
-//! earlier transfer is told apart, and a check is a comparison of memory.
+//! A buffer is filled once with noise. Then the first word of each of its pages is set to a hash of writer and
+//! offset, which costs one memory write per 4 KiB. So a page from another place, another writer or an earlier transfer
+//! is recognized, and a check is a comparison of memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use fordway_store::{Bucket, Error, ErrorKind, Result, Store};
 
 use crate::{MeasuredTarget, PosixTarget, StoreTarget};
 
-/// A place that is named but need not exist yet; clones name the same one.
+/// A bucket or directory, which need not exist yet; clones name the same one.
 #[derive(Clone)]
 pub struct WorkloadSite {
     lane: MeasuredLane,
@@ -28,11 +28,11 @@ enum SiteKind {
     Objects { store: Arc<dyn Store>, server_pid: Option<u32> },
 }
 
-/// What can be done at a site beyond whole objects.
+/// The operations of a site beyond whole objects.
 pub(crate) enum SiteMeans<'s> {
-    /// Files in this directory, written and read at offsets.
+    /// Files in this directory, which can be written and read at offsets.
     Files(PathBuf),
-    /// Objects in this bucket, made of parts.
+    /// Objects in this bucket, which can be made of parts.
     Objects(&'s Arc<dyn Store>, &'s Bucket),
 }
 
@@ -44,12 +44,12 @@ impl WorkloadSite {
         WorkloadSite { lane, name, kind: SiteKind::Files { parent: parent.to_owned() } }
     }
 
-    /// The bucket `name` of `store`. `server_pid` is the process whose CPU time is the server's.
+    /// The bucket `name` of `store`. `server_pid` is the process whose CPU time counts as the server's.
     pub fn objects(lane: MeasuredLane, store: Arc<dyn Store>, name: Bucket, server_pid: Option<u32>) -> Self {
         WorkloadSite { lane, name, kind: SiteKind::Objects { store, server_pid } }
     }
 
-    /// Another bucket or directory, named after this one.
+    /// Another bucket or directory, whose name is this one's with a suffix.
     pub(crate) fn beside(&self, suffix: &str) -> Result<Self> {
         Ok(WorkloadSite { name: Bucket::new(format!("{}-{suffix}", self.name))?, ..self.clone() })
     }
@@ -71,7 +71,7 @@ impl WorkloadSite {
         }
     }
 
-    /// Makes the bucket or directory. Errors: `BucketAlreadyOwnedByYou` if it is there.
+    /// Makes the bucket or directory. Errors: `BucketAlreadyOwnedByYou` if it exists.
     pub(crate) fn make(&self) -> Result<()> {
         match &self.kind {
             SiteKind::Objects { store, .. } => store.create_bucket(&self.name),
@@ -87,7 +87,7 @@ impl WorkloadSite {
         }
     }
 
-    /// Its objects or files.
+    /// The target for its objects or files.
     pub(crate) fn target(&self) -> Box<dyn MeasuredTarget> {
         match &self.kind {
             SiteKind::Files { .. } => Box::new(PosixTarget::in_place(self.lane.clone(), self.dir())),
@@ -107,7 +107,7 @@ impl WorkloadSite {
         }
     }
 
-    /// Removes it with all that is in it; nothing if it is not there.
+    /// Removes it with its content; does nothing if it does not exist.
     pub(crate) fn remove(&self) -> Result<()> {
         match self.target().clean_up() {
             Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(()),
@@ -123,10 +123,10 @@ impl WorkloadSite {
     }
 }
 
-/// Bytes between stamps.
+/// The distance between stamps, in bytes.
 const PAGE_BYTES: usize = 4096;
 
-/// A buffer for the content of one transfer or object.
+/// A reusable buffer for the content of a transfer or object.
 pub(crate) struct ContentPattern {
     bytes: Vec<u8>,
 }
@@ -137,7 +137,7 @@ impl ContentPattern {
         ContentPattern { bytes: noise(len) }
     }
 
-    /// The content that `writer` puts at `offset` of what it writes.
+    /// The content that `writer` writes at `offset`.
     pub(crate) fn stamped(&mut self, writer: u64, offset: u64) -> &[u8] {
         let seed = mix(writer.wrapping_mul(0x1_0000_0001).wrapping_add(1));
         for (page, bytes) in self.bytes.chunks_mut(PAGE_BYTES).enumerate() {
@@ -148,13 +148,13 @@ impl ContentPattern {
         &self.bytes
     }
 
-    /// Whether `found` is what `writer` put at `offset`.
+    /// Whether `found` is the content that `writer` wrote at `offset`.
     pub(crate) fn is(&mut self, writer: u64, offset: u64, found: &[u8]) -> bool {
         self.stamped(writer, offset) == found
     }
 }
 
-/// `len` bytes that look like chance. Longer noise begins with all shorter noise.
+/// `len` bytes of pseudorandom noise. Longer noise starts with all shorter noise.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let words = (0..len.div_ceil(8) as u64).flat_map(|at| mix(at).to_le_bytes());
     words.take(len).collect()

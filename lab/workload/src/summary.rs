@@ -1,4 +1,4 @@
-//! From records to the table.
+//! Summarizes the records of a run as rows of a table.
 
 use std::time::Duration;
 
@@ -9,35 +9,35 @@ use fordway_measure::{
 
 use crate::compare::ComparePhase;
 
-/// Share of the processors' time above which they are the limit.
+/// The share of the processors' time above which they are the limit.
 const BUSY: f64 = 0.9;
-/// Share below which something else is.
+/// The share below which the limit is something else.
 const IDLE: f64 = 0.5;
 
-/// What a run says besides its figures.
+/// The parts of a run file other than its figures.
 pub struct RunHeader {
-    /// The machine, looked at before the work.
+    /// The machine, examined before the work.
     pub machine: Machine,
     /// When it started, RFC 3339.
     pub started: String,
     /// How long it took.
     pub elapsed: Duration,
-    /// What was chosen, by name.
+    /// The chosen parameters, by name.
     pub parameters: serde_json::Map<String, serde_json::Value>,
-    /// Why a result may be doubted, or is not there.
+    /// Why a result may be doubted, or is missing.
     pub warnings: Vec<String>,
 }
 
-/// Where the operations of a run could be done at once.
+/// The threads and processors on which a run could work at once.
 #[derive(Clone, Copy, Debug)]
 pub struct RunCapacity {
-    /// Threads that made calls.
+    /// The number of threads that made calls.
     pub threads: usize,
-    /// Processors of the machine.
+    /// The number of processors of the machine.
     pub cpus: usize,
 }
 
-/// One summary for each phase of a comparison and each lane, phases first. The first lane is the
+/// Returns one summary for each phase of a comparison and each lane, sorted by phase. The first lane is the
 /// reference.
 pub fn summarise(
     lanes: &[MeasuredLane],
@@ -50,7 +50,7 @@ pub fn summarise(
     ComparePhase::ALL.into_iter().flat_map(of_phase).collect()
 }
 
-/// One summary for each lane in the phase of that index and name.
+/// Returns one summary for each lane, for the phase with this index and name.
 pub fn summarise_phase(
     lanes: &[MeasuredLane],
     phase: (u8, &str),
@@ -136,7 +136,7 @@ impl<'r> SummaryRow<'r> {
     }
 }
 
-/// What keeps a lane from being faster, from the CPU time it used of what there was in `elapsed_s`.
+/// What keeps a lane from being faster, judged by the CPU time it used of the CPU time available in `elapsed_s`.
 pub(crate) fn limit(
     client_ns: u64,
     server_ns: Option<u64>,
@@ -147,6 +147,7 @@ pub(crate) fn limit(
     let used_s = (client_ns + server_ns.unwrap_or_default()) as f64 / 1e9;
     let share = if elapsed_s > 0.0 { used_s / elapsed_s / at_once } else { f64::NAN };
     let server = server_ns.unwrap_or_default();
+    // One side alone is the limit if the other used less than about half of its CPU time.
     let name = match share {
         share if share >= BUSY && server > 2 * client_ns => "server cpu",
         share if share >= BUSY && server > client_ns / 2 => "client and server cpu",
@@ -207,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Ten blocks on two lanes, the second of which takes twice as long; CPU times as given.
+    /// The summaries of ten blocks on two lanes. The second lane takes twice as long, and its CPU times are as given.
     fn get_rows(client_cpu_ns: u64, server_cpu_ns: Option<u64>) -> Vec<PhaseSummary> {
         let mut records = RunRecords::default();
         for number in 0..10 {

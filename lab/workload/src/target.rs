@@ -1,4 +1,4 @@
-//! What work is done on. [`DelayTarget`] is one that is slower by a known amount: the check of the instrument.
+//! The targets of operations. [`DelayTarget`] is slower by a known amount, to test the instrument.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use fordway_store::{
     Result, Store,
 };
 
-/// A way to store and fetch objects, as the measurement sees it. Calls may come from many threads.
+/// A way to store and fetch objects, as seen by the measurement. Calls may come from several threads.
 pub trait MeasuredTarget: Send + Sync {
-    /// Its name and what it does.
+    /// Its name and description.
     fn lane(&self) -> &MeasuredLane;
 
-    /// The process whose CPU time is the server's, where there is one.
+    /// The process whose CPU time counts as the server's, if there is one.
     fn server_pid(&self) -> Option<u32> {
         None
     }
@@ -24,37 +24,37 @@ pub trait MeasuredTarget: Send + Sync {
     /// Stores `body` under `key`.
     fn put(&self, key: &Key, body: &[u8]) -> Result<()>;
 
-    /// All keys with their sizes in bytes, in byte order.
+    /// Returns all keys with their sizes in bytes, in byte order.
     fn list(&self) -> Result<Vec<(String, u64)>>;
 
-    /// The object's size in bytes.
+    /// Returns the object's size in bytes.
     fn head(&self, key: &Key) -> Result<u64>;
 
-    /// Reads the object into `buffer`, replacing what is in it.
+    /// Reads the object into `buffer`, replacing its content.
     fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> Result<()>;
 
-    /// Reads `len` bytes (at least 1) from `offset` into `buffer`, replacing what is in it.
+    /// Reads `len` bytes (at least 1) from `offset` into `buffer`, replacing its content.
     fn get_range(&self, key: &Key, offset: u64, len: u64, buffer: &mut Vec<u8>) -> Result<()>;
 
     /// Removes the object.
     fn delete(&self, key: &Key) -> Result<()>;
 
-    /// Removes everything the target made.
+    /// Removes everything that the target made.
     fn clean_up(&self) -> Result<()>;
 }
 
-/// Any store, in a bucket of its own or below a prefix of somebody else's.
+/// A target over any store, in its own bucket or below a prefix in a bucket of somebody else.
 pub struct StoreTarget {
     lane: MeasuredLane,
     store: Arc<dyn Store>,
     bucket: Bucket,
-    /// What every key begins with; empty in a bucket of its own, which is removed at the end.
+    /// The prefix of all keys; empty if the target has its own bucket, which is removed at the end.
     prefix: String,
     server_pid: Option<u32>,
 }
 
 impl StoreTarget {
-    /// Makes `bucket` in `store`; [`MeasuredTarget::clean_up`] removes it with all that is in it.
+    /// Makes `bucket` in `store`. [`MeasuredTarget::clean_up`] removes it with its content.
     pub fn new(
         lane: MeasuredLane,
         store: Arc<dyn Store>,
@@ -65,12 +65,12 @@ impl StoreTarget {
         Ok(StoreTarget::within(lane, store, bucket, server_pid))
     }
 
-    /// Works below `prefix`, which is not empty, in a bucket that is there and stays.
+    /// Works below `prefix`, which must not be empty, in a bucket that exists and is kept.
     pub fn below(lane: MeasuredLane, store: Arc<dyn Store>, bucket: Bucket, prefix: String) -> Self {
         StoreTarget { lane, store, bucket, prefix, server_pid: None }
     }
 
-    /// Works in a bucket that is there, or will be before the first call.
+    /// Works in a bucket that exists, or will exist before the first call.
     pub fn within(
         lane: MeasuredLane,
         store: Arc<dyn Store>,
@@ -80,10 +80,10 @@ impl StoreTarget {
         StoreTarget { lane, store, bucket, prefix: String::new(), server_pid }
     }
 
-    /// The key of what the measurement calls `key`.
+    /// The key in the store for the measurement's `key`.
     fn key<'k>(&self, key: &'k Key) -> Result<Cow<'k, Key>> {
         match self.prefix.is_empty() {
-            // Costs nothing on our own lanes, where a copy would show.
+            // Borrowed, so that it costs nothing on our own lanes, where a copy would be noticeable.
             true => Ok(Cow::Borrowed(key)),
             false => Key::new(format!("{}{}", self.prefix, key.as_str())).map(Cow::Owned),
         }
@@ -159,7 +159,7 @@ impl MeasuredTarget for StoreTarget {
     }
 }
 
-/// An error of a target, with what it was doing.
+/// Makes an error of a target that says what it was doing.
 pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => ErrorKind::NoSuchKey,
@@ -168,8 +168,8 @@ pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: 
     Error::new(kind, "").caused_by(error).during(doing, lane, "files", key.as_str())
 }
 
-/// Sleeps before every operation of the target within, and logs how long it really slept: a
-/// measurement must recover the difference.
+/// Sleeps before every operation of the target `within`, and logs how long it actually slept: a measurement must
+/// recover the difference.
 pub struct DelayTarget {
     lane: MeasuredLane,
     within: Box<dyn MeasuredTarget>,
@@ -177,7 +177,7 @@ pub struct DelayTarget {
     log: DelayLog,
 }
 
-/// What a [`DelayTarget`] slept so far; clones share it.
+/// The time that a [`DelayTarget`] has slept so far; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct DelayLog(Arc<SleepTotals>);
 
@@ -188,7 +188,7 @@ struct SleepTotals {
 }
 
 impl DelayLog {
-    /// The mean sleep in nanoseconds; `None` before the first.
+    /// The mean sleep in nanoseconds; `None` before the first sleep.
     pub fn mean_ns(&self) -> Option<f64> {
         let calls = self.0.calls.load(Ordering::Relaxed);
         (calls > 0).then(|| self.0.ns.load(Ordering::Relaxed) as f64 / calls as f64)
@@ -196,14 +196,14 @@ impl DelayLog {
 }
 
 impl DelayTarget {
-    /// Delays `within` by `delay`, more or less a fifth of it.
+    /// Delays the operations of `within` by `delay`, plus or minus up to a fifth of it.
     pub fn new(within: Box<dyn MeasuredTarget>, delay: Duration) -> Self {
         let name = format!("{}+delay", within.lane().name);
         let description = format!("{}, each call after a sleep of about {delay:?}", within.lane().name);
         DelayTarget { lane: MeasuredLane { name, description }, within, delay, log: DelayLog::default() }
     }
 
-    /// What was slept, to be asked when the target is out of sight.
+    /// The log of the sleeps, to be read after the target was handed over.
     pub fn log(&self) -> DelayLog {
         self.log.clone()
     }

@@ -1,42 +1,42 @@
-//! Ranks that work at once and meet between blocks of work.
+//! Ranks that work concurrently, and wait for each other between blocks of work.
 //!
-//! A workload is written once for a [`RankTeam`]. Its ranks are threads of this process
-//! ([`threads`]), or the processes of an MPI job, whose team a leaf brings along.
+//! A workload is written once, for a [`RankTeam`]. Its ranks are threads of this process ([`threads`]), or the
+//! processes of an MPI job, whose team is implemented in the crate for MPI.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// What one rank knows of all ranks. Every method but `rank` and `size` is collective: all ranks call
-/// it, in the same order. Errors: `Internal` once a rank has ended early, so that nobody waits for it.
+/// The ranks of a workload, as seen by one of them. Every method but `rank` and `size` is collective: all ranks call
+/// it, in the same order. Errors: `Internal` once a rank has ended early, so that no other rank waits for it.
 pub trait RankTeam {
-    /// This rank, from 0.
+    /// The number of this rank, from 0.
     fn rank(&self) -> usize;
 
-    /// How many ranks there are.
+    /// The number of ranks.
     fn size(&self) -> usize;
 
-    /// Returns when all ranks have come.
+    /// Returns when all ranks have called it.
     fn barrier(&self) -> Result<()>;
 
-    /// Everybody's `mine`, by rank.
+    /// Returns the `mine` of all ranks, by rank.
     fn all_gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
-    /// Everybody's `mine`, by rank, on rank 0; nothing on the others.
+    /// Returns the `mine` of all ranks, by rank, on rank 0; nothing on the others.
     fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
-    /// Rank 0's `mine`, on all ranks.
+    /// Returns rank 0's `mine` on all ranks.
     fn broadcast(&self, mine: Vec<u8>) -> Result<Vec<u8>>;
 
-    /// The largest of everybody's `mine`.
+    /// Returns the largest `mine` of all ranks.
     fn max(&self, mine: u64) -> Result<u64>;
 
-    /// The sum of everybody's `mine`.
+    /// Returns the sum of `mine` over all ranks.
     fn sum(&self, mine: u64) -> Result<u64>;
 }
 
-/// Runs `work` on `size` ranks (at least 1), each a thread; answers what each made of it, by rank.
-/// A rank that ends with an error, or panics, ends the others at their next meeting.
+/// Runs `work` on `size` ranks (at least 1), each a thread; returns the results by rank. If a rank returns an error
+/// or panics, the others fail in their next collective call.
 pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn RankTeam) -> Result<T> + Sync) -> Vec<Result<T>> {
     let meeting = TeamMeeting { size: size.max(1), state: Mutex::default(), changed: Condvar::new() };
     std::thread::scope(|scope| {
@@ -58,7 +58,7 @@ pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn RankTeam) -> Result<T> +
     })
 }
 
-/// Where the ranks meet.
+/// The state shared by the threads, for collective calls.
 struct TeamMeeting {
     size: usize,
     state: Mutex<MeetingState>,
@@ -67,13 +67,13 @@ struct TeamMeeting {
 
 #[derive(Default)]
 struct MeetingState {
-    /// Counts meetings that are over.
+    /// The number of collective calls that are complete.
     round: u64,
-    /// What the ranks that arrived have brought, by rank.
+    /// The values of the ranks that have arrived, by rank.
     brought: Vec<Option<Vec<u8>>>,
     come: usize,
-    /// What was brought to the meeting that ended last. The next one cannot end before all have
-    /// taken it: they must come to it first.
+    /// The values of the last complete call. The next call cannot complete before all ranks have read them, because
+    /// they must arrive there first.
     table: Vec<Vec<u8>>,
     /// The first rank that ended early.
     lost: Option<usize>,
@@ -84,7 +84,7 @@ impl TeamMeeting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings `mine`, waits for all, and looks at what lies on the table.
+    /// Contributes `mine`, waits for all ranks, and evaluates the values of all with `look`.
     fn meet<T>(&self, rank: usize, mine: Vec<u8>, look: impl FnOnce(&[Vec<u8>]) -> T) -> Result<T> {
         let mut state = self.state();
         let round = state.round;

@@ -1,8 +1,8 @@
-//! The real input: a directory tree, read into memory once so that every lane gets the same bytes
+//! The real input of comparisons: a directory tree, read into memory once, so that every lane gets the same bytes,
 //! and no lane waits for the source.
 //!
-//! The directories of a tree matter to the cost of each object: the first object in one pays for making it, the last may pay
-//! for removing it.
+//! The directories of a tree affect the cost of each object: the first object in a directory pays for making it, and
+//! the last may pay for removing it.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,20 +14,20 @@ use walkdir::WalkDir;
 /// One file of the tree.
 #[derive(Clone, Debug)]
 pub struct TreeFile {
-    /// Its path below the tree's root.
+    /// The path relative to the tree's root.
     pub key: Key,
     /// Its content.
     pub body: Vec<u8>,
 }
 
-/// How much of a tree is used.
+/// How much of a tree to use.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeLimits {
-    /// The most files.
+    /// Maximum number of files.
     pub max_files: usize,
-    /// The most bytes in all; they are held in memory.
+    /// Maximum number of bytes in total; they are held in memory.
     pub max_bytes: u64,
-    /// Chooses the sample where the tree has more.
+    /// The seed that chooses the sample, if the tree exceeds the limits.
     pub seed: u64,
 }
 
@@ -36,20 +36,20 @@ pub struct TreeLimits {
 pub struct FileTree {
     /// The files, in byte order of their keys.
     pub items: Vec<TreeFile>,
-    /// Bytes in all.
+    /// The total number of bytes.
     pub bytes: u64,
-    /// What was left out, and why, in sentences.
+    /// Sentences that say what was left out, and why.
     pub warnings: Vec<String>,
 }
 
 impl FileTree {
-    /// Reads the regular files below `dir`; links are not followed.
-    /// Errors: `InvalidArgument` if `dir` is missing, no directory, or holds no file to use;
-    /// `AccessDenied` if it cannot be read.
+    /// Reads the regular files below `dir`; does not follow links.
+    /// Errors: `InvalidArgument` if `dir` is missing, is not a directory, or holds no usable file; `AccessDenied` if
+    /// it cannot be read.
     pub fn read(dir: &Path, limits: &TreeLimits) -> Result<Self> {
         let mut found = find_files(dir)?;
         let total = found.files.len();
-        // Where limits leave files out, the others are to be a sample of the tree (the same for the same seed), and
+        // If limits exclude files, the included ones must be a sample of the whole tree (the same for the same seed),
         // not its first directories.
         SeededRandom::new(limits.seed).shuffle(&mut found.files);
         let mut tree = FileTree::default();
@@ -141,7 +141,8 @@ fn nothing_to_use(dir: &Path, warnings: &[String]) -> Error {
     )
 }
 
-/// The records of objects with these keys and sizes in bytes, put, and later removed, in this order in `round`.
+/// The records of objects with these keys and sizes in bytes, which are put, and later removed, in this order in
+/// `round`.
 pub(crate) fn directory_records<'k>(
     round: u16,
     objects: impl Iterator<Item = (&'k str, u64)>,
@@ -150,7 +151,7 @@ pub(crate) fn directory_records<'k>(
     let mut known = HashSet::new();
     let made: Vec<u16> = objects.iter().map(|(key, _)| new_in(&mut known, key)).collect();
     known.clear();
-    // Backwards, the first to mention a directory is the last object in it.
+    // In reverse order, the first key that mentions a directory belongs to the last object in it.
     let emptied: Vec<u16> = objects.iter().rev().map(|(key, _)| new_in(&mut known, key)).collect();
     let with_directories = objects.iter().zip(made).zip(emptied.into_iter().rev());
     with_directories

@@ -1,4 +1,4 @@
-//! The instrument on itself: known delays, known lies, known failures.
+//! Tests the instrument itself, with known delays, wrong content and failures.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn lanes(targets: &[Box<dyn MeasuredTarget>]) -> Vec<MeasuredLane> {
     targets.iter().map(|target| target.lane().clone()).collect()
 }
 
-/// Every phase does what it says on every lane, and what was done is what was recorded.
+/// Every phase does its work on every lane, and the records match it.
 #[test]
 fn all_phases_run_and_verify() {
     let dir = tempfile::tempdir().unwrap();
@@ -65,13 +65,13 @@ fn all_phases_run_and_verify() {
         let objects = &outcome.records.objects;
         assert_eq!(objects.len(), 5 * 150);
         assert_eq!(objects.iter().map(|object| object.bytes).sum::<u64>(), 5 * tree.bytes);
-        // Three directories, made and emptied in each round.
+        // There are three directories, made and emptied in each round.
         assert_eq!(objects.iter().map(|object| object.made_directories).sum::<u16>(), 5 * 3);
         let sizes = |phase: u8| -> Vec<u64> {
             let puts = outcome.records.operations.iter().filter(|op| (op.lane, op.phase) == (1, phase));
             puts.map(|op| op.bytes).collect()
         };
-        // What is put and got is what the objects say, in that order.
+        // The operations of put and get have the sizes of the object records, in the same order.
         let said: Vec<u64> = objects.iter().map(|object| object.bytes).collect();
         assert_eq!((sizes(0), sizes(3)), (said.clone(), said));
         for summary in &summaries {
@@ -91,14 +91,14 @@ fn all_phases_run_and_verify() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// Mean latency of a lane over all phases.
+/// The mean latency of a lane over all phases.
 fn mean_ns(operations: &[OperationRecord], lane: u8) -> f64 {
     let durations: Vec<u64> =
         operations.iter().filter(|op| op.lane == lane).map(|op| op.duration_ns).collect();
     durations.iter().sum::<u64>() as f64 / durations.len() as f64
 }
 
-/// A delay that is known because it was logged must be found in the records, within 5 %.
+/// A delay that is logged as it happens must be recovered from the records, within 5 %.
 #[test]
 fn an_injected_delay_is_recovered() {
     let delayed = DelayTarget::new(Box::new(memory("memory")), Duration::from_millis(1));
@@ -114,7 +114,7 @@ fn an_injected_delay_is_recovered() {
     assert_eq!(slow.ratio.as_ref().unwrap().verdict, SpeedVerdict::Slower);
 }
 
-/// A target that answers with what it likes.
+/// A target that returns wrong content, or refuses puts.
 struct Liar {
     within: StoreTarget,
     lies: AtomicBool,
@@ -138,7 +138,7 @@ impl MeasuredTarget for Liar {
         self.within.head(key)
     }
     fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> Result<()> {
-        // Every second get leaves the buffer as it is: what a read that did nothing would do.
+        // Every second get leaves the buffer unchanged, like a read that does nothing.
         match self.lies.fetch_xor(true, Ordering::Relaxed) {
             true => Ok(()),
             false => self.within.get(key, buffer),

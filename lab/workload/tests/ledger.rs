@@ -1,4 +1,4 @@
-//! The ledger's engine, on components that cost what they are told to, by a clock that they move.
+//! Tests the ledger's engine with components whose costs are given, and which advance a fake clock.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use fordway_workload::ledger::{
 
 const SIZES: [u64; 6] = [1, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// Moves the clock by a + b S, and by a little more or less from one operation to the next.
+/// Advances the clock by a + b S, with a little noise in some operations.
 struct Fake {
     clock: Rc<Cell<u64>>,
     per_operation_ns: u64,
@@ -27,7 +27,7 @@ struct Fake {
 impl LedgerComponent for Fake {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.size_bytes = size_bytes;
-        // Time that passes here is nobody's.
+        // Time that passes here belongs to no component.
         self.clock.set(self.clock.get() + 77_777);
         Ok(())
     }
@@ -63,7 +63,7 @@ fn run(components: &mut [MeasuredComponent], clock: &Rc<Cell<u64>>) -> Result<Ru
     measure(&plan(), components, &|| clock.get(), &AtomicBool::new(false), &mut |_| {})
 }
 
-/// The account of a socket of 3 µs and 1 ns a byte, a copy of 100 ns and 0.25 ns a byte, and a whole.
+/// The account of a socket with 3 µs and 1 ns per byte, a copy with 100 ns and 0.25 ns per byte, and a whole.
 fn account(whole_ns: u64) -> LedgerAccount {
     let clock = Rc::new(Cell::new(0));
     let mut components =
@@ -74,7 +74,7 @@ fn account(whole_ns: u64) -> LedgerAccount {
     LedgerAccount::of(&names, &SIZES, &[path], &records, 1).unwrap()
 }
 
-/// As long as socket and copy, over 64 KiB two copies, and `more_ns` besides.
+/// Takes as long as socket and copy, or two copies over 64 KiB, plus `more_ns`.
 fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> MeasuredComponent {
     struct Whole(Fake, u64);
     impl LedgerComponent for Whole {
@@ -123,7 +123,7 @@ fn a_whole_that_is_the_sum_leaves_nothing() {
     }
 }
 
-/// A whole of 3 µs, a component with the same and a copy in it, and the copy by itself: nothing is left.
+/// The path takes 3 µs. One component takes the same plus a copy, another is the copy alone: the residual is 0.
 #[test]
 fn what_a_component_has_too_much_is_taken_off() {
     let clock = Rc::new(Cell::new(0));
@@ -210,7 +210,7 @@ fn what_goes_wrong_ends_it_and_is_named() {
     assert!(error.to_string().contains("the component none"), "{error}");
 }
 
-/// What was written when components were called rungs is read, and written with their name of today.
+/// An account written when components were called rungs can be read, and is written with their present name.
 #[test]
 fn an_account_of_rungs_is_still_read() {
     let account: LedgerAccount = serde_json::from_str(include_str!("data/ledger-of-rungs.json")).unwrap();

@@ -1,4 +1,4 @@
-//! What the loops themselves cost: load on a target that answers at once, without a system call.
+//! Measures the cost of the load loops themselves, on a target that completes at once, without a system call.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use fordway_workload::rest::{
 
 const SLOTS: usize = 16;
 
-/// Answers what was started with the next wait; where nothing was, the wait is a sleep.
+/// Completes the started requests in the next wait. If none was started, the wait is a sleep.
 #[derive(Default)]
 struct Null {
     started: Vec<(usize, Instant)>,
@@ -55,7 +55,7 @@ impl RequestChannel for Null {
     }
 }
 
-/// CPU time of an operation, ns, and operations per second.
+/// CPU time per operation in nanoseconds, and operations per second.
 fn cost(arrivals: ArrivalProcess, keep_operations: bool) -> (f64, f64) {
     let plan = LoadPlan {
         arrivals,
@@ -87,8 +87,8 @@ fn cost(arrivals: ArrivalProcess, keep_operations: bool) -> (f64, f64) {
     (summary.client_cpu_ns_per_op.unwrap(), summary.ops_per_s.unwrap())
 }
 
-/// A request over loopback costs a client at least 5 µs, mostly in the kernel; of that the loops must be a
-/// small part. The bound is for builds without optimisation on a machine with other work.
+/// A request over loopback costs a client at least 5 µs, mostly in the kernel; the loops must be a small part of
+/// that. The limits allow for builds without optimization on a machine with other work.
 #[test]
 #[allow(clippy::print_stdout, reason = "the figures of the documentation")]
 fn the_loops_cost_little() {

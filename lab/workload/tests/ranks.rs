@@ -1,4 +1,4 @@
-//! The workloads on ranks: what they leave, what they find, and what they refuse.
+//! Tests the workloads on several ranks: what they write, what they verify, and what they refuse.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use fordway_workload::{PhaseResult, RunWatch, WorkloadRank, WorkloadSite, team};
 
 const RANKS: usize = 3;
 
-/// The plan that a command line makes.
+/// The plan for these command-line options.
 fn plan<P: Args + FromArgMatches>(words: &str) -> P {
     let command = P::augment_args(clap::Command::new("bench").no_binary_name(true));
     P::from_arg_matches(&command.try_get_matches_from(words.split_whitespace()).unwrap()).unwrap()
@@ -68,7 +68,7 @@ fn sizes(store: &MemoryStore, bucket: &str) -> Vec<u64> {
     page.entries.iter().filter_map(|entry| entry.object()).map(|object| object.size).collect()
 }
 
-/// Both shapes, every mapping: what is written is read back, and is all that is there.
+/// With all modes and mappings, everything written is read back, and nothing else is left.
 #[test]
 fn ior_on_objects() {
     let n = RANKS as u64;
@@ -98,7 +98,7 @@ fn ior_with_a_bucket_for_each_file() {
     assert_eq!(again.list_buckets().unwrap().len(), 0, "all buckets are removed");
 }
 
-/// Plain files: the bytes that ranks say they wrote are those that lie there.
+/// On plain files, the file has as many bytes as the ranks report as written.
 #[test]
 fn ior_on_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -128,7 +128,7 @@ fn mdtest_on_both_kinds() {
     assert!(store.list_buckets().unwrap().is_empty());
 }
 
-/// The phases as runs of their own, on one set: it keeps its size and moves on.
+/// Each phase is a separate run on the same set, which keeps its size and moves on.
 #[test]
 fn mdworkbench_goes_on_where_it_stopped() {
     for (buckets, count) in [("one", 1), ("dataset", 1 + 2 * RANKS)] {
@@ -185,7 +185,7 @@ fn io500_has_all_phases_scores_and_a_stamp() {
     }
 }
 
-/// Content that another program changed is an error of its phase, by name, and not a crash.
+/// Content changed by another program is counted as an error of its phase, with its name; the run does not fail.
 #[test]
 fn changed_and_missing_content_is_counted() {
     let store = Arc::new(MemoryStore::default());

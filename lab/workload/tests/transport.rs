@@ -1,4 +1,4 @@
-//! Transports on a link within this process and on a store in memory: what is sent, recorded and summed up.
+//! Tests transports on a link within this process and on a store in memory: what they send, record and summarize.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -29,14 +29,14 @@ fn pair() -> (TcpStream, TcpStream) {
     (asks, listener.accept().unwrap().0)
 }
 
-/// A link whose other end is a thread of this process, which ends with it.
+/// A link whose other end is a thread of this process. The thread ends with the link.
 fn tcp(name: &str) -> (LinkTransport<TcpLink>, JoinHandle<()>) {
     let (asks, answers) = pair();
     let other = std::thread::spawn(move || follow(&mut TcpLink::new(answers).unwrap()).unwrap());
     (LinkTransport::new(lane(name), TcpLink::new(asks).unwrap()), other)
 }
 
-/// A store with a message of each size, `spoilt` in place of one.
+/// A store with a message of each size. The message of size `spoilt` has a wrong bit.
 fn objects(spoilt: Option<u64>) -> ObjectTransport {
     let (store, bucket) = (MemoryStore::new(ETagPolicy::Fast), Bucket::new("messages").unwrap());
     store.create_bucket(&bucket).unwrap();
@@ -54,7 +54,7 @@ fn plan() -> TransportPlan {
     TransportPlan { sizes: SIZES.to_vec(), rounds: 5, messages: 20, block_bytes: 4 << 20, window: 8, seed: 7 }
 }
 
-/// The run of `transports`, and how many operations and blocks are in its records.
+/// The run of `transports`, and the numbers of operations and blocks in its records.
 fn measured(mut transports: Vec<Box<dyn MessageTransport>>) -> (RunDocument, usize, usize) {
     let lanes = transports.iter().map(|transport| transport.lane().clone()).collect();
     let outcome = run(&plan(), &mut transports, &AtomicBool::new(false), &mut |_| ()).unwrap();
@@ -80,10 +80,11 @@ fn every_message_is_recorded_and_right() {
     other.join().unwrap();
     let phases = ["latency 1 B", "latency 4 KiB", "latency 3000000 B", "bandwidth 1 B", "bandwidth 4 KiB"];
     assert_eq!((run.phases.len(), &run.phases[..5]), (9, &phases.map(String::from)[..]));
-    // The half round trip is a link's alone.
+    // Only links do the half round trip.
     assert_eq!(run.summaries.len(), 2 * 6 + 3);
     assert_eq!(blocks, 5 * run.summaries.len());
-    // 20 messages, 20 and 1 of the sizes by themselves, on three rows; a block is one operation of bandwidth.
+    // A block has 20, 20 and 1 messages of the three sizes, in three summaries; for bandwidth, a block is one
+    // operation.
     assert_eq!(operations, 5 * (3 * (20 + 20 + 1) + 2 * 3));
     for row in &run.summaries {
         let of = row.transfer.as_ref().unwrap();
@@ -99,7 +100,7 @@ fn every_message_is_recorded_and_right() {
     assert_eq!((alone.window, alone.messages), (5, 5 * 5));
 }
 
-/// One bit of what one side has is wrong: the last message of each block of that size is an error.
+/// If one bit of the content is wrong, the last message of each block of that size is an error.
 #[test]
 fn wrong_bytes_are_errors() {
     let (run, ..) = measured(vec![Box::new(objects(Some(4096)))]);

@@ -1,12 +1,12 @@
-//! Settings that address what was found: a job script for Slurm; for Kubernetes a gang of pods, which is a PodGroup of the
-//! scheduler plug-ins and an indexed Job.
+//! Settings that address the findings: a job script for Slurm; for Kubernetes a gang of pods, made of a PodGroup of
+//! the scheduler plug-ins and an indexed Job.
 
 use std::fmt::Write;
 
 use super::tree::{SystemTree, UnreadableFile, value_of};
 use super::{DoctorFinding, DoctorVerdict, checks};
 
-/// For whom settings are written.
+/// The system that settings are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingsReader {
     /// A job script: options of `sbatch` and `srun`.
@@ -15,20 +15,21 @@ pub enum SettingsReader {
     Kubernetes,
 }
 
-/// How large the job is that settings are written for.
+/// The size of the job that settings are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobSize {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Processors of each that ranks run on.
+    /// Processors of each node that run ranks.
     pub processors: usize,
-    /// Memory of each, in MiB.
+    /// Memory of each node, in MiB.
     pub memory_mib: u64,
 }
 
 impl JobSize {
-    /// As much of each node as the process examined has of its own, a tenth of the memory left to the system.
-    /// Errors: the file that does not say how much that is.
+    /// A job that fills each node: all processors that the examined process may use, and all memory but a tenth,
+    /// which is left to the system.
+    /// Errors: the file from which one of them cannot be read.
     pub fn filling(tree: &SystemTree, nodes: u32) -> Result<Self, UnreadableFile> {
         let info = tree.read("proc/meminfo")?;
         let kib =
@@ -39,7 +40,7 @@ impl JobSize {
 }
 
 impl SettingsReader {
-    /// The settings, as a file that can be used as it is; each says which findings it is for.
+    /// The settings as a file that can be used unchanged; each setting names the findings it is for.
     pub fn text(self, findings: &[DoctorFinding], job: JobSize) -> String {
         match self {
             SettingsReader::Slurm => slurm_script(findings, job),
@@ -48,7 +49,7 @@ impl SettingsReader {
     }
 }
 
-/// A setting, and the checks that it answers.
+/// A setting, and the checks whose findings it addresses.
 struct SettingRemedy<T> {
     answers: &'static [&'static str],
     setting: T,
@@ -56,7 +57,7 @@ struct SettingRemedy<T> {
 }
 
 impl<T> SettingRemedy<T> {
-    /// Those of its checks that found something to be done, or could not see; empty if all is well.
+    /// Those of its checks whose verdict is not `ok`; empty if the setting is not needed.
     fn reasons(&self, findings: &[DoctorFinding]) -> Vec<&'static str> {
         let mut checks: Vec<_> = findings
             .iter()
@@ -68,7 +69,7 @@ impl<T> SettingRemedy<T> {
     }
 }
 
-/// What no setting of a job changes: it is reported for the node's admin.
+/// Findings that no setting of a job changes; they are reported for the node's administrator.
 fn left_over(findings: &[DoctorFinding], answered: &[&str]) -> Vec<String> {
     let is_left = |finding: &&DoctorFinding| {
         finding.verdict == DoctorVerdict::Costs && !answered.contains(&finding.check)
@@ -80,7 +81,7 @@ fn left_over(findings: &[DoctorFinding], answered: &[&str]) -> Vec<String> {
     findings.iter().filter(is_left).map(line).collect()
 }
 
-/// Options of `sbatch`.
+/// The options of `sbatch`.
 const BATCH: &[SettingRemedy<&str>] = &[
     SettingRemedy {
         answers: &["noise", "steal", "pressure", "exclusive", "cpu-quota", "throttling"],
@@ -120,14 +121,14 @@ const BATCH: &[SettingRemedy<&str>] = &[
     },
 ];
 
-/// Options of `srun`.
+/// The options of `srun`.
 const STEP: &[SettingRemedy<&str>] = &[SettingRemedy {
     answers: &["pinning", "numa", "exclusive"],
     setting: "--cpu-bind=cores",
     why: "each rank kept to its core",
 }];
 
-/// What Slurm does without being asked.
+/// The checks whose findings Slurm addresses without an option.
 const BY_ITSELF: &[&str] = &["gang", "problem-size"];
 
 fn slurm_script(findings: &[DoctorFinding], job: JobSize) -> String {
@@ -162,7 +163,7 @@ fn is_system_core(remedy: &SettingRemedy<&str>, findings: &[DoctorFinding]) -> b
     remedy.setting.starts_with("--core-spec") && !remedy.reasons(findings).is_empty()
 }
 
-/// The reason as a comment, then the setting by `put`.
+/// Writes the reason as a comment, then the setting by `put`, if the setting is needed.
 fn add_options(
     text: &mut String,
     remedy: &SettingRemedy<&str>,
@@ -177,7 +178,7 @@ fn add_options(
     let _ = put(text, remedy.setting);
 }
 
-/// Near each other, but each with a node to itself.
+/// Places pods near each other, but each on a separate node.
 const AFFINITY: &str = "\
 affinity:
   podAntiAffinity:
@@ -195,7 +196,7 @@ affinity:
           matchLabels:
             scheduling.x-k8s.io/pod-group: fordway-job";
 
-/// Lines of the pod's specification.
+/// Lines of the pod specification.
 const POD: &[SettingRemedy<&str>] = &[
     SettingRemedy {
         answers: &["mtu", "nic-driver"],
@@ -209,7 +210,7 @@ const POD: &[SettingRemedy<&str>] = &[
     },
 ];
 
-/// What the kubelets of the nodes must be told; a pod cannot ask for it.
+/// Settings of the nodes' kubelets, which a pod cannot request.
 const KUBELET: &[SettingRemedy<&str>] = &[
     SettingRemedy {
         answers: &["pinning", "exclusive", "cpu-quota", "throttling", "noise"],
@@ -233,7 +234,7 @@ const KUBELET: &[SettingRemedy<&str>] = &[
     },
 ];
 
-/// What the resources of the manifest answer: requests equal to limits are Guaranteed QoS.
+/// The checks whose findings the manifest's resources address: requests equal to limits give Guaranteed QoS.
 const BY_RESOURCES: &[&str] = &["memory-limit", "memory-overcommit", "gang", "problem-size"];
 
 fn kubernetes_manifests(findings: &[DoctorFinding], job: JobSize) -> String {
@@ -262,7 +263,7 @@ fn comments(remedies: &[SettingRemedy<&str>], findings: &[DoctorFinding]) -> Str
     text
 }
 
-/// All of the job or nothing: what gang scheduling is.
+/// A PodGroup for gang scheduling: either all pods of the job start, or none.
 fn pod_group(job: JobSize) -> String {
     let JobSize { nodes, processors, memory_mib } = job;
     let (all_processors, all_memory) = (processors as u64 * u64::from(nodes), memory_mib * u64::from(nodes));

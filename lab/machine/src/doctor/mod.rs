@@ -1,5 +1,5 @@
-//! The examination of a node: Richter's 17 improvements for clouds that are to do HPC (2015, section 6),
-//! and what is known to matter since. A [`DoctorFinding`] is what a check found, in words and in fields.
+//! The examination of a node: Richter's 17 improvements for clouds meant for HPC (2015, section 6), and effects that
+//! became known later. A [`DoctorFinding`] is the result of a check, in words and in fields.
 
 mod checks;
 mod fix;
@@ -15,28 +15,28 @@ pub use tree::{SystemTree, UnreadableFile};
 
 use serde::Serialize;
 
-/// The processors that the examined process may use. Errors: the file that does not say so.
+/// The processors that the examined process may use. Errors: the file that does not list them.
 pub fn processors(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     checks::allowed(tree)
 }
 
-/// How many improvements Richter lists.
+/// The number of improvements that Richter lists.
 pub const RICHTERS_POINTS: u8 = 17;
 
-/// What a finding comes to.
+/// The conclusion of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DoctorVerdict {
-    /// As it should be.
+    /// All is as it should be.
     Ok,
-    /// It costs the programs that run here, or may.
+    /// It has a cost for the programs that run here, or may have one.
     Costs,
-    /// It cannot be told from inside, or not by this user.
+    /// It cannot be determined from inside the node, or not by this user.
     CannotSee,
 }
 
 impl DoctorVerdict {
-    /// As people read it.
+    /// The verdict as shown to people.
     pub fn text(self) -> &'static str {
         match self {
             DoctorVerdict::Ok => "ok",
@@ -49,36 +49,36 @@ impl DoctorVerdict {
 /// A number that was measured, or counted by the kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MeasuredNumber {
-    /// Of what.
+    /// The quantity that was measured.
     pub what: &'static str,
-    /// In `unit`.
+    /// The value, in `unit`.
     pub value: f64,
-    /// `%`, `ns`, `Gbit/s` and the like.
+    /// The unit, such as `%`, `ns` or `Gbit/s`.
     pub unit: &'static str,
 }
 
-/// What one check found.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DoctorFinding {
     /// The check's name.
     pub check: &'static str,
-    /// Which of Richter's improvements it stands for; empty for what is known since.
+    /// The numbers of Richter's improvements that the check covers; empty for effects that became known later.
     pub richter: &'static [u8],
-    /// The interface or device it is about, where there may be several.
+    /// The interface or device that the finding is about, if there can be several.
     pub about: Option<String>,
-    /// What it comes to.
+    /// The verdict.
     pub verdict: DoctorVerdict,
-    /// What is so, and what that does.
+    /// What was found, and its effect.
     pub what: String,
     /// What to do about it.
     pub advice: Option<String>,
-    /// Numbers; empty where nothing was measured.
+    /// The measured numbers; empty if nothing was measured.
     pub measured: Vec<MeasuredNumber>,
-    /// The files that were read for it.
+    /// The files that were read for this finding.
     pub read: Vec<String>,
 }
 
-/// What a check says, before it is put down with its name and what it read.
+/// The result of a check, before the check's name and the files it read are added.
 #[derive(Clone, Debug)]
 struct FindingDraft {
     verdict: DoctorVerdict,
@@ -104,7 +104,7 @@ impl FindingDraft {
         }
     }
 
-    /// Without files: what was measured, or what no file says.
+    /// The finding of a check that read no files and is not about one device.
     fn put_down(self, check: &'static str, richter: &'static [u8]) -> DoctorFinding {
         DoctorFinding {
             check,

@@ -1,6 +1,6 @@
-//! What two mounts of one file system promise each other: what the store on a directory relies on between nodes,
-//! measured. Both mounts may be of this node, as long as each has caches of its own; what two mounts of one kernel share
-//! (as bind mounts do) is as good as one.
+//! Measures the guarantees between two mounts of one file system on which a root shared by several nodes relies. Both
+//! mounts may be on this node, as long as each has its own caches; two mounts that share a kernel's caches (bind
+//! mounts, for example) are no better than one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Write};
@@ -17,16 +17,16 @@ use fordway_sys::{
 
 use super::{DoctorFinding, FindingDraft};
 
-/// A change that does not show for longer is not waited for.
+/// How long to wait for a change to become visible.
 const STALE_MAX: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_millis(5);
-/// How often what may go wrong now and then is tried.
+/// How often a check is repeated whose failure would be intermittent.
 const ROUNDS: usize = 20;
 const RACES: usize = 50;
-/// Content that is more than a client sends at once.
+/// More content than a client sends at once.
 const CONTENT_BYTES: usize = 1 << 20;
 
-/// A directory of our own on the file system, by both mounts; removed when dropped.
+/// A directory made for these checks, as seen through both mounts; removed when dropped.
 struct SharedDirectory {
     one: PathBuf,
     other: PathBuf,
@@ -34,14 +34,14 @@ struct SharedDirectory {
 
 impl Drop for SharedDirectory {
     fn drop(&mut self) {
-        // What cannot be removed has a name that says whose it is.
+        // A directory that cannot be removed is recognizable by its name.
         let _ = fs::remove_dir_all(&self.one);
     }
 }
 
-/// Measures what holds between `one` and `other`, two mounts of one file system. Takes 10 s, up to 50 where caches are
-/// trusted for long; makes one directory, and removes it. Errors: `InvalidArgument` where what is made in one is not seen
-/// in the other, `Interrupted`, and errors of the file system.
+/// Measures which guarantees hold between `one` and `other`, two mounts of one file system. Takes 10 s, or up to 50 s
+/// if caches stay valid for long. Makes one directory, and removes it. Errors: `InvalidArgument` if a name made in
+/// one mount is not seen in the other, `Interrupted`, and errors of the file system.
 pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<DoctorFinding>> {
     let ground = SharedDirectory::new(one, other)?;
     let checks: [(&'static str, Check); 7] = [
@@ -100,7 +100,8 @@ impl SharedDirectory {
         fs::write(self.one.join(name), content)
     }
 
-    /// As a store does it: under a name that nobody knows, and then renamed over what is there.
+    /// Replaces `name` as the store does: writes under a hidden name, then renames. Returns the inode of the new
+    /// file.
     fn replace(&self, name: &str, content: &[u8], is_synced: bool) -> std::io::Result<u64> {
         let hidden = self.one.join("hidden");
         let mut file = File::create(&hidden)?;
@@ -114,7 +115,7 @@ impl SharedDirectory {
     }
 }
 
-/// How long it takes until `is_so`; `None` for over [`STALE_MAX`].
+/// Waits until `is_so` and returns how long that took; `None` if longer than [`STALE_MAX`].
 fn waited(mut is_so: impl FnMut() -> bool) -> Option<Duration> {
     let begin = Instant::now();
     while !is_so() {
@@ -174,7 +175,7 @@ fn locks(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     })
 }
 
-/// Two threads give the same names at once.
+/// Two threads link the same names at once, one through each mount. Exactly one of them must succeed for each name.
 fn exclusive(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let create = |dir: &Path| -> std::io::Result<Vec<bool>> {
         let source = dir.join(format!("source-{:?}", thread::current().id()));
@@ -225,7 +226,7 @@ fn unnamed(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     })
 }
 
-/// The least step between times of files made one after the other.
+/// Measures the smallest step between modification times of files written one after the other.
 fn time_step(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let (begin, mut times) = (Instant::now(), Vec::new());
     while begin.elapsed() < Duration::from_millis(2500) && times.len() < 400 {
@@ -250,7 +251,8 @@ fn time_step(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ))
 }
 
-/// Whether a name can be seen before its content, without and with what the store does about it.
+/// Whether a name becomes visible before its content, with and without the store's countermeasure: a sync before the
+/// rename.
 fn content(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let torn = |is_synced| -> std::io::Result<usize> {
         let mut torn = 0;
@@ -286,8 +288,8 @@ fn content(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     Ok(said.measured("short files", plain as f64, "").measured("short files when synced", synced as f64, ""))
 }
 
-/// Whether a name can be looked up at the server, whatever this node remembers: what the store does before it decides on a
-/// condition, and with consistency=strong before it reads.
+/// Whether a name can be looked up at the server, past this node's caches. The store does so before it evaluates a
+/// condition, and with `consistency=strong` before it reads.
 fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ground.make("refreshed", b"0")?;
     waited(|| ground.other.join("refreshed").exists());
@@ -317,7 +319,7 @@ fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     Ok(said.measured("old files seen", stale as f64, "").measured("found when asked", refreshed as f64, ""))
 }
 
-/// How long this node goes on to show what another has changed, where it does not ask.
+/// How long this node continues to show the old state after another has changed it, if the server is not asked.
 fn staleness(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let names = ["replaced", "removed", "missed"];
     ground.make(names[0], b"old")?;
@@ -363,7 +365,7 @@ mod tests {
     use super::*;
     use crate::doctor::DoctorVerdict;
 
-    /// Two names of one directory are as good as one mount.
+    /// Two paths to one directory count as one mount.
     #[test]
     fn one_local_file_system_keeps_every_promise() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The packets that are on their way, and what a link does to each, as arithmetic: no devices, no clock.
+//! The packets in flight, and what a link does to each of them: pure arithmetic, without devices or clock.
 
 use std::collections::VecDeque;
 
@@ -6,18 +6,18 @@ use fordway_measure::SeededRandom;
 
 use super::LinkConfig;
 
-/// Memory is taken in pieces of this size, and used again: what is in flight is all that is ever touched.
+/// Memory is allocated in chunks of this size and reused, so only as much is touched as packets in flight need.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Packets in the order of their arrival, read straight into where they wait.
+/// Packets in the order of arrival. Each is read directly into the memory where it waits.
 #[derive(Debug)]
 pub(super) struct PacketFlight {
-    /// The most that one packet may need.
+    /// The size of the largest possible packet.
     packet_bytes_max: usize,
     packets: VecDeque<FlightPacket>,
-    /// Never empty; the last is being filled.
+    /// Never empty; the last chunk is being filled.
     chunks: VecDeque<PacketChunk>,
-    /// The one used last is used first, because it is still in the processor's cache.
+    /// Free chunks. The one freed last is reused first, because it is still in the processor's cache.
     spare: Vec<Box<[u8]>>,
 }
 
@@ -32,7 +32,7 @@ struct FlightPacket {
 struct PacketChunk {
     bytes: Box<[u8]>,
     filled: usize,
-    /// How many packets in it wait.
+    /// The number of packets in this chunk that are still waiting.
     waiting: usize,
 }
 
@@ -48,7 +48,7 @@ impl PacketFlight {
         PacketFlight { packet_bytes_max, packets: VecDeque::new(), chunks: [first].into(), spare: Vec::new() }
     }
 
-    /// Where the next packet may be read to; room for the largest.
+    /// The memory into which to read the next packet; has room for the largest.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let last = self.chunks.len() - 1;
         let is_full = self.chunks[last].bytes.len() - self.chunks[last].filled < self.packet_bytes_max;
@@ -62,7 +62,8 @@ impl PacketFlight {
         &mut chunk.bytes[chunk.filled..]
     }
 
-    /// Keeps the first `len` bytes of the room until `due_ns`, which must not lie before the last one's.
+    /// Keeps the first `len` bytes of the room until `due_ns`, which must not be earlier than that of the previous
+    /// packet.
     pub(super) fn push(&mut self, len: usize, due_ns: u64) {
         let last = self.chunks.len() - 1;
         let chunk = &mut self.chunks[last];
@@ -83,7 +84,7 @@ impl PacketFlight {
         Some(&chunk.bytes[packet.start..packet.end])
     }
 
-    /// Forgets the first packet.
+    /// Removes the first packet.
     pub(super) fn pop(&mut self) {
         if self.packets.pop_front().is_none() {
             return;
@@ -98,32 +99,32 @@ impl PacketFlight {
         }
     }
 
-    /// Memory in use and to be used again, bytes.
+    /// Memory in use or free for reuse, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         (self.chunks.len() + self.spare.len()) * CHUNK_BYTES.max(self.packet_bytes_max)
     }
 
-    /// Whether all memory that may be had is in use.
+    /// Whether all memory that may be allocated is in use.
     pub(super) fn is_full(&self, held_bytes_max: usize) -> bool {
         self.spare.is_empty() && self.held_bytes() >= held_bytes_max
     }
 }
 
-/// One direction of a link: packets queue before a line of some rate, and then travel.
+/// One direction of a link: packets queue for a line with a limited rate, and then travel.
 #[derive(Debug)]
 pub(super) struct LinkBottleneck {
     delay_ns: u64,
     /// 0 for a line without a limit.
     ns_per_byte: f64,
     queue_ns: f64,
-    /// When the line has sent all that was let in. A fraction of a nanosecond counts: at 100 Gbit/s a byte
-    /// takes 0.08.
+    /// When the line will have sent all admitted packets. Fractions of a nanosecond count: at 100 Gbit/s a byte takes
+    /// 0.08 ns.
     free_at_ns: f64,
     loss: f64,
     random: SeededRandom,
 }
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum PacketFate {
     /// It arrives at this time.
@@ -135,7 +136,8 @@ pub(super) enum PacketFate {
 }
 
 impl LinkBottleneck {
-    /// `direction` makes both directions of a link differ in what they lose.
+    /// Creates a bottleneck. `direction` is part of the seed, so that the directions of a link lose different
+    /// packets.
     pub(super) fn new(config: &LinkConfig, direction: u64) -> Self {
         let ns_per_byte = config.rate_bits_per_s.map_or(0.0, |rate| 8e9 / rate as f64);
         LinkBottleneck {
@@ -148,7 +150,7 @@ impl LinkBottleneck {
         }
     }
 
-    /// Lets a packet in at `now_ns` that is `segments` packets of together `bytes` on a real line.
+    /// Admits a packet at `now_ns`. On a real line it would be `segments` packets with `bytes` in total.
     pub(super) fn admit(&mut self, now_ns: u64, bytes: u64, segments: u64) -> PacketFate {
         let now = now_ns as f64;
         let starts = self.free_at_ns.max(now);
@@ -156,7 +158,7 @@ impl LinkBottleneck {
             return PacketFate::Overflows;
         }
         self.free_at_ns = starts + bytes as f64 * self.ns_per_byte;
-        // A lost packet has used the line like any other.
+        // A lost packet has occupied the line like any other.
         if self.loses(segments) {
             return PacketFate::IsLost;
         }
@@ -249,7 +251,7 @@ mod tests {
             (0..100_000).map(|_| line.admit(0, 1_500, segments) == PacketFate::IsLost).collect::<Vec<_>>()
         };
         let count = |lost: &[bool]| lost.iter().filter(|lost| **lost).count();
-        // Five standard deviations of 100,000 draws each way.
+        // Five standard deviations of 100,000 draws in each direction.
         assert!((840..1_160).contains(&count(&lost(7, 1))), "{}", count(&lost(7, 1)));
         assert!((34_300..35_900).contains(&count(&lost(7, 43))), "{}", count(&lost(7, 43)));
         assert_eq!(lost(7, 1), lost(7, 1));

@@ -1,13 +1,13 @@
-//! A link between two namespaces, emulated packet by packet.
+//! An emulated link between two namespaces, which handles each packet.
 //!
-//! Each end is a TUN device. A thread reads what one namespace sends, decides what a real line would do to
-//! it, keeps it for as long as it would take, and writes it to the other. Rates count bytes of IP, headers
+//! Each end is a TUN device. A thread reads what one namespace sends, decides what a real line would do to it, keeps
+//! it for as long as the line would take, and writes it to the other namespace. Rates count bytes of IP, headers
 //! included: a line of 1 Gbit/s carries 1448 bytes of TCP content in the time of 1500.
 //!
-//! With `large_packets` the kernel leaves the cutting into segments to the device, and up to 64 KiB go
-//! through in one piece. That is what makes gigabits cheap, and it changes two things: a piece arrives as
-//! a whole, when its last byte would (0.5 ms late for the first at 1 Gbit/s), and loss takes the whole
-//! piece, with the probability that one of its segments is hit. So it is off by default where there is loss.
+//! With `large_packets` the kernel leaves segmentation to the device, and up to 64 KiB pass in one piece. This makes
+//! gigabit rates cheap, and changes two things: a piece arrives as a whole, when its last byte would (for the first
+//! segment at 1 Gbit/s that is 0.5 ms late); and loss drops the whole piece, with the probability that at least one
+//! of its segments is lost. So it is off by default if there is loss.
 
 mod flight;
 
@@ -26,35 +26,35 @@ use self::flight::{LinkBottleneck, PacketFate, PacketFlight};
 use crate::NetworkNamespace;
 use crate::namespace::refused;
 
-/// What the devices are called in both namespaces.
+/// The name of the devices in both namespaces.
 pub(crate) const DEVICE: &str = "fw0";
 
-/// What a link is like. The default is a line of any rate without delay, queue or loss.
+/// The properties of a link. The default is a line of unlimited rate, without delay, queue or loss.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkConfig {
-    /// Time there and back, half of it each way.
+    /// The round-trip time; half of it is the delay in each direction.
     pub rtt: Duration,
-    /// Bits of IP packets per second, each way; `None` for no limit.
+    /// Bits of IP packets per second in each direction; `None` for no limit.
     pub rate_bits_per_s: Option<u64>,
-    /// How many bytes may wait for the line before what comes last is dropped; `None` for what the line
-    /// carries in a round trip, but at least 256 KiB.
+    /// How many bytes may queue for the line before further packets are dropped; `None` for what the line carries in
+    /// one round trip, but at least 256 KiB.
     pub queue_bytes: Option<u64>,
-    /// The share of packets that is lost on the way, 0 to 1.
+    /// The share of packets that are lost, 0 to 1.
     pub loss: f64,
-    /// Equal seeds lose the same packets of equal sequences.
+    /// Equal seeds lose the same packets of equal sequences of packets.
     pub seed: u64,
-    /// Whether pieces of up to 64 KiB go through as one; `None` for yes unless there is loss.
+    /// Whether pieces of up to 64 KiB pass unsegmented; `None` means yes, unless there is loss.
     pub large_packets: Option<bool>,
 }
 
 impl LinkConfig {
-    /// How many bytes may wait for the line.
+    /// How many bytes may queue for the line.
     pub fn queue_or_default_bytes(&self) -> u64 {
         let in_a_round_trip = self.rate_bits_per_s.unwrap_or(0) as f64 / 8.0 * self.rtt.as_secs_f64();
         self.queue_bytes.unwrap_or((in_a_round_trip as u64).max(256 << 10))
     }
 
-    /// Whether pieces of up to 64 KiB go through as one.
+    /// Whether pieces of up to 64 KiB pass unsegmented.
     pub fn has_large_packets(&self) -> bool {
         self.large_packets.unwrap_or(self.loss == 0.0)
     }
@@ -70,33 +70,33 @@ impl LinkConfig {
     }
 }
 
-/// What went through a link so far.
+/// The counters of a link so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LinkStats {
-    /// What the first namespace sent to the second.
+    /// Traffic from the first namespace to the second.
     pub there: DirectionStats,
-    /// What the second sent to the first.
+    /// Traffic from the second namespace to the first.
     pub back: DirectionStats,
-    /// CPU time of the emulation, in which the kernel's work of receiving is included.
+    /// CPU time of the emulation; includes the kernel's work of receiving.
     pub cpu_ns: u64,
 }
 
-/// What went through one direction of a link so far.
+/// The counters of one direction of a link so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DirectionStats {
-    /// Packets that arrived, as they would be on a real line.
+    /// Packets that arrived, counted as on a real line.
     pub packets: u64,
-    /// Their bytes of IP, headers included.
+    /// The bytes of IP in these packets, headers included.
     pub bytes: u64,
-    /// Packets that the queue had no room for.
+    /// Packets dropped because the queue was full.
     pub dropped_by_queue: u64,
-    /// Packets that were lost as the configuration asks.
+    /// Packets lost at random, as configured.
     pub lost: u64,
-    /// Packets that the receiving namespace refused, which no link should have.
+    /// Packets that the receiving namespace refused; should be 0.
     pub refused: u64,
 }
 
-/// A running link; it ends, and its devices are gone, when this is dropped.
+/// A running link. It ends, and its devices are removed, when this is dropped.
 #[derive(Debug)]
 pub struct EmulatedLink {
     stats: Arc<Mutex<LinkStats>>,
@@ -105,10 +105,10 @@ pub struct EmulatedLink {
 }
 
 impl EmulatedLink {
-    /// Joins two namespaces by devices called `fw0` with these addresses (such as `10.0.0.1/24`).
+    /// Joins two namespaces by devices called `fw0` with the given addresses (such as `10.0.0.1/24`).
     ///
-    /// Errors: `InvalidArgument` for a link that cannot be, `NotImplemented` where this process may not make
-    /// network devices. Cost while packets pass: two system calls for each piece; none while none does.
+    /// Errors: `InvalidArgument` for an impossible link, `NotImplemented` if this process may not make network
+    /// devices. Cost: two system calls for each piece; none while there is no traffic.
     pub fn new(ends: [(&NetworkNamespace, &str); 2], config: &LinkConfig) -> Result<Self> {
         config.check()?;
         let large_packets = config.has_large_packets();
@@ -125,7 +125,7 @@ impl EmulatedLink {
         Ok(EmulatedLink { stats, stop, thread: Some(thread) })
     }
 
-    /// What went through so far.
+    /// The counters so far.
     pub fn stats(&self) -> LinkStats {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,7 +136,7 @@ fn open_end(namespace: &NetworkNamespace, address: &str, large_packets: bool) ->
     let device = namespace
         .run(|| TunDevice::new(DEVICE, large_packets))?
         .map_err(|error| refused("making a network device", error))?;
-    // The queue before the device is not the link's: it must never be what drops.
+    // The queue in front of the device is not part of the link, so it must never drop packets.
     namespace
         .ip(&format!("link set {DEVICE} txqueuelen 100000 mtu 1500 up\naddr add {address} dev {DEVICE}"))?;
     Ok(device)
@@ -144,7 +144,7 @@ fn open_end(namespace: &NetworkNamespace, address: &str, large_packets: bool) ->
 
 impl Drop for EmulatedLink {
     fn drop(&mut self) {
-        // An eventfd takes this unless it was told 2^64 times before.
+        // Fails only if the eventfd's counter is full, which one write cannot cause.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -152,16 +152,17 @@ impl Drop for EmulatedLink {
     }
 }
 
-/// Packets taken from one device before the other has its turn.
+/// Maximum number of packets taken from one device before it is the other's turn.
 const BATCH: usize = 64;
-/// The most memory that packets on their way may take in one direction: a link without a rate has no other bound.
+/// Maximum memory for packets in flight in one direction; for a link without a rate there is no other bound.
 const FLIGHT_BYTES_MAX: usize = 1 << 30;
 
-/// While packets are on their way, the thread looks for others no oftener than this, or than a tenth of the
-/// round trip: waking up costs more than carrying a packet. A packet that is alone on the link waits for nothing.
+/// While packets are in flight, the thread looks for new ones at most once in this time, or in a tenth of the round
+/// trip if that is less: waking up costs more than carrying a packet. A packet that is alone on the link is not
+/// delayed.
 const NAP_NS_MAX: u64 = 200_000;
 
-/// Everything the thread works with.
+/// The state of the link's thread.
 struct LinkEngine {
     clock: RunClock,
     nap_ns: u64,
@@ -202,9 +203,9 @@ impl LinkEngine {
         }
     }
 
-    /// Carries packets until it is told to stop.
+    /// Carries packets until told to stop.
     fn run(&mut self) {
-        // Without it packets are up to 50 µs late, and nothing else.
+        // Without precise timers packets are up to 50 µs late, and nothing else changes.
         let _ = fordway_sys::precise_timers();
         let mut is_told_to_stop = false;
         while !is_told_to_stop {
@@ -220,12 +221,12 @@ impl LinkEngine {
         }
     }
 
-    /// Whether any are on their way.
+    /// Whether any packets are in flight.
     fn has_packets(&self) -> bool {
         self.there.flight.due_ns().is_some() || self.back.flight.due_ns().is_some()
     }
 
-    /// Takes in and hands over what there is; answers whether there may be more at once.
+    /// Takes in and delivers what is ready; returns whether more may be waiting already.
     fn carry(&mut self) -> bool {
         let [first, second] = &self.devices;
         let more_there = self.there.take_in(first, self.clock);
@@ -244,7 +245,7 @@ impl LinkEngine {
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = stats;
     }
 
-    /// Waits for a packet to come or to be due; answers whether it is time to stop.
+    /// Waits until a packet arrives or is due; returns whether to stop.
     fn wait(&self, is_behind: bool) -> bool {
         let now_ns = self.clock.now_ns();
         let due_ns = [self.there.flight.due_ns(), self.back.flight.due_ns()].into_iter().flatten().min();
@@ -257,17 +258,17 @@ impl LinkEngine {
             PollFd::new(second, PollFlags::IN),
             PollFd::new(&*self.stop, PollFlags::IN),
         ];
-        // A signal is as good as an event: all is looked at anyway.
+        // A signal has the same effect as an event: everything is checked in any case.
         let _ = poll(&mut events, timeout.as_ref());
         !events[2].revents().is_empty()
     }
 }
 
 impl LinkDirection {
-    /// Reads what waits at a device; answers whether more may wait.
+    /// Reads the packets waiting at a device; returns whether more may be waiting.
     fn take_in(&mut self, from: &TunDevice, clock: RunClock) -> bool {
         for _ in 0..BATCH {
-            // A device that is down or gone says so by an error, and has nothing to give.
+            // A device that is down or gone returns an error, and has no packets.
             let Ok(Some(len)) = from.receive(self.flight.room()) else { return false };
             let Some((header, packet)) = PacketHeader::split(&self.flight.room()[..len]) else { continue };
             let (segments, bytes) = on_the_wire(header, packet.len() as u64);
@@ -287,11 +288,11 @@ impl LinkDirection {
         true
     }
 
-    /// Writes what is due to the other device.
+    /// Writes the packets that are due to the other device.
     fn hand_over(&mut self, to: &TunDevice, clock: RunClock) {
         let mut now_ns = clock.now_ns();
         while let Some(due_ns) = self.flight.due_ns() {
-            // Handing over takes time, in which more may have come due.
+            // Delivery takes time, in which further packets may have become due.
             if due_ns > now_ns {
                 now_ns = clock.now_ns();
                 if due_ns > now_ns {
@@ -306,7 +307,7 @@ impl LinkDirection {
     }
 }
 
-/// As how many packets of how many bytes in all a real device would send this one.
+/// Returns how many packets a real device would send for this one, and their total bytes.
 fn on_the_wire(header: PacketHeader, bytes: u64) -> (u64, u64) {
     let PacketHeader { header_bytes, segment_bytes } = header;
     if segment_bytes == 0 || bytes <= header_bytes {

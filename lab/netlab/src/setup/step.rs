@@ -1,9 +1,10 @@
-//! The steps of a set-up: devices, rules, daemons; and what runs the processor of a virtual machine: this machine's own one
-//! (`kvm`), or a program that emulates it (`tcg`).
+//! The steps of a set-up: devices, rules and daemons; and the choice of a virtual machine's processor: the hardware's
+//! own (`kvm`), or a program that emulates one (`tcg`).
 //!
-//! A step may be a container around one program of ours. Its root directory is empty but for the program and the libraries
-//! that it is linked to, mounted read-only from where they are. It has process, mount, host-name and IPC namespaces of its
-//! own, no capabilities, and its starter's network. Limits of memory and CPU time (cgroups) are not set.
+//! A step may be a container around one of our programs. The container's root directory holds only the program and
+//! the libraries it is linked to, mounted read-only from their usual paths. The container has its own process, mount,
+//! host-name and IPC namespaces, no capabilities, and the network of the process that started it. It has no limits of
+//! memory or CPU time (cgroups).
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -19,32 +20,32 @@ use super::running::ProgramLog;
 use super::{RequiredProgram, SetupStep, WordSubstitutions};
 use crate::{MountNamespace, NamespaceProcess, NetworkNamespace};
 
-/// How long a daemon may take until it is ready.
+/// How long a daemon may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(5);
-/// Where programs lie that only root's PATH leads to.
+/// Directories of programs that only root's PATH includes.
 const FOR_ROOT: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// A program of the set-up that goes on, and what it says.
+/// A program of the set-up that keeps running, and its output.
 #[derive(Debug)]
 pub(super) struct SetupDaemon {
     pub(super) process: NamespaceProcess,
     pub(super) log: ProgramLog,
 }
 
-/// PATH with the places for root's programs.
+/// PATH, with the directories of root's programs added.
 pub(super) fn path() -> String {
     format!("{}:{FOR_ROOT}", std::env::var("PATH").unwrap_or_default())
 }
 
-/// Where a program is.
+/// The path of a program.
 pub(super) fn found(program: &str) -> Option<PathBuf> {
     let candidates = std::env::split_paths(&path()).map(|dir| dir.join(program)).collect::<Vec<_>>();
     candidates.into_iter().find(|path| path.is_file())
 }
 
 impl SetupStep {
-    /// Does all that the step says; what goes on is returned.
+    /// Does everything the step specifies. Returns the program that keeps running, if there is one.
     pub(super) fn take(
         &self,
         network: &NetworkNamespace,
@@ -71,7 +72,7 @@ impl SetupStep {
 }
 
 impl SetupDaemon {
-    /// Errors: `Unavailable` if it ended, `Timeout` if it takes too long.
+    /// Waits until `file` exists. Errors: `Unavailable` if the program ended, `Timeout` if it takes too long.
     fn wait_for(&mut self, network: &NetworkNamespace, mounts: &MountNamespace, file: &Path) -> Result<()> {
         let since = Instant::now();
         let device = file.strip_prefix("/sys/class/net").ok().map(Path::to_path_buf);
@@ -99,7 +100,7 @@ fn is_there(
     device: Option<&Path>,
 ) -> Result<bool> {
     match device {
-        // What is mounted at /sys shows the devices of another network.
+        // The mounted /sys shows the devices of another network.
         Some(device) => {
             let listed = network.run(|| std::fs::read_to_string("/proc/thread-self/net/dev"))?;
             let start = format!("{}:", device.display());
@@ -109,7 +110,7 @@ fn is_there(
     }
 }
 
-/// Errors: `NotImplemented` if there is no such program.
+/// Makes a command of `words`. Errors: `NotImplemented` if there is no such program.
 pub(super) fn command(words: &[String]) -> Result<Command> {
     let [program, arguments @ ..] = words else {
         return Err(Error::new(ErrorKind::InvalidArgument, "a command without a word"));
@@ -129,7 +130,7 @@ pub(super) fn command(words: &[String]) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs a command to its end. Errors: `Io` with what it said where that was not good.
+/// Runs a command to its end. Errors: `Io` with its error output if it failed.
 pub(super) fn run_in(
     network: &NetworkNamespace,
     mounts: Option<&MountNamespace>,
@@ -169,14 +170,15 @@ fn finish(mut command: Command, input: Option<String>) -> std::io::Result<std::p
     running.wait_with_output()
 }
 
-/// Starts a command that goes on, with all that it starts.
+/// Starts a command that keeps running, together with the processes it starts.
 pub(super) fn start_in(
     network: &NetworkNamespace,
     mounts: &MountNamespace,
     mut command: Command,
 ) -> Result<SetupDaemon> {
     let log = ProgramLog::new()?;
-    // An input that ends when this process does tells programs elsewhere that nobody wants them any more.
+    // Standard input closes when this process ends, so programs on other machines notice that they are no longer
+    // needed.
     command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
     Ok(SetupDaemon { process: network.start_within(mounts, command)?, log })
 }
@@ -185,19 +187,19 @@ pub(super) fn start_in(
 struct ContainerRuntime {
     program: &'static str,
     options: &'static [&'static str],
-    /// What is done about cgroups, which outlive a killed process, before it is started: a script.
+    /// A script run before the container starts. It deals with cgroups, which outlive a killed process.
     prepare: &'static str,
 }
 
-/// Those that are known, the best first.
+/// The supported runtimes, the best first.
 const RUNTIMES: [ContainerRuntime; 2] = [
-    // It does without, and gives up at some of their layouts even so, unless there are none to be seen.
+    // crun can do without cgroups, but fails on some of their layouts nevertheless. The mount hides them.
     ContainerRuntime {
         program: "crun",
         options: &["--cgroup-manager=disabled"],
         prepare: "mount -t tmpfs none /sys/fs/cgroup",
     },
-    // It makes some. Those of runs that were killed are empty; of others, none can be removed.
+    // runc makes cgroups. Those of killed runs are empty and can be removed; `rmdir` fails for all others.
     ContainerRuntime {
         program: "runc",
         options: &[],
@@ -205,22 +207,22 @@ const RUNTIMES: [ContainerRuntime; 2] = [
     },
 ];
 
-/// How many containers this process has described: their names are told apart by it.
+/// Counts the containers described by this process, to give each a unique name.
 static DESCRIBED: AtomicU32 = AtomicU32::new(0);
 
 fn runtime() -> Option<&'static ContainerRuntime> {
     RUNTIMES.iter().find(|runtime| found(runtime.program).is_some())
 }
 
-/// The runtime to install where there is none.
+/// The runtime to install if there is none.
 pub(super) fn missing_runtime() -> Option<RequiredProgram> {
     let [best, ..] = &RUNTIMES;
     let program = best.program.to_owned();
     runtime().is_none().then(|| RequiredProgram { package: program.clone(), program })
 }
 
-/// Writes what the runtime needs, and returns the command that runs `command` in a container called `name`.
-/// Errors: `NotImplemented` where there is no runtime.
+/// Writes the runtime's configuration, and returns the command that runs `command` in a container called `name`.
+/// Errors: `NotImplemented` if there is no runtime.
 pub(super) fn contained(mounts: &MountNamespace, name: &str, command: &[String]) -> Result<Vec<String>> {
     let runtime = runtime().ok_or_else(|| {
         Error::new(ErrorKind::NotImplemented, "there is neither `crun` nor `runc`; install crun")
@@ -235,7 +237,7 @@ pub(super) fn contained(mounts: &MountNamespace, name: &str, command: &[String])
     mounts
         .run(write)?
         .map_err(|error| Error::new(ErrorKind::Io, "describing a container").caused_by(error))?;
-    // The runtime looks itself up in /proc, which must belong to its own process namespace.
+    // The runtime looks itself up in /proc, which must show the runtime's own process namespace.
     let prepare = format!("{}; exec \"$@\"", runtime.prepare);
     let mut words =
         vec!["unshare", "--mount", "--mount-proc", "sh", "-ec", &prepare, "container", runtime.program];
@@ -246,19 +248,19 @@ pub(super) fn contained(mounts: &MountNamespace, name: &str, command: &[String])
     Ok(words.into_iter().map(str::to_owned).collect())
 }
 
-/// The program, and the libraries that it is linked to, as `ldd` tells them.
+/// The program, and the libraries it is linked to, as `ldd` lists them.
 fn files_of(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().map_err(|error| {
         Error::new(ErrorKind::NotImplemented, "running ldd, which tells what a program is linked to")
             .caused_by(error)
     })?;
     let mut files = vec![program.to_path_buf()];
-    // Of what is linked to nothing it says so, by an error.
+    // For a statically linked program, `ldd` prints no library and returns an error.
     files.extend(libraries(&String::from_utf8_lossy(&output.stdout)));
     Ok(files)
 }
 
-/// `libc.so.6 => /lib/libc.so.6 (0x7f)`, and `/lib64/ld-linux-x86-64.so.2 (0x7f)`.
+/// Parses lines such as `libc.so.6 => /lib/libc.so.6 (0x7f)` and `/lib64/ld-linux-x86-64.so.2 (0x7f)`.
 fn libraries(told: &str) -> Vec<PathBuf> {
     let path_of = |line: &str| {
         let path = line.split_once("=>").map_or(line, |(_, path)| path).trim();
@@ -294,14 +296,14 @@ fn container_config(name: &str, command: &[String], files: &[PathBuf]) -> serde_
     })
 }
 
-/// The word of a set-up that says it.
+/// The placeholder in set-ups that stands for the accelerator.
 pub(super) const ACCELERATOR_WORD: &str = "accelerator";
-/// What stands for the best one that this machine has.
+/// The value that stands for the best accelerator of this machine.
 const AUTO: &str = "auto";
 const KVM: &str = "kvm";
 const TCG: &str = "tcg";
 
-/// `said`, or what `auto` comes to on this machine.
+/// The accelerator to use: `said`, or this machine's best if it is `auto`.
 pub(super) fn resolved_accelerator(said: &str) -> &str {
     match said {
         AUTO if is_virtualizing() => KVM,
@@ -310,13 +312,13 @@ pub(super) fn resolved_accelerator(said: &str) -> &str {
     }
 }
 
-/// Whether times within differ from a processor of this kind.
+/// Whether times measured in the machine differ from those of a real processor of this kind.
 pub(super) fn emulates(accelerator: &str) -> bool {
     accelerator != KVM
 }
 
-/// Whether KVM may be used, and the processor has what it needs to run any kernel. There are KVMs in virtual machines
-/// whose processors have not (`kvm_pvm`): they can be opened, and take only kernels that are made for them.
+/// Whether KVM may be used, and the processor has the features to run any kernel. Some virtual machines offer
+/// KVM although their processors lack these features (`kvm_pvm`): it can be opened, but runs only kernels made for it.
 fn is_virtualizing() -> bool {
     let may = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     may && std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|told| has_virtualization(&told))

@@ -1,14 +1,14 @@
-//! Figures that were published: Tables 1 to 6 of F. Gadban and J. Kunkel, "Analyzing the Performance of
-//! the S3 Object Storage API for HPC Workloads", Applied Sciences 11 (18), 8540, 2021.
-//! They are facts to hold a run against, of other machines: what compares are the ratios between the
-//! ways on one machine, not the rates.
+//! Published figures: Tables 1 to 6 of F. Gadban and J. Kunkel, "Analyzing the Performance of the S3 Object Storage
+//! API for HPC Workloads", Applied Sciences 11 (18), 8540, 2021.
+//! They come from other machines. A run can be compared with them only by the ratios between systems on one machine,
+//! not by rates.
 
-/// A table as it was published. Where Lustre is in it, it is the first system.
+/// A published table. If it includes Lustre, Lustre is the first system.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishedTable {
-    /// Its number.
+    /// The table's number.
     pub table: u8,
-    /// What it was measured on.
+    /// The set-up it was measured in.
     pub setup: &'static str,
     /// The systems, in the order of the figures.
     pub systems: &'static [&'static str],
@@ -21,14 +21,14 @@ pub struct PublishedTable {
 pub struct PublishedRow {
     /// The phase's name.
     pub phase: &'static str,
-    /// What the figures are in.
+    /// The unit of the figures.
     pub unit: &'static str,
-    /// One for each system; `None` where none was printed.
+    /// A figure for each system; `None` if none was printed.
     pub figures: &'static [Option<f64>],
 }
 
 impl PublishedTable {
-    /// The table of that number, 1 to 6.
+    /// The table with this number, 1 to 6.
     pub fn find(table: u8) -> Option<&'static PublishedTable> {
         TABLES.iter().find(|published| published.table == table)
     }

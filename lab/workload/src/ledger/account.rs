@@ -1,9 +1,9 @@
-//! What was measured, as costs: of each component, and of each path with what remains unexplained; and as tables in the terminal.
+//! Evaluates a ledger: the costs of each component, and of each path with its residual; and shows them as tables.
 //!
-//! A [`SizeFit`] is a cost per operation and a cost per byte, fitted to times at several sizes.
-//! Errors count relative to the time, so that every size counts alike, and neither cost is below 0.
-//! Where one line is bad, as at the end of a cache or where content begins to go another way, two or
-//! three are taken, if they predict sizes left out clearly better.
+//! A [`SizeFit`] is a cost per operation and a cost per byte, fitted to times at several sizes. Errors are relative
+//! to the time, so that every size has the same weight, and neither cost is below 0. If one line fits badly, for
+//! example because content exceeds a cache or takes another code path from some size on, two or three lines are
+//! fitted, provided that they predict left-out sizes clearly better.
 
 use std::fmt::Write as _;
 
@@ -15,43 +15,43 @@ use serde::{Deserialize, Serialize};
 
 use super::LedgerPath;
 
-/// Resamples of a fit: its ends then move by less than the noise does.
+/// The number of resamples of a fit: so many that the ends of the interval vary less than the noise.
 const RESAMPLES: usize = 400;
 
 /// The result of a ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LedgerAccount {
-    /// What each component costs, in the order they were given.
+    /// The cost of each component, in the order in which components were given.
     #[serde(alias = "rungs")]
     pub components: Vec<ComponentAccount>,
-    /// The paths, as they were put together.
+    /// The paths, and the components they consist of.
     pub paths: Vec<LedgerPath>,
-    /// One for each path and size, by path.
+    /// One entry for each path and size, sorted by path.
     pub entries: Vec<PathEntry>,
 }
 
-/// What one component costs.
+/// The cost of one component.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ComponentAccount {
     /// Its name.
     #[serde(alias = "rung")]
     pub component: String,
-    /// Its time at each size, as measured.
+    /// The time at each size, as measured.
     pub costs: Vec<SizeCost>,
-    /// Lines through them; `None` of fewer than two sizes.
+    /// The lines fitted to these times; `None` for fewer than two sizes.
     pub fit: Option<SizeFit>,
-    /// Of each line, the interval of its cost per operation in nanoseconds.
+    /// For each line, the interval of its cost per operation, in nanoseconds.
     pub per_operation_ns: Vec<ConfidenceInterval>,
-    /// And of its cost per byte.
+    /// For each line, the interval of its cost per byte, in nanoseconds.
     pub per_byte_ns: Vec<ConfidenceInterval>,
 }
 
-/// A time at a size.
+/// The time at one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SizeCost {
     /// The size in bytes.
     pub size_bytes: u64,
-    /// The median over rounds of the medians of their operations, nanoseconds.
+    /// The median over rounds of the median over operations, in nanoseconds.
     pub ns: ConfidenceInterval,
 }
 
@@ -62,36 +62,36 @@ pub struct PathEntry {
     pub path: String,
     /// The size in bytes.
     pub size_bytes: u64,
-    /// The components, with their times at this size, each as often as it is there.
+    /// The components with their times at this size, multiplied by how often they occur.
     pub parts: Vec<PartCost>,
-    /// What they add up to, nanoseconds.
+    /// The sum of the components, in nanoseconds.
     pub sum_ns: ConfidenceInterval,
-    /// The same of the lines, not of the times at this size; `None` where a component has none.
+    /// The same sum computed from the fitted lines instead of the times at this size; `None` if a component has no
+    /// fit.
     pub fitted_sum_ns: Option<f64>,
-    /// What the whole path took, nanoseconds.
+    /// The time of the whole path, in nanoseconds.
     pub measured_ns: ConfidenceInterval,
-    /// What no component explains: round by round the whole less the sum, nanoseconds.
+    /// What no component explains: in each round the time of the whole minus the sum, in nanoseconds.
     pub residual_ns: ConfidenceInterval,
-    /// The same as a share of the whole.
+    /// The residual as a share of the whole.
     pub residual_share: ConfidenceInterval,
 }
 
-/// A component within a [`PathEntry`].
+/// A component as part of a [`PathEntry`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartCost {
     /// Its name.
     #[serde(alias = "rung")]
     pub component: String,
-    /// How often it is there.
+    /// How often it occurs in the path.
     pub times: f64,
-    /// Nanoseconds, all of them.
+    /// The time of all its occurrences, in nanoseconds.
     pub ns: ConfidenceInterval,
 }
 
 impl LedgerAccount {
-    /// The account of `records` of [`super::measure`], where `names` are the components' and `sizes` the sizes in
-    /// bytes. Errors: `InvalidArgument` for a path of components that were not measured, and for fewer than five
-    /// rounds.
+    /// Evaluates the `records` of [`super::measure`]. `names` are those of the components, and `sizes` are in bytes.
+    /// Errors: `InvalidArgument` if a component of a path was not measured, or if there are fewer than five rounds.
     pub fn of(
         names: &[String],
         sizes: &[u64],
@@ -109,13 +109,13 @@ impl LedgerAccount {
         Ok(LedgerAccount { components, paths: paths.to_vec(), entries })
     }
 
-    /// The entry of a path at a size.
+    /// The entry of a path at one size.
     pub fn entry(&self, path: &str, size_bytes: u64) -> Option<&PathEntry> {
         self.entries.iter().find(|entry| entry.path == path && entry.size_bytes == size_bytes)
     }
 }
 
-/// The medians of all blocks, by component, size and round.
+/// The median time of each block, by component, size and round.
 struct MedianBook<'b> {
     names: &'b [String],
     sizes: &'b [u64],
@@ -175,7 +175,8 @@ impl<'b> MedianBook<'b> {
         })
     }
 
-    /// The fit's lines through the medians of rounds drawn with replacement, the same for all sizes.
+    /// The fit's lines, refitted to medians of rounds drawn with replacement. Each draw uses the same rounds for all
+    /// sizes.
     fn resampled(&self, fit: &SizeFit, by_size: &[Vec<f64>]) -> Vec<Vec<FitSegment>> {
         let mut random = SeededRandom::new(self.seed);
         let rounds = by_size.first().map_or(0, Vec::len);
@@ -232,50 +233,51 @@ impl<'b> MedianBook<'b> {
     }
 }
 
-/// The fewest sizes that a piece is fitted to.
+/// The minimum number of sizes that a line is fitted to.
 const POINTS_MIN: usize = 3;
-/// The most pieces.
+/// The maximum number of lines.
 const PIECES_MAX: usize = 3;
-/// A further piece must bring the error at sizes left out below this share of what it was.
+/// A further line must reduce the error at left-out sizes to below this share.
 const WORTH_A_PIECE: f64 = 0.8;
-/// A relative error so small that a further piece would only follow the noise.
+/// A relative error so small that a further line would only follow noise.
 const GOOD: f64 = 1e-3;
 
-/// Times by size: (bytes, nanoseconds), sizes rising.
+/// Times by size: (bytes, nanoseconds), in rising order of size.
 pub(super) type Points = [(f64, f64)];
 
-/// The cost of an operation by its size.
+/// The cost of an operation as a function of its size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SizeFit {
-    /// The lines, by rising size: one, or up to three.
+    /// The lines in rising order of size: one to three.
     pub pieces: Vec<FitSegment>,
-    /// Median of the relative errors at sizes that the fit was not shown; `None` of fewer than four sizes.
+    /// The median of the relative errors at sizes left out of the fit; `None` for fewer than four sizes.
     pub left_out_median: Option<f64>,
-    /// The largest of them.
+    /// The largest of these errors.
     pub left_out_max: Option<f64>,
 }
 
-/// One line.
+/// One line of a fit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FitSegment {
-    /// The sizes that it was fitted to: the smallest in bytes.
+    /// The smallest size that the line was fitted to, in bytes.
     pub from_bytes: u64,
-    /// The largest.
+    /// The largest size that it was fitted to, in bytes.
     pub to_bytes: u64,
-    /// Nanoseconds for an operation without its bytes.
+    /// Nanoseconds per operation, without its bytes.
     pub per_operation_ns: f64,
-    /// Nanoseconds for a byte.
+    /// Nanoseconds per byte.
     pub per_byte_ns: f64,
 }
 
 impl SizeFit {
-    /// Fits `points`; `None` of fewer than two.
+    /// Fits `points`; `None` for fewer than two.
     pub(super) fn of(points: &Points) -> Option<Self> {
         let mut best: Option<(Vec<FitSegment>, Option<f64>, Option<f64>)> = None;
         for count in 1..=PIECES_MAX {
             let Some(pieces) = pieces(points, count) else { break };
             let errors = left_out(points, count);
             let (middle, most) = (median(&errors), errors.iter().copied().reduce(f64::max));
+            // More lines fit the given points better in any case, so the error at left-out sizes decides.
             let is_better = match &best {
                 None => true,
                 Some((_, Some(before), _)) => {
@@ -290,12 +292,12 @@ impl SizeFit {
         best.map(|(pieces, left_out_median, left_out_max)| SizeFit { pieces, left_out_median, left_out_max })
     }
 
-    /// Nanoseconds for an operation of `size_bytes`.
+    /// The predicted nanoseconds of an operation of `size_bytes`.
     pub fn predict_ns(&self, size_bytes: u64) -> f64 {
         predict(&self.pieces, size_bytes as f64)
     }
 
-    /// The same pieces fitted to other times: what a resample gives.
+    /// Fits the same lines to other times, such as those of a resample.
     pub(super) fn again(&self, points: &Points) -> Vec<FitSegment> {
         let within = |piece: &FitSegment| {
             let of_piece: Vec<_> = points
@@ -309,14 +311,14 @@ impl SizeFit {
     }
 }
 
-/// Between two pieces the nearer one counts, on a logarithmic scale.
+/// Predicts the time at a size. Between two lines, the one that is nearer on a logarithmic scale applies.
 fn predict(pieces: &[FitSegment], size: f64) -> f64 {
     let ends = |pair: &[FitSegment]| (pair[0].to_bytes.max(1) as f64 * pair[1].from_bytes as f64).sqrt();
     let at = pieces.windows(2).take_while(|pair| size > ends(pair)).count();
     pieces.get(at).map_or(f64::NAN, |piece| piece.per_operation_ns + piece.per_byte_ns * size)
 }
 
-/// The best `count` pieces; `None` if there are too few points.
+/// The best fit with `count` lines; `None` if there are too few points.
 fn pieces(points: &Points, count: usize) -> Option<Vec<FitSegment>> {
     match count {
         1 => (points.len() >= 2).then(|| vec![line(points)]),
@@ -332,12 +334,12 @@ fn pieces(points: &Points, count: usize) -> Option<Vec<FitSegment>> {
     }
 }
 
-/// Sum of the squares of the relative errors; each point belongs to the piece it was fitted in.
+/// The sum of the squared relative errors. Each point is predicted by the line that was fitted to it.
 fn squares(pieces: &[FitSegment], points: &Points) -> f64 {
     points.iter().map(|(size, ns)| (predict(pieces, *size) / ns - 1.0).powi(2)).sum()
 }
 
-/// Relative errors at each size, of a fit that did not see it.
+/// The relative error at each size, of a fit made without that size.
 fn left_out(points: &Points, count: usize) -> Vec<f64> {
     let error = |at: usize| {
         let mut others = points.to_vec();
@@ -348,16 +350,18 @@ fn left_out(points: &Points, count: usize) -> Vec<f64> {
     (0..points.len()).filter_map(error).collect()
 }
 
-/// Least squares of relative errors, neither cost below 0.
+/// A line by least squares of the relative errors, with neither cost below 0.
 fn line(points: &Points) -> FitSegment {
     let sum = |value: fn(f64, f64) -> f64| points.iter().map(|(size, ns)| value(*size, *ns)).sum::<f64>();
-    // With weights 1/ns², divided by ns once already: ns/ns = 1.
+    // The weights are 1/ns². In `wt` and `st` one factor ns is cancelled already.
     let (ww, ws) = (sum(|_, ns| 1.0 / (ns * ns)), sum(|size, ns| size / (ns * ns)));
     let ss = sum(|size, ns| size * size / (ns * ns));
     let (wt, st) = (sum(|_, ns| 1.0 / ns), sum(|size, ns| size / ns));
     let determinant = ww * ss - ws * ws;
     let (mut per_operation_ns, mut per_byte_ns) =
         ((wt * ss - st * ws) / determinant, (ww * st - ws * wt) / determinant);
+    // A cost that comes out negative, or is undetermined because all sizes are equal, is set to 0; the other cost is
+    // then fitted alone.
     if per_byte_ns < 0.0 || !per_byte_ns.is_finite() {
         (per_operation_ns, per_byte_ns) = (wt / ww, 0.0);
     } else if per_operation_ns < 0.0 {
@@ -367,10 +371,11 @@ fn line(points: &Points) -> FitSegment {
     FitSegment { from_bytes: at(points.first()), to_bytes: at(points.last()), per_operation_ns, per_byte_ns }
 }
 
-/// A fit whose median error at sizes left out is larger is called poor.
+/// The largest median error at left-out sizes, in percent, of a fit that is not called poor.
 pub const FIT_MEDIAN_PERCENT_MAX: f64 = 10.0;
 
-/// One line for each line of each component's fit. `docs/explain/ledger.md` explains the columns.
+/// The table of components, with a row for each line of each component's fit. `docs/explain/ledger.md` explains the
+/// columns.
 pub fn component_table(account: &LedgerAccount) -> String {
     let mut rows = vec![
         ["component", "sizes", "per operation", "per MiB", "left out, median", "largest"]
@@ -410,7 +415,7 @@ fn piece_rows(component: &ComponentAccount) -> Vec<Vec<String>> {
     fit.pieces.iter().zip(intervals).enumerate().map(line).collect()
 }
 
-/// One path at one size: its components, their sum, the whole, and what is left.
+/// The table of one path at one size: its components, their sum, the measured whole, and the residual.
 pub fn entry_table(entry: &PathEntry) -> String {
     let mut rows = Vec::new();
     let mut row = |name: &str, ns: &ConfidenceInterval| {
@@ -442,7 +447,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// A time with its interval, multiplied with `factor`.
+/// A time with its interval, multiplied by `factor`.
 fn time(ns: &ConfidenceInterval, factor: f64) -> String {
     let text = |ns: f64| {
         let sign = if ns * factor <= -0.5 { "-" } else { "" };
@@ -451,7 +456,7 @@ fn time(ns: &ConfidenceInterval, factor: f64) -> String {
     format!("{} [{}, {}]", text(ns.value), text(ns.low), text(ns.high))
 }
 
-/// `rows` in columns, the first `left` of them to the left.
+/// Lays out `rows` in columns; the first `left` columns are aligned to the left.
 fn columns(rows: &[Vec<String>], left: usize) -> String {
     let count = rows.first().map_or(0, Vec::len);
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or_default();

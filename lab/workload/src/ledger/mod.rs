@@ -1,12 +1,11 @@
-//! What a layer costs by itself, and whether the layers add up to the whole.
+//! Measures the cost of each layer alone, and whether the layers add up to the whole.
 //!
-//! A [`LedgerComponent`] does the work of one layer and no other. [`measure`] does each at every size, in
-//! interleaved blocks; [`LedgerAccount::of`] fits a cost per operation and per byte to each, adds up those
-//! that a [`LedgerPath`] is made of, and holds the sum against the whole, which was measured beside them.
-//! What is left is the residual: nobody's yet.
+//! A [`LedgerComponent`] does the work of exactly one layer. [`measure`] measures each component at every size, in
+//! interleaved blocks. [`LedgerAccount::of`] fits a cost per operation and per byte to each, adds up those that a
+//! [`LedgerPath`] consists of, and compares the sum with the whole path, which is measured in the same run. The
+//! difference is the residual, which no component explains.
 //!
-//! What a path is made of, and in which order components are measured and for how long, is here; `account` makes it a result and
-//! tables.
+//! This module defines paths and components, and measures them; `account` evaluates the records and makes tables.
 
 mod account;
 
@@ -25,35 +24,34 @@ use serde::{Deserialize, Serialize};
 
 /// The work of one layer, or of a whole path.
 pub trait LedgerComponent {
-    /// Makes ready for operations of `size_bytes` (at least 1); not timed.
+    /// Prepares for operations of `size_bytes` (at least 1); not timed.
     fn prepare(&mut self, size_bytes: u64) -> Result<()>;
 
-    /// What comes before each operation; not timed. A layer that rests between its turns in the whole path has
-    /// its rest here.
+    /// Runs before each operation; not timed. A layer that rests between its turns in the whole path rests here.
     fn before(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Does the work once; this is what is timed.
+    /// Does the work once; only this is timed.
     fn run(&mut self) -> Result<()>;
 
-    /// Looks whether the last operation did what it should; not timed.
+    /// Checks that the last operation did what it should; not timed.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The process whose CPU time is the other side's, where there is one.
+    /// The process whose CPU time counts as the server's, if there is one.
     fn server_pid(&self) -> Option<u32> {
         None
     }
 }
 
-/// A path that was measured as a whole, and the components that it should be the sum of.
+/// A path that is measured as a whole, and the components that should add up to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LedgerPath {
-    /// The component that is the whole path; the path has its name.
+    /// The component that measures the whole path; the path has the same name.
     pub name: String,
-    /// What it is made of.
+    /// The components that the path consists of.
     pub parts: Vec<PathPart>,
 }
 
@@ -63,26 +61,26 @@ pub struct PathPart {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
-    /// How often it is there; below 0 where it is taken off.
+    /// How often it occurs; below 0 if it is subtracted.
     pub times: f64,
-    /// The smallest size, in bytes, at which it is.
+    /// The smallest size, in bytes, at which it is part of the path.
     pub from_bytes: u64,
-    /// The largest; `None` is any.
+    /// The largest size, in bytes, at which it is part of the path; `None` for any.
     pub to_bytes: Option<u64>,
 }
 
 impl LedgerPath {
-    /// A path without parts yet.
+    /// A path without parts.
     pub fn new(name: &str) -> Self {
         LedgerPath { name: name.to_owned(), parts: Vec::new() }
     }
 
-    /// The same with `component` in it, once at all sizes.
+    /// Adds `component` once, at all sizes.
     pub fn with(self, component: &str) -> Self {
         self.part(component, 0, None)
     }
 
-    /// The same without `component`, which others of its components have in them and the path has not.
+    /// Subtracts `component`, which other components include although the path does not.
     pub fn less(mut self, component: &str) -> Self {
         self.parts.push(PathPart {
             component: component.to_owned(),
@@ -93,23 +91,23 @@ impl LedgerPath {
         self
     }
 
-    /// The same with `component` in it at sizes up to `to_bytes`.
+    /// Adds `component` at sizes up to `to_bytes`.
     pub fn with_up_to(self, component: &str, to_bytes: u64) -> Self {
         self.part(component, 0, Some(to_bytes))
     }
 
-    /// The same with `component` in it at sizes over `bytes`.
+    /// Adds `component` at sizes over `bytes`.
     pub fn with_over(self, component: &str, bytes: u64) -> Self {
         self.part(component, bytes + 1, None)
     }
 
-    /// The same with `component` in it, from one size to another, both included.
+    /// Adds `component` at sizes from `from_bytes` to `to_bytes`, both included.
     pub fn part(mut self, component: &str, from_bytes: u64, to_bytes: Option<u64>) -> Self {
         self.parts.push(PathPart { component: component.to_owned(), times: 1.0, from_bytes, to_bytes });
         self
     }
 
-    /// The parts that are there at a size.
+    /// The parts that apply at a size.
     pub fn parts_at(&self, size_bytes: u64) -> impl Iterator<Item = &PathPart> {
         self.parts.iter().filter(move |part| {
             part.from_bytes <= size_bytes && part.to_bytes.is_none_or(|most| size_bytes <= most)
@@ -117,50 +115,50 @@ impl LedgerPath {
     }
 }
 
-/// A block lasts about so long: enough for a median, short enough that its neighbours are measured
-/// on the same machine.
+/// The approximate duration of a block: long enough for a median, and short enough that neighbouring blocks find the
+/// machine in the same state.
 const BLOCK_NS: u64 = 2_000_000;
-/// The most operations of a block.
+/// Maximum number of operations in a block.
 const OPERATIONS_MAX: usize = 40;
-/// The fewest, however long they take.
+/// Minimum number of operations in a block, however long they take.
 const OPERATIONS_MIN: usize = 3;
-/// Operations before a block that do not count: the block before has left other things in the caches.
+/// Uncounted operations before a block, because the previous block has left other data in the caches.
 const WARM_UP: usize = 2;
-/// The fewest rounds: fewer values have no interval.
+/// Minimum number of rounds: fewer values give no interval.
 const ROUNDS_MIN: u16 = 5;
 
-/// What is measured.
+/// What to measure.
 #[derive(Clone, Debug)]
 pub struct LedgerPlan {
-    /// The sizes, in bytes, rising; at most 255.
+    /// The sizes in bytes, in rising order; at most 255.
     pub sizes: Vec<u64>,
-    /// How long rounds are begun; there are at least five.
+    /// How long to go on starting new rounds; there are at least five.
     pub duration: Duration,
-    /// Decides every order.
+    /// The seed of every random order.
     pub seed: u64,
 }
 
 /// A component with its name.
 pub struct MeasuredComponent {
-    /// Its name and what it does.
+    /// Its name and description.
     pub lane: MeasuredLane,
     /// The work.
     pub component: Box<dyn LedgerComponent>,
 }
 
-/// How far a measurement is.
+/// The progress of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct LedgerProgress {
-    /// The round, from 0, which is to warm up and does not count.
+    /// The round; round 0 warms up and does not count.
     pub round: u16,
     /// Nanoseconds since the start.
     pub elapsed_ns: u64,
 }
 
-/// Measures `components` by the clock `now_ns`, in rounds: each round takes the sizes in a random order, and
-/// at each size all components in a random order, a block of operations of each. So drift of the machine
-/// hits all alike, and a round gives one figure of each component at each size, of the same time.
-/// The first round does not count. Records have components as lanes and sizes as phases.
+/// Measures `components` by the clock `now_ns`, in rounds. Each round takes the sizes in a random order, and at each
+/// size all components in a random order, with a block of operations for each. So drift of the machine affects all
+/// components alike, and each round gives one figure for each component and size, all from the same period.
+/// The first round does not count. In the records, components are lanes and sizes are phases.
 /// Errors: from the components; `Interrupted` when `stop` is set.
 pub fn measure(
     plan: &LedgerPlan,
@@ -197,7 +195,7 @@ struct LedgerWork<'w> {
 }
 
 impl LedgerWork<'_> {
-    /// A block of each component at one size.
+    /// Measures a block of each component at one size.
     fn all_at(
         &mut self,
         plan: &LedgerPlan,
@@ -260,7 +258,8 @@ impl LedgerWork<'_> {
         Ok(())
     }
 
-    /// A long operation leaves nothing in the caches that a second one could find.
+    /// Runs up to [`WARM_UP`] operations. One is enough if it is long: it overwrites what it could find in the
+    /// caches.
     fn warm_up(&self, component: &mut dyn LedgerComponent) -> Result<()> {
         let began_ns = (self.now_ns)();
         for _ in 0..WARM_UP {
@@ -273,7 +272,7 @@ impl LedgerWork<'_> {
         Ok(())
     }
 
-    /// Start and duration of each operation of a block.
+    /// Runs the operations of a block; returns the start and duration of each.
     fn operations(&self, component: &mut dyn LedgerComponent) -> Result<Vec<(u64, u64)>> {
         let mut times = Vec::with_capacity(OPERATIONS_MAX);
         let mut spent_ns = 0;
@@ -289,7 +288,7 @@ impl LedgerWork<'_> {
     }
 }
 
-/// Which component, size and round.
+/// The component, size and round of a block.
 #[derive(Clone, Copy)]
 struct LedgerPosition {
     lane: u8,

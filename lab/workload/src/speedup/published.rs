@@ -1,4 +1,4 @@
-//! Tables of others: whether the speed-ups and efficiencies that they print follow from their own times.
+//! Published tables: checks whether the speed-ups and efficiencies printed there follow from the printed times.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 /// Table 1 of H. Richter, "About the suitability of clouds in high-performance computing" (2015): `OpenFOAM`'s
-/// damBreak on 7,700 points. Set-up 3 did not run.
+/// damBreak with 7,700 points. Set-up 3 did not run.
 pub const RICHTER: &str = "\
 set-up,ranks,wall_s,speedup,efficiency_percent
 \"1a: 1 core, bare metal\",1,144,1,100
@@ -23,7 +23,7 @@ set-up,ranks,wall_s,speedup,efficiency_percent
 
 const COLUMNS: [&str; 5] = ["set-up", "ranks", "wall_s", "speedup", "efficiency_percent"];
 
-/// A number as it is printed, which is right within half of its last digit.
+/// A number as printed; its error is at most half of its last digit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PrintedNumber {
     value: f64,
@@ -42,7 +42,7 @@ impl PrintedNumber {
     }
 }
 
-/// What rounding leaves open.
+/// The values that a rounded number may stand for.
 #[derive(Clone, Copy)]
 struct RoundingRange {
     low: f64,
@@ -51,7 +51,7 @@ struct RoundingRange {
 
 impl RoundingRange {
     fn divided_by(self, other: RoundingRange) -> RoundingRange {
-        // A time that was rounded to nothing bounds nothing.
+        // A time rounded to 0 gives no upper bound.
         RoundingRange { low: self.low / other.high, high: self.high / other.low.max(f64::MIN_POSITIVE) }
     }
 
@@ -64,32 +64,33 @@ impl RoundingRange {
     }
 }
 
-/// One row, with what follows from its time.
+/// One row, with the values computed from its time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SpeedupRow {
     /// The set-up, as the table calls it.
     pub set_up: String,
     /// Ranks (cores).
     pub ranks: u32,
-    /// Wall time, s.
+    /// Wall time in seconds.
     pub wall_s: f64,
-    /// Speed-up as printed; `None` where it is not.
+    /// Speed-up as printed; `None` if none was.
     pub printed_speedup: Option<f64>,
-    /// The first row's time, divided by this one's.
+    /// The first row's time divided by this row's.
     pub speedup: f64,
-    /// Efficiency as printed, percent; `None` where it is not.
+    /// Efficiency as printed, in percent; `None` if none was.
     pub printed_efficiency_percent: Option<f64>,
-    /// `speedup / ranks`, percent.
+    /// `speedup / ranks` in percent.
     pub efficiency_percent: f64,
-    /// Whether the printed speed-up follows, within the rounding of all that was printed; `None` where none is.
+    /// Whether the printed speed-up follows from the times, within the rounding of all printed numbers; `None` if
+    /// none was printed.
     pub speedup_is_right: Option<bool>,
-    /// Whether the printed efficiency follows, likewise.
+    /// Whether the printed efficiency follows, in the same sense.
     pub efficiency_is_right: Option<bool>,
 }
 
-/// Recomputes a table in CSV with the columns `set-up,ranks,wall_s` and, if it has them, `speedup` and
-/// `efficiency_percent` (empty where nothing is printed). The first row is the reference.
-/// Errors: `InvalidArgument` for what is no such table, with the line.
+/// Recomputes a table in CSV with the columns `set-up,ranks,wall_s`, and optionally `speedup` and
+/// `efficiency_percent` (empty cells if not printed). The first row is the reference.
+/// Errors: `InvalidArgument`, with the line, if it is not such a table.
 pub fn check(csv: &str) -> Result<Vec<SpeedupRow>> {
     let mut lines = csv.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let headings = lines.next().map(|(_, line)| cells(line)).unwrap_or_default();
@@ -116,7 +117,7 @@ fn wrong(line: usize, why: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("line {line} of the table: {why}"))
 }
 
-/// The cells of a line; one in quotation marks may hold commas.
+/// The cells of a line; a cell in quotation marks may contain commas.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut is_quoted = false;
@@ -168,7 +169,7 @@ impl PrintedLine {
         let possible = reference.wall_s.range().divided_by(self.wall_s.range());
         let percent = 100.0 / f64::from(self.ranks);
         let speedup_is_right = self.speedup.map(|printed| printed.range().meets(possible));
-        // An efficiency may have been made from the rounded speed-up.
+        // The authors may have computed the efficiency from the rounded speed-up.
         let right_speedup = self.speedup.filter(|_| speedup_is_right == Some(true)).map(PrintedNumber::range);
         let follows = |printed: PrintedNumber| {
             let mut sources = [Some(possible), right_speedup].into_iter().flatten();
@@ -189,7 +190,7 @@ impl PrintedLine {
 }
 
 impl SpeedupRow {
-    /// What is wrong with it, in a sentence.
+    /// The printed values that do not follow, in a sentence; `None` if all do.
     pub fn problem(&self) -> Option<String> {
         let wrong = |name: &str, printed: String, right: String| {
             format!("{name} is printed as {printed}, but is {right}")

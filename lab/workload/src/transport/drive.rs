@@ -1,4 +1,4 @@
-//! All sizes on all transports, in interleaved blocks; and from blocks to the run.
+//! Measures all sizes on all transports in interleaved blocks, and makes a run of the blocks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,55 +11,55 @@ use fordway_store::{Error, ErrorKind, Result};
 use super::{MessageExchange, MessageOrder, MessageTransport, OrderResult, exact_text};
 use crate::summary::{RunCapacity, RunHeader, summarise_phase};
 
-/// Windows of a block, at most.
+/// Maximum number of windows in a block.
 const WINDOWS: u64 = 10;
-/// Of how many messages one is sent before those that count.
+/// One warm-up message is sent for this many that count.
 const WARM_UP_SHARE: u64 = 10;
-/// Bytes under way at once, but for a single message that is larger.
+/// Maximum number of bytes in flight, unless a single message is larger.
 const WINDOW_BYTES: u64 = 16 << 20;
-/// Phases that a run file can tell apart.
+/// Maximum number of phases that a run file can number.
 const MAX_PHASES: usize = 255;
 
-/// What is measured.
+/// What to measure.
 #[derive(Clone, Debug)]
 pub struct TransportPlan {
     /// The sizes in bytes, each at least 1.
     pub sizes: Vec<u64>,
-    /// How often each size is measured on each transport.
+    /// How many blocks of each size each transport does.
     pub rounds: u16,
-    /// Messages of a block, at most.
+    /// Maximum number of messages in a block that measures latency or half round trips.
     pub messages: u64,
-    /// Bytes of a block, at most, but for a single message that is larger.
+    /// Maximum number of bytes in a block, unless a single message is larger.
     pub block_bytes: u64,
-    /// Messages under way at once for bandwidth, at most.
+    /// Maximum number of messages in flight when bandwidth is measured.
     pub window: u64,
-    /// Decides every order.
+    /// The seed of every random order.
     pub seed: u64,
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct TransportOutcome {
-    /// Every message (every block, for bandwidth) and every block.
+    /// A record of every message (for bandwidth, of every block) and of every block.
     pub records: RunRecords,
-    /// What was asked for in each phase, in the phases' order.
+    /// The order of each phase, in the sequence of phases.
     pub orders: Vec<MessageOrder>,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Debug)]
 pub struct TransportProgress {
-    /// Blocks done, over all transports.
+    /// Blocks done so far, over all transports.
     pub done: u64,
-    /// Blocks in all.
+    /// The total number of blocks.
     pub total: u64,
-    /// The phase at work.
+    /// The current phase.
     pub phase: String,
 }
 
 impl TransportPlan {
-    /// What is asked for in each phase that any of `transports` can do.
-    /// Errors: `InvalidArgument` where there are more phases than a run can have.
+    /// The orders of all phases that at least one of `transports` can do.
+    /// Errors: `InvalidArgument` if there are more phases than a run can have.
     fn orders(&self, transports: &[Box<dyn MessageTransport>]) -> Result<Vec<MessageOrder>> {
         let is_possible =
             |exchange: &MessageExchange| transports.iter().any(|transport| transport.can(*exchange));
@@ -75,7 +75,7 @@ impl TransportPlan {
         }
     }
 
-    /// A block of messages of that size: as many as are quickly sent.
+    /// A block of messages of this size, limited so that it does not take long.
     fn order(&self, exchange: MessageExchange, size_bytes: u64) -> MessageOrder {
         let at_most = |bytes: u64, most: u64| (bytes / size_bytes).clamp(1, most.max(1));
         let window = match exchange {
@@ -91,14 +91,13 @@ impl TransportPlan {
 }
 
 impl MessageOrder {
-    /// The name of its phase.
+    /// The name of the order's phase.
     pub(super) fn phase(&self) -> String {
         format!("{} {}", self.exchange.name(), exact_text(self.size_bytes))
     }
 }
 
-/// Runs `plan`. Ends early with `Interrupted` when `stop` is set, and with the error of a transport
-/// that fails.
+/// Runs `plan`. Ends early with `Interrupted` when `stop` is set, or with the error of a transport that fails.
 pub fn run(
     plan: &TransportPlan,
     transports: &mut [Box<dyn MessageTransport>],
@@ -141,7 +140,7 @@ struct TransportPosition {
 }
 
 impl TransportPosition {
-    /// Records one block that ended at `end_ns`. The last message is wrong where its bytes are.
+    /// Records one block, which ended at `end_ns`. If its bytes were wrong, the last message counts as failed.
     fn keep(self, order: &MessageOrder, done: &OrderResult, end_ns: u64, records: &mut RunRecords) {
         let TransportPosition { lane, phase, round, block } = self;
         let messages = order.count * order.window;
@@ -186,10 +185,10 @@ impl TransportPosition {
     }
 }
 
-/// Processors busy with one message at a time above which one side must have polled.
+/// With one message at a time, more busy processors than this mean that one side polled.
 const POLLS: f64 = 1.5;
 
-/// The run of `outcome`, found on `lanes` by `plan`.
+/// Makes the run file of `outcome`, which `plan` measured on `lanes`.
 pub fn describe(
     plan: &TransportPlan,
     lanes: Vec<MeasuredLane>,
@@ -225,7 +224,7 @@ pub fn describe(
     }
 }
 
-/// One summary for each lane that took part.
+/// Returns one summary for each lane that took part.
 fn of_phase(
     plan: &TransportPlan,
     lanes: &[MeasuredLane],
@@ -233,7 +232,7 @@ fn of_phase(
     records: &RunRecords,
     machine: &Machine,
 ) -> Vec<PhaseSummary> {
-    // One message at a time keeps one side waiting for the other; several keep both at work.
+    // With one message at a time one side waits for the other; with several, both sides work.
     let threads = if order.exchange == MessageExchange::Stream { machine.cpus } else { 1 };
     let capacity = RunCapacity { threads, cpus: machine.cpus };
     let name = order.phase();
@@ -252,7 +251,7 @@ fn of_phase(
     summaries
 }
 
-/// `None` where the lane did not take part.
+/// The transfer figures of one lane in one phase; `None` if the lane did not take part.
 fn transfer(
     order: &MessageOrder,
     blocks: &[&BlockRecord],
@@ -292,7 +291,7 @@ fn transfer(
     })
 }
 
-/// The median time of a message in each block.
+/// The median time of a message, for each block.
 fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
     let blocks = operations.chunk_by(|a, b| a.block == b.block);
     let of_block = |block: &[&OperationRecord]| {
@@ -301,7 +300,7 @@ fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
     blocks.filter_map(of_block).collect()
 }
 
-/// The limit of a transport that polls: that it is busy says nothing.
+/// The limit of a transport that polls: being busy does not show what limits it. `None` if it does not poll.
 fn polls(transfer: &TransferSummary) -> Option<ResultLimit> {
     if transfer.exchange == MessageExchange::Stream.name() || transfer.processors_busy < POLLS {
         return None;
@@ -314,7 +313,7 @@ fn polls(transfer: &TransferSummary) -> Option<ResultLimit> {
     Some(ResultLimit { name: "cannot tell".into(), evidence })
 }
 
-/// Says which lanes polled, with what it cost.
+/// A warning for each lane that polled, with the number of processors it kept busy.
 fn polling(lanes: &[MeasuredLane], summaries: &[PhaseSummary]) -> Vec<String> {
     let latency = MessageExchange::Fetch.name();
     let busy = |lane: &MeasuredLane| {

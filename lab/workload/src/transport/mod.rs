@@ -1,12 +1,13 @@
-//! Bytes from one process to another, by every transport there is: MPI, bare TCP, HTTP, our lanes.
+//! Measures the transfer of bytes between processes over every available transport: MPI, plain TCP, HTTP, our lanes.
 //!
-//! All are asked the same: [`MessageExchange::Fetch`] is a small request, and the time until all bytes of the
-//! answer are here, as a GET has it; [`MessageExchange::Stream`] has several of these under way;
-//! [`MessageExchange::PingPong`] is the half round trip that MPI's benchmarks print, for those that can.
+//! All transports do the same exchanges: [`MessageExchange::Fetch`] sends a small request and measures the time until
+//! the whole response is received, as for a GET; [`MessageExchange::Stream`] has several fetches in flight;
+//! [`MessageExchange::PingPong`] measures half a round trip, as MPI's benchmarks print it, on transports that can.
 //!
-//! A [`MessageTransport`] does a [`MessageOrder`] at a time. Two processes with a [`MessageLink`] between them are one
-//! ([`LinkTransport`]), and so are objects behind a [`fordway_store::Store`] ([`ObjectTransport`]). Which sizes are measured, and the options
-//! of every program that runs transports, are here too.
+//! A [`MessageTransport`] carries out one [`MessageOrder`] at a time. It is implemented by two processes with a
+//! [`MessageLink`] between them ([`LinkTransport`]), and by objects behind a [`fordway_store::Store`]
+//! ([`ObjectTransport`]). This module also has the choice of sizes, and the options of every program that runs
+//! transports.
 
 mod drive;
 mod transports;
@@ -30,36 +31,36 @@ use serde_json::{Map, Value, json};
 
 use crate::options::OutArgs;
 
-/// A way to get bytes from another process, or from a store.
+/// A way to receive bytes from another process, or from a store.
 pub trait MessageTransport {
-    /// Its name and what it does.
+    /// Its name and description.
     fn lane(&self) -> &MeasuredLane;
 
-    /// Whether it can do this at all.
+    /// Whether it supports this exchange.
     fn can(&self, exchange: MessageExchange) -> bool;
 
     /// Does one block of messages. Errors: those that end the run.
     fn carry_out(&mut self, order: &MessageOrder) -> Result<OrderResult>;
 }
 
-/// What is done with messages.
+/// How messages are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MessageExchange {
-    /// Ask for a message, and wait until all of it is here.
+    /// Request a message, and wait until all of it is received.
     Fetch,
-    /// Ask for several at once, and wait until all of all is here.
+    /// Request several messages at once, and wait until all of them are received completely.
     Stream,
-    /// Send a message and wait for one as large; half of that time counts.
+    /// Send a message and wait for one of the same size; half of that time counts.
     PingPong,
 }
 
 impl MessageExchange {
-    /// All, in the order they run.
+    /// All exchanges, in the order in which they run.
     pub const ALL: [MessageExchange; 3] =
         [MessageExchange::Fetch, MessageExchange::Stream, MessageExchange::PingPong];
 
-    /// The first word of its phases.
+    /// The first word in the names of its phases.
     pub const fn name(self) -> &'static str {
         match self {
             MessageExchange::Fetch => "latency",
@@ -68,7 +69,7 @@ impl MessageExchange {
         }
     }
 
-    /// How many of its durations follow one another in the time that one takes.
+    /// How many recorded durations one exchange lasts: a ping-pong records half of its time.
     const fn trips(self) -> u64 {
         match self {
             MessageExchange::PingPong => 2,
@@ -84,28 +85,28 @@ impl MessageExchange {
 /// One block of messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageOrder {
-    /// What is done.
+    /// The exchange.
     pub exchange: MessageExchange,
     /// Bytes of each message, at least 1.
     pub size_bytes: u64,
-    /// Messages under way at once; 1 but for [`MessageExchange::Stream`].
+    /// Messages in flight at once; always 1 except for [`MessageExchange::Stream`].
     pub window: u64,
-    /// How often it is done and timed.
+    /// The number of timed exchanges.
     pub count: u64,
-    /// How often before that, untimed.
+    /// The number of untimed exchanges before these.
     pub warm_up: u64,
 }
 
-/// Bytes of an order between two ends of a link.
+/// The encoded size of an order, as sent over a link.
 const ORDER_BYTES: usize = 40;
 
 impl MessageOrder {
-    /// Bytes that are under way at once.
+    /// The number of bytes in flight at once.
     pub fn window_bytes(&self) -> u64 {
         self.size_bytes * self.window
     }
 
-    /// For the other end of a link.
+    /// Encodes the order for the other end of a link.
     fn to_bytes(self) -> [u8; ORDER_BYTES] {
         let words = [self.exchange.code(), self.size_bytes, self.window, self.count, self.warm_up];
         let mut bytes = [0; ORDER_BYTES];
@@ -115,7 +116,7 @@ impl MessageOrder {
         bytes
     }
 
-    /// What [`MessageOrder::to_bytes`] wrote; `None` says that there is nothing more to do.
+    /// Decodes the output of [`MessageOrder::to_bytes`]; `None` means that there are no more orders.
     fn from_bytes(bytes: &[u8; ORDER_BYTES]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * at + byte]));
         let exchange = *MessageExchange::ALL.get(usize::try_from(word(0)).ok()?)?;
@@ -125,38 +126,38 @@ impl MessageOrder {
     }
 }
 
-/// What became of an order.
+/// The result of an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderResult {
-    /// How long each took: a message, a window of them, or half a round trip.
+    /// The duration of each exchange: a message, a window of messages, or half a round trip.
     pub durations_ns: Vec<u64>,
     /// From the first start to the last end.
     pub elapsed_ns: u64,
-    /// CPU time of the side that asks.
+    /// CPU time of the requesting side.
     pub client_cpu_ns: u64,
-    /// CPU time of the side that answers; `None` where there is none.
+    /// CPU time of the responding side; `None` if it is not known.
     pub server_cpu_ns: Option<u64>,
-    /// Whether the bytes that came last are the right ones.
+    /// Whether the bytes received last are correct.
     pub is_right: bool,
 }
 
-/// The largest message: MPI counts in 32 bits with a sign.
+/// The largest message: MPI counts in signed 32-bit integers.
 const MAX_BYTES: u64 = 1 << 30;
-/// Sizes of one run: two or three phases are made of each, and a run has at most 255.
+/// Maximum number of sizes in a run: each gives two or three phases, and a run has at most 255.
 const MAX_SIZES: usize = 80;
 
-/// From where to where sizes go, or each by itself.
+/// The sizes to measure: a series between two sizes, or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SizeSeries {
-    /// From the first to the last, each as many times as large as the one before as is asked for.
+    /// From the first to the last size; each size is the previous one times the factor given to [`SizeSeries::all`].
     Grid(u64, u64),
-    /// These.
+    /// Exactly these sizes.
     List(Vec<u64>),
 }
 
 impl SizeSeries {
-    /// The sizes in bytes, ascending. A grid ends with its last size, whether the factor leads there
-    /// or not. Errors: `InvalidArgument` where there are too many.
+    /// The sizes in bytes, in rising order. A series ends with its last size, even if the factor does not lead there.
+    /// Errors: `InvalidArgument` if there are too many.
     pub fn all(&self, factor: u64) -> Result<Vec<u64>> {
         let mut sizes = match self {
             SizeSeries::List(sizes) => sizes.clone(),
@@ -209,7 +210,8 @@ impl fmt::Display for SizeSeries {
     }
 }
 
-/// `4096` is `4 KiB`, and `4097` is `4097 B`: other than rounded texts, these tell all sizes apart.
+/// Formats a size without rounding (`4096` is `4 KiB`, and `4097` is `4097 B`), so that different sizes have
+/// different texts.
 fn exact_text(size_bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")];
     let fits = |(power, _): &(u32, &str)| size_bytes.is_multiple_of(1 << power);
@@ -217,7 +219,7 @@ fn exact_text(size_bytes: u64) -> String {
     format!("{} {unit}", size_bytes >> power)
 }
 
-/// The key of the object that is a message of that size.
+/// The key of the object that serves as the message of this size.
 pub fn message_of(size_bytes: u64) -> Result<Key> {
     Key::new(format!("message-{size_bytes}"))
 }
@@ -252,7 +254,7 @@ pub struct TransportSetting {
 }
 
 impl TransportSetting {
-    /// What that asks for. Errors: `InvalidArgument` for too many sizes.
+    /// The plan for these options. Errors: `InvalidArgument` for too many sizes.
     pub fn plan(&self) -> Result<TransportPlan> {
         Ok(TransportPlan {
             sizes: self.sizes.all(self.factor)?,
@@ -264,12 +266,12 @@ impl TransportSetting {
         })
     }
 
-    /// Where the run is written.
+    /// The directory that the run is written to.
     pub fn path(&self) -> PathBuf {
         self.output.path("transport")
     }
 
-    /// What was chosen, for the run file.
+    /// The chosen options, for the run file.
     pub fn parameters(&self) -> Map<String, Value> {
         let parameters = json!({
             "sizes": self.sizes.to_string(),

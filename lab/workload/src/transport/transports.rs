@@ -1,10 +1,11 @@
-//! The transports. [`LinkTransport`] is two processes with a link between them: what either of them does is the same on any link, so
-//! that what differs between transports is the link alone. A bare TCP connection is such a link: each message one write,
-//! without Nagle's delay. For [`ObjectTransport`], a message is an object behind a store, and asking for it is reading it.
+//! The transports. [`LinkTransport`] is two processes with a link between them. Both do the same on any link, so that
+//! transports differ by their link alone. A plain TCP connection is such a link: each message is one write, without
+//! Nagle's delay. For [`ObjectTransport`], a message is an object in a store, and requesting it means reading the
+//! object.
 //!
-//! [`RemoteTransport`] is a transport in another process: one that must be started by a launcher of its own, as the ranks of
-//! an MPI job must. Orders go to it and answers come back as lines of JSON on a connection, which
-//! ends the job when it ends.
+//! [`RemoteTransport`] is a transport in another process, for processes that must be started by their own launcher,
+//! as the ranks of an MPI job. It sends orders and receives results as lines of JSON on a connection. When the
+//! connection ends, the job ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,31 +21,32 @@ use serde::{Deserialize, Serialize};
 use super::{MessageExchange, MessageOrder, MessageTransport, ORDER_BYTES, OrderResult, message_of};
 use crate::site::noise;
 
-/// What asks for a message, or for a window of them.
+/// The request for a message, or for a window of messages.
 const REQUEST: [u8; 8] = *b"message?";
-/// What the buffer is filled with before a block, so that bytes of an earlier one cannot pass for new.
+/// The buffer is filled with this byte before a block, so that bytes of an earlier block are not mistaken for new
+/// ones.
 const POISON: u8 = 0xa5;
 
-/// A connection to one other process, on which messages keep their order. Lengths are known to both.
+/// A connection to one other process. Messages keep their order, and both sides know the lengths in advance.
 pub trait MessageLink {
     /// Sends one message.
     fn send(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Waits for one message that fills `buffer`.
+    /// Waits for a message of the length of `buffer`.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<()>;
 
-    /// Sends `bytes` this many times, all of them under way at once.
+    /// Sends `bytes` this many times, with all messages in flight at once.
     fn send_window(&mut self, bytes: &[u8], times: usize) -> Result<()>;
 
-    /// Waits for as many messages of `size` bytes as `buffer` holds, all expected at once.
+    /// Waits for as many messages of `size` bytes as `buffer` holds, with all receives posted at once.
     fn receive_window(&mut self, buffer: &mut [u8], size: usize) -> Result<()>;
 
-    /// Waits for a message as [`MessageLink::receive`] does, but leaves the processor to others however long
-    /// it takes: between two blocks somebody else is measured.
+    /// Waits for a message like [`MessageLink::receive`], but without using the processor, however long it takes:
+    /// between two blocks another transport is measured.
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
 }
 
-/// The side that asks. When it is dropped, the other side is told that there is nothing more to do.
+/// The requesting side of a link. When it is dropped, it tells the other side that there are no more orders.
 pub struct LinkTransport<L: MessageLink> {
     lane: MeasuredLane,
     link: L,
@@ -53,7 +55,7 @@ pub struct LinkTransport<L: MessageLink> {
 }
 
 impl<L: MessageLink> LinkTransport<L> {
-    /// On a link at whose other end is [`follow`].
+    /// Uses a link whose other end runs [`follow`].
     pub fn new(lane: MeasuredLane, link: L) -> Self {
         LinkTransport { lane, link, content: Vec::new(), buffer: Vec::new() }
     }
@@ -76,7 +78,7 @@ impl<L: MessageLink> LinkTransport<L> {
         }
     }
 
-    /// The steps that count, one after the other, and the CPU time of this process meanwhile.
+    /// Does the timed exchanges one after the other, and measures this process's CPU time meanwhile.
     fn timed_steps(&mut self, order: &MessageOrder) -> Result<OrderResult> {
         let mut done =
             OrderResult { durations_ns: Vec::with_capacity(order.count as usize), ..OrderResult::default() };
@@ -102,7 +104,7 @@ impl<L: MessageLink> LinkTransport<L> {
 
 impl<L: MessageLink> Drop for LinkTransport<L> {
     fn drop(&mut self) {
-        // A side that is gone need not be told.
+        // If the other side is gone, it need not be told.
         let _ = self.link.send(&[0; ORDER_BYTES]);
     }
 }
@@ -125,7 +127,7 @@ impl<L: MessageLink> MessageTransport for LinkTransport<L> {
             self.step(order)?;
         }
         self.buffer[..window_bytes].fill(POISON);
-        // Both sides read their clocks of CPU time now, and not while the other is still busy.
+        // This exchange makes both sides start to count CPU time only after both have finished the warm-up.
         let mut word = [0; 8];
         self.link.send(&REQUEST)?;
         self.link.receive(&mut word)?;
@@ -140,7 +142,8 @@ impl<L: MessageLink> MessageTransport for LinkTransport<L> {
     }
 }
 
-/// The side that answers: does what the other end's [`LinkTransport`] asks for until that has ended.
+/// The responding side of a link: carries out the orders of the other end's [`LinkTransport`] until there are no
+/// more.
 pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
     let (mut content, mut buffer) = (Vec::new(), Vec::new());
     loop {
@@ -165,8 +168,8 @@ pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
             }
         };
         (0..order.warm_up).try_for_each(|_| answer(link, &mut buffer))?;
-        // The other side starts its clock when this answer is there, so the warm-up is over on both before either
-        // counts.
+        // The other side starts its clock when this response arrives, so both have finished the warm-up before either
+        // starts to count.
         link.receive(&mut [0; REQUEST.len()])?;
         let before_ns = own_cpu_ns();
         link.send(&[0; 8])?;
@@ -185,7 +188,7 @@ pub(super) fn own_cpu_ns() -> u64 {
     process_cpu_ns(std::process::id()).unwrap_or_default()
 }
 
-/// A connection on which reads and writes block.
+/// A TCP connection with blocking reads and writes.
 pub struct TcpLink(TcpStream);
 
 impl TcpLink {
@@ -196,7 +199,7 @@ impl TcpLink {
         })
     }
 
-    /// On a connection that is there. Errors: `Unavailable`.
+    /// Uses an existing connection. Errors: `Unavailable`.
     pub fn new(stream: TcpStream) -> Result<Self> {
         Self::without_delay(stream).map_err(failed("connecting to"))
     }
@@ -233,21 +236,22 @@ impl MessageLink for TcpLink {
     }
 }
 
-/// Messages are the objects of `bucket` that [`message_of`] names; [`ObjectTransport::content`] is what is in them.
+/// A transport whose messages are objects of `bucket`, named by [`message_of`]; their content is that of
+/// [`ObjectTransport::content`].
 pub struct ObjectTransport {
     lane: MeasuredLane,
     store: Arc<dyn Store>,
     bucket: Bucket,
     server_pid: Option<u32>,
     connections: usize,
-    /// One for each connection.
+    /// One buffer for each connection.
     buffers: Vec<Vec<u8>>,
     content: Vec<u8>,
 }
 
 impl ObjectTransport {
-    /// Reads from `bucket` of `store`, a window of messages by at most this many threads, whose
-    /// connections the store keeps.
+    /// Reads from `bucket` of `store`. At most `connections` threads read a window of messages; the store keeps their
+    /// connections.
     pub fn new(
         lane: MeasuredLane,
         store: Arc<dyn Store>,
@@ -260,13 +264,13 @@ impl ObjectTransport {
         ObjectTransport { lane, store, bucket, server_pid, connections, buffers, content: Vec::new() }
     }
 
-    /// What the message of `size_bytes` holds.
+    /// The content of the message of `size_bytes`.
     pub fn content(size_bytes: u64) -> Vec<u8> {
         noise(size_bytes as usize)
     }
 
-    /// This many messages, shared out to as many threads as a window has room for. With one thread,
-    /// the durations are single messages'.
+    /// Reads `messages` messages, shared among as many threads as the window and the connections allow. Returns the
+    /// duration of each message if there is one thread, else nothing.
     fn read(&mut self, key: &Key, messages: usize, window: usize) -> Result<Vec<u64>> {
         let threads = self.connections.min(window).max(1);
         let (store, bucket) = (&*self.store, &self.bucket);
@@ -300,7 +304,7 @@ impl ObjectTransport {
     }
 }
 
-/// Reads `key` this many times, one after the other; answers how long each took.
+/// Reads `key` this many times, one after the other; returns the duration of each read.
 fn read_some(
     store: &dyn Store,
     bucket: &Bucket,
@@ -353,47 +357,47 @@ impl MessageTransport for ObjectTransport {
     }
 }
 
-/// What a job says of itself when it is ready.
+/// What a job reports about itself when it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobHello {
     /// The implementation of MPI that carries the messages, with its version.
     pub implementation: String,
-    /// The two sides: the one that asks, and the one that answers.
+    /// The two processes: the requesting side, and the responding side.
     pub sides: [JobProcess; 2],
 }
 
 /// One process of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobProcess {
-    /// Its number, on its machine.
+    /// Its process ID on its machine.
     pub pid: u32,
-    /// Processors that it may use.
+    /// The number of processors that it may use.
     pub processors: u32,
 }
 
 impl JobProcess {
-    /// This process.
+    /// Describes this process.
     pub fn own() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         JobProcess { pid: std::process::id(), processors }
     }
 
-    /// For a link.
+    /// Encodes it for a link.
     pub fn to_bytes(self) -> [u8; 8] {
         (u64::from(self.pid) << 32 | u64::from(self.processors)).to_le_bytes()
     }
 
-    /// What [`JobProcess::to_bytes`] wrote.
+    /// Decodes the output of [`JobProcess::to_bytes`].
     pub fn from_bytes(bytes: [u8; 8]) -> Self {
         let word = u64::from_le_bytes(bytes);
         JobProcess { pid: (word >> 32) as u32, processors: word as u32 }
     }
 }
 
-/// An answer, or why there is none.
+/// The response to an order: its result, or why it failed.
 type Answer = std::result::Result<OrderResult, String>;
 
-/// The lines of a connection.
+/// A connection that carries lines of JSON.
 struct LineConnection {
     reader: BufReader<TcpStream>,
     writer: TcpStream,
@@ -411,7 +415,7 @@ impl LineConnection {
         self.writer.write_all(&line)
     }
 
-    /// The next line; `None` at the end.
+    /// Reads the next line; `None` at the end.
     fn read<T: DeserializeOwned>(&mut self) -> std::io::Result<Option<T>> {
         let mut line = String::new();
         match self.reader.read_line(&mut line)? {
@@ -433,15 +437,15 @@ fn another_version(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
-/// The side that has orders to give.
+/// The controlling side of a remote transport: sends the orders.
 pub struct RemoteTransport {
     lane: MeasuredLane,
     lines: LineConnection,
 }
 
 impl RemoteTransport {
-    /// Takes the connection of a job that has just connected, and what it says of itself.
-    /// Errors: `Unavailable`; `InvalidArgument` where it says something else than this program expects.
+    /// Takes the connection of a job that has just connected, and reads its hello.
+    /// Errors: `Unavailable`; `InvalidArgument` if the hello is not the one that this program expects.
     pub fn greet(stream: TcpStream, name: &str) -> Result<(Self, JobHello)> {
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::InvalidData => another_version(name).caused_by(error),
@@ -458,7 +462,7 @@ impl RemoteTransport {
         ))
     }
 
-    /// Says what it is.
+    /// Sets the description of the lane.
     pub fn described(mut self, description: String) -> Self {
         self.lane.description = description;
         self
@@ -485,8 +489,8 @@ impl MessageTransport for RemoteTransport {
     }
 }
 
-/// The side that carries them out: connects to `control`, says `hello`, and does with `transport` what
-/// comes until the connection ends. Errors: `Unavailable`.
+/// The side of a remote transport that carries out orders: connects to `control`, sends `hello`, and carries out
+/// orders with `transport` until the connection ends. Errors: `Unavailable`.
 pub fn answer(control: SocketAddr, hello: &JobHello, transport: &mut dyn MessageTransport) -> Result<()> {
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Unavailable, format!("the connection to {control}, which gives the orders"))

@@ -1,12 +1,12 @@
-//! What the control groups of this process allow, and what they have withheld; and where they are: version 1, version 2, or
-//! both at once.
+//! Checks of control groups: what the groups of this process allow, and what they have withheld. [`ControlGroup`]
+//! finds the groups in version 1, in version 2, and in hybrid set-ups.
 
 use super::Answer;
 use super::processors::allowed;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 
-/// Limits of version 1 from here on stand for none.
+/// Version 1 expresses "no limit" as a very large number; values from this one on count as no limit.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
 pub(super) fn cpu_quota(tree: &SystemTree) -> Answer {
@@ -30,7 +30,7 @@ pub(super) fn cpu_quota(tree: &SystemTree) -> Answer {
     Ok(said.measured("quota", quota, "processors"))
 }
 
-/// `max 100000` or `150000 100000`, in microseconds.
+/// The quotas in `cpu.max`, in processors. The file holds `max 100000` or `150000 100000`, in microseconds.
 fn quotas_v2(tree: &SystemTree, group: &ControlGroup) -> Vec<f64> {
     let quota = |(_, text): (String, String)| {
         let (quota, period) = text.split_once(' ')?;
@@ -67,7 +67,8 @@ pub(super) fn throttling(tree: &SystemTree) -> Answer {
     Ok(said.measured("periods stopped", share, "%").measured("stopped", seconds, "s"))
 }
 
-/// The share of periods in percent, and seconds; version 2 counts microseconds, version 1 nanoseconds.
+/// The share of periods in percent, and the seconds, in which the group was stopped. Version 2 counts microseconds,
+/// version 1 nanoseconds.
 fn throttled(text: &str) -> Option<(f64, f64)> {
     let number = |name: &str| value_of(text, name)?.parse::<f64>().ok();
     let (periods, stopped) = (number("nr_periods")?, number("nr_throttled")?);
@@ -78,7 +79,7 @@ fn throttled(text: &str) -> Option<(f64, f64)> {
     Some((100.0 * stopped / periods.max(1.0), seconds))
 }
 
-/// Whether nobody else may run where this process may.
+/// Whether this process has its processors for itself.
 pub(super) fn exclusive(tree: &SystemTree) -> Answer {
     let isolated = listed(&tree.read("sys/devices/system/cpu/isolated").unwrap_or_default());
     if allowed(tree)?.iter().all(|cpu| isolated.contains(cpu)) {
@@ -89,7 +90,7 @@ pub(super) fn exclusive(tree: &SystemTree) -> Answer {
         true => ("cpuset.cpus.partition", &["root", "isolated"]),
         false => ("cpuset.cpu_exclusive", &["1"]),
     };
-    // The topmost group is marked so too, and everybody is in it.
+    // The topmost group has this flag as well, and all processes are in that group.
     let top = group.directories.last().map(|top| format!("{top}/{name}"));
     let texts = group.texts(tree, name);
     let is_own = texts.iter().any(|(path, text)| Some(path) != top.as_ref() && own.contains(&text.as_str()));
@@ -136,7 +137,8 @@ fn hits_v1(tree: &SystemTree, group: &ControlGroup) -> u64 {
 
 pub(super) fn io(tree: &SystemTree) -> Answer {
     let group = ControlGroup::of(tree, "io").or_else(|_| ControlGroup::of(tree, "blkio"))?;
-    // A hybrid set-up without a controller `io` finds the empty one of version 2, and may have blkio's.
+    // In a hybrid set-up without a controller `io`, `group` is the empty one of version 2, and limits may be in
+    // `blkio`.
     let old = ControlGroup::of(tree, "blkio").ok().filter(|group| !group.is_v2);
     let names = ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"];
     let mut texts = group.texts(tree, "io.max");
@@ -158,8 +160,8 @@ pub(super) fn io(tree: &SystemTree) -> Answer {
 const OWN: &str = "proc/self/cgroup";
 const MOUNTS: &str = "proc/self/mountinfo";
 
-/// The directories of one controller, the process's own first, then those above it that can be seen:
-/// a limit of any of them holds.
+/// The directories of one controller: first the process's own group, then each visible group above it. A limit in any
+/// of them applies.
 #[derive(Debug, PartialEq)]
 pub(in crate::doctor) struct ControlGroup {
     pub(in crate::doctor) is_v2: bool,
@@ -167,7 +169,7 @@ pub(in crate::doctor) struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// That of `controller`, such as `cpu`. In a hybrid set-up it is where version 1 has it, if it has.
+    /// The groups of `controller`, such as `cpu`. In a hybrid set-up, version 1 is used if it has the controller.
     pub(in crate::doctor) fn of(tree: &SystemTree, controller: &str) -> Result<Self, UnreadableFile> {
         let (own, mounts) = (tree.read(OWN)?, tree.read(MOUNTS)?);
         let v1 =
@@ -187,7 +189,8 @@ impl ControlGroup {
         Ok(ControlGroup { is_v2, directories: up(&mount, path) })
     }
 
-    /// The text of `name` in each directory that has it, with the file's path; own first.
+    /// The text of the file `name` in each directory that has it, with the file's path; the process's own group
+    /// first.
     pub(in crate::doctor) fn texts(&self, tree: &SystemTree, name: &str) -> Vec<(String, String)> {
         let file = |directory: &String| {
             let path = format!("{directory}/{name}");
@@ -197,7 +200,7 @@ impl ControlGroup {
     }
 }
 
-/// The path in a line `ID:CONTROLLERS:PATH`, if the controllers are right.
+/// The path in a line `ID:CONTROLLERS:PATH`, if `is_right` accepts the controllers.
 fn path_of(line: &str, is_right: impl Fn(&str) -> bool) -> Option<&str> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
@@ -212,7 +215,7 @@ struct MountPoint<'a> {
 }
 
 impl<'a> MountPoint<'a> {
-    /// A line of mountinfo: what is before and after ` - `.
+    /// Parses a line of `mountinfo`, whose fields are in two parts, separated by ` - `.
     fn of(line: &'a str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
@@ -222,8 +225,8 @@ impl<'a> MountPoint<'a> {
     }
 }
 
-/// From the group at `path` up to the top of what is mounted. A container sees its own group as the top
-/// of the mount, by whatever name the host has for it.
+/// The directories from the group at `path` up to the top of the mount. In a container, the top of the mount is the
+/// container's own group, whatever its path on the host is.
 fn up(mount: &MountPoint<'_>, path: &str) -> Vec<String> {
     let top = mount.point.trim_start_matches('/');
     let inside = match mount.root {

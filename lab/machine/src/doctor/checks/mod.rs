@@ -1,6 +1,6 @@
-//! The checks, each a function of files, and the list of them. Those that are of no other file are here: what peripherals
-//! there are for programs that do much I/O; what no file of a node says, and what the program itself decides. The last are
-//! told, so that nobody takes their absence from the list for an "ok".
+//! The checks, each a function of files, and their list. This file has the checks that fit no other module: disks and
+//! MPI; and what no file of a node shows, or what the program itself decides. The latter are reported as "cannot
+//! see", so that nobody takes their absence for an "ok".
 
 mod limits;
 mod network;
@@ -18,21 +18,21 @@ type Answer = Result<FindingDraft, UnreadableFile>;
 /// One check.
 struct DoctorCheck {
     name: &'static str,
-    /// Which of Richter's 17 improvements it stands for.
+    /// The numbers of Richter's 17 improvements that the check covers.
     richter: &'static [u8],
     ask: CheckSubject,
 }
 
-/// What a check is asked about.
+/// What a check examines.
 enum CheckSubject {
     Node(fn(&SystemTree) -> Answer),
-    /// Each network interface that has a device behind it.
+    /// Each network interface that is backed by a device.
     Interface(fn(&SystemTree, &str) -> Answer),
-    /// Each RDMA device; and what is said where none is seen.
+    /// Each RDMA device; the second function makes the finding if there is no device.
     Rdma(fn(&SystemTree, &str) -> Answer, fn() -> FindingDraft),
 }
 
-/// In the order in which they are told.
+/// All checks, in the order in which they are reported.
 const CHECKS: &[DoctorCheck] = &[
     DoctorCheck { name: "link-speed", richter: &[1], ask: Interface(network::link_speed) },
     DoctorCheck { name: "nic-driver", richter: &[2], ask: Interface(network::driver) },
@@ -69,7 +69,8 @@ const CHECKS: &[DoctorCheck] = &[
     DoctorCheck { name: "problem-size", richter: &[15], ask: Node(problem_size) },
 ];
 
-/// Runs every check on `tree`. What cannot be read is a finding, not an error. Cost: some 100 small files.
+/// Runs every check on `tree`. A file that cannot be read gives a finding, not an error. Cost: reads about 100 small
+/// files.
 pub fn examine(tree: &SystemTree) -> Vec<DoctorFinding> {
     CHECKS.iter().flat_map(|check| check.findings(tree)).collect()
 }
@@ -115,7 +116,7 @@ fn disks(tree: &SystemTree) -> Answer {
     let names: Vec<_> = tree.names(BLOCK)?.into_iter().filter(is_disk).collect();
     let turns =
         |name: &&String| tree.read(&format!("{BLOCK}/{name}/queue/rotational")).is_ok_and(|flag| flag == "1");
-    // Virtual disks say that they turn, whatever is behind.
+    // Virtual disks report that they rotate, whatever the device behind them is.
     let is_virtual = |name: &&String| name.starts_with("vd") || name.starts_with("xvd");
     let turning: Vec<_> =
         names.iter().filter(|name| !is_virtual(name)).filter(turns).map(String::as_str).collect();
@@ -138,7 +139,7 @@ fn disks(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Where launchers are without a module system.
+/// Usual paths of MPI launchers on systems without modules.
 const LAUNCHERS: [&str; 6] = [
     "usr/bin/mpirun.openmpi",
     "usr/bin/mpirun.mpich",

@@ -1,5 +1,5 @@
-//! Whose the processors are, and what takes them away; memory: where it is, how it is mapped, and whether it is there; and
-//! choices of the kernel.
+//! Checks of processors: who may use them, and what takes their time away. Checks of memory: NUMA, huge pages and
+//! overcommitment. Checks of kernel settings.
 
 use super::Answer;
 use crate::doctor::FindingDraft;
@@ -8,11 +8,11 @@ use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 const STAT: &str = "proc/stat";
 const STATUS: &str = "proc/self/status";
 const ONLINE: &str = "sys/devices/system/cpu/online";
-/// Shares of time, in percent, from which on they are told as a cost.
+/// Shares of time, in percent, from which on a finding is `costs`.
 const STEAL_COSTS: f64 = 0.5;
 const PRESSURE_COSTS: f64 = 5.0;
 
-/// Whether a hypervisor is beneath, as x86 tells; `None` where the file does not say.
+/// Whether this machine runs under a hypervisor, by the flags that x86 reports; `None` if the file has no flags.
 pub(super) fn is_guest(tree: &SystemTree) -> Option<bool> {
     let info = tree.read("proc/cpuinfo").ok()?;
     let flags = value_of(&info, "flags")?;
@@ -29,11 +29,11 @@ pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     }
 }
 
-/// What other guests, or the host itself, took since boot.
+/// The share of time that other guests, or the host itself, took since boot.
 pub(super) fn steal(tree: &SystemTree) -> Answer {
     let text = tree.read(STAT)?;
     let line = value_of(&text, "cpu").ok_or_else(|| UnreadableFile::unknown(STAT, &text))?;
-    // user nice system idle iowait irq softirq steal; guest time is counted in user already.
+    // The fields are: user nice system idle iowait irq softirq steal. Guest time is already counted in user.
     let ticks: Vec<f64> = line.split_whitespace().take(8).filter_map(|tick| tick.parse().ok()).collect();
     let [.., stolen] = ticks[..] else { return Err(UnreadableFile::unknown(STAT, line)) };
     let share = 100.0 * stolen / ticks.iter().sum::<f64>().max(1.0);
@@ -57,7 +57,7 @@ pub(super) fn steal(tree: &SystemTree) -> Answer {
     Ok(said.measured("stolen since boot", share, "%"))
 }
 
-/// How much of the last minute something here waited for a processor.
+/// The share of the last minute in which some task waited for a processor.
 pub(super) fn pressure(tree: &SystemTree) -> Answer {
     let path = "proc/pressure/cpu";
     let text = tree.read(path)?;
@@ -76,7 +76,7 @@ pub(super) fn pressure(tree: &SystemTree) -> Answer {
     Ok(said.measured("waited in the last minute", share, "%"))
 }
 
-/// Where a hypervisor is beneath, whether that one is a guest itself cannot be asked.
+/// Whether virtual machines are nested. A guest cannot see whether its host is a guest too.
 pub(super) fn nesting(tree: &SystemTree) -> Answer {
     let info = tree.read("proc/cpuinfo")?;
     let flags =
@@ -150,7 +150,8 @@ pub(super) fn numa(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Guests cannot see what the host has promised to others; paging and a balloon are its traces.
+/// Signs of overcommitted memory: swapping and a balloon. A guest cannot see how much memory the host has promised to
+/// others.
 pub(super) fn overcommit(tree: &SystemTree) -> Answer {
     let info = tree.read("proc/meminfo")?;
     let kib = |name: &str| value_of(&info, name)?.trim_end_matches(" kB").parse::<u64>().ok();
@@ -214,7 +215,7 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
     }
     let governor = governor?;
     let driver = tree.read("sys/devices/system/cpu/cpu0/cpufreq/scaling_driver").unwrap_or_default();
-    // This one chooses by itself, and its powersave goes up to full speed.
+    // These drivers choose the clock themselves; their `powersave` also reaches full speed.
     let is_adaptive = matches!(driver.as_str(), "intel_pstate" | "amd-pstate-epp");
     Ok(match governor.as_str() {
         "performance" => FindingDraft::ok("performance: processors keep their clock up"),
