@@ -6,7 +6,7 @@
  * embedded lane) or the socket of a gateway (`unix://`). A round does each phase on OBJECTS keys by each of THREADS threads.
  * Each turn is a block of keys that takes about a millisecond, and the two libraries take turns in random order, so that
  * what else the machine does meets both alike. Prints a line for each phase: its name, and the median of time A / time B
- * over all pairs of blocks. The ratio of one process is one sample: where its memory lies is chance, and the same
+ * over all pairs of blocks. A phase that can be done again is, until it has taken 50 ms. The ratio of one process is one sample: where its memory lies is chance, and the same
  * for all its blocks. The caller starts many.
  */
 #define _GNU_SOURCE
@@ -140,9 +140,24 @@ static double block(const Build *build, int phase, int from, int to, char *recei
     return (after.tv_sec - before.tv_sec) + (after.tv_nsec - before.tv_nsec) / 1e9;
 }
 
-/* One round of a phase; the time ratios A / B of its pairs of blocks are added to `ratios`. */
-static int round_of(int phase, int step, double *ratios, char *received) {
-    int pairs = 0;
+/* The time ratios A / B of the pairs of blocks of a phase. */
+typedef struct {
+    double *all;
+    int count, room;
+} Ratios;
+
+static void add(Ratios *ratios, double ratio) {
+    if (ratios->count == ratios->room) {
+        ratios->room = ratios->room ? 2 * ratios->room : 1024;
+        ratios->all = realloc(ratios->all, ratios->room * sizeof *ratios->all);
+        if (!ratios->all) fail("ratios", "no memory is left");
+    }
+    ratios->all[ratios->count++] = ratio;
+}
+
+/* Does a phase once on all keys; returns the seconds it took. */
+static double once(int phase, int step, Ratios *ratios, char *received) {
+    double all = 0;
     for (int from = 0; from < objects; from += step) {
         int to = from + step < objects ? from + step : objects, first = rand() & 1;
         double seconds[2];
@@ -150,9 +165,15 @@ static int round_of(int phase, int step, double *ratios, char *received) {
             int which = turn ^ first;
             seconds[which] = block(&builds[which], phase, from, to, received);
         }
-        ratios[pairs++] = seconds[0] / seconds[1];
+        add(ratios, seconds[0] / seconds[1]);
+        all += seconds[0] + seconds[1];
     }
-    return pairs;
+    return all;
+}
+
+static void round_of(int phase, int step, Ratios *ratios, char *received) {
+    double all = once(phase, step, ratios, received);
+    while (phase != PUT && phase != DELETE && all < 0.05) all += once(phase, step, ratios, received);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -206,21 +227,19 @@ int main(int count, char **words) {
     pthread_t *others = calloc(threads, sizeof *others);
     for (int i = 1; i < threads; i++) pthread_create(&others[i], NULL, work, (void *)(intptr_t)i);
 
-    double *ratios[PHASES];
-    int pairs[PHASES] = {0};
-    for (int phase = 0; phase < PHASES; phase++) ratios[phase] = calloc((size_t)rounds * objects, sizeof(double));
+    Ratios ratios[PHASES] = {{0}};
+    int steps[PHASES];
     for (int round = -1; round < rounds; round++) { /* one to warm up */
         for (int phase = 0; phase < PHASES; phase++) {
             /* What is gone cannot be deleted once more to see how long that takes: as many as of puts. */
-            static int steps[PHASES];
             if (round <= 0) steps[phase] = phase == DELETE ? steps[PUT] : step_of(phase, received);
-            int found = round_of(phase, steps[phase], ratios[phase] + (round < 0 ? 0 : pairs[phase]), received);
-            if (round >= 0) pairs[phase] += found;
+            if (round == 0) ratios[phase].count = 0;
+            round_of(phase, steps[phase], &ratios[phase], received);
         }
     }
     for (int phase = 0; phase < PHASES; phase++) {
-        qsort(ratios[phase], pairs[phase], sizeof(double), ascending);
-        printf("%s %.4f\n", NAMES[phase], ratios[phase][pairs[phase] / 2]);
+        qsort(ratios[phase].all, ratios[phase].count, sizeof(double), ascending);
+        printf("%s %.4f\n", NAMES[phase], ratios[phase].all[ratios[phase].count / 2]);
     }
     next_build = NULL;
     pthread_barrier_wait(&begin);
