@@ -139,6 +139,18 @@ fn called(mut act: impl FnMut()) -> Vec<&'static str> {
 }
 
 #[test]
+fn an_overwrite_does_not_try_to_create_what_was_put_before() {
+    let (_dir, store, bucket) = open();
+    let overwrite = called(|| drop(put(&store, &bucket, "k")));
+    let links = overwrite.iter().filter(|call| call.starts_with("link")).count();
+    assert_eq!(links, 1, "only the hidden name is linked: {overwrite:?}");
+    // After a delete, a put creates the key again without a lock.
+    store.delete(&bucket, &key("k"), &Default::default()).unwrap();
+    let create = run(FaultPlan::default(), || drop(put(&store, &bucket, "k"))).1;
+    assert!(!create.iter().any(|call| call.starts_with("rename")), "{create:?}");
+}
+
+#[test]
 fn keys_away_from_the_flat_directory_cost_few_calls() {
     let (_dir, store, bucket) = open();
     put(&store, &bucket, "first");

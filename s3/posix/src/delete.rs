@@ -53,6 +53,7 @@ impl SharedStore {
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
         // An object at the odd place hides a marker, so the marker goes before it.
+        self.recent_puts.remove(bucket, key);
         let marker = self.remove_marker(bucket, key, contents)?;
         let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
         let plain = match plain(bucket, key) {

@@ -39,6 +39,7 @@ mod names;
 mod private;
 mod publish;
 mod read;
+mod recent;
 mod record;
 mod scan;
 mod shared;
@@ -149,6 +150,7 @@ struct SharedStore {
     volume: RootVolume,
     locks: locks::BucketLocks,
     remembered: names::NameCache,
+    recent_puts: recent::RecentPuts,
 }
 
 impl PosixStore {
@@ -170,6 +172,7 @@ impl PosixStore {
             volume,
             locks: locks::BucketLocks::default(),
             remembered: names::NameCache::default(),
+            recent_puts: recent::RecentPuts::default(),
         };
         Ok(PosixStore { inner: Arc::new(inner) })
     }

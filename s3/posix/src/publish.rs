@@ -1,7 +1,8 @@
 //! Giving a staged file its name.
 //!
 //! Where a key has one place and its bucket keeps no versions, a creation is one `linkat`, which
-//! fails if the name is taken, and takes no lock. Everything else is decided under the key's lock.
+//! fails if the name is taken, and takes no lock. Everything else is decided under the key's lock, and so is a put of a
+//! key that this process put before.
 //!
 //! A key may lie at its plain place or at its odd one. Three rules keep it one object for every
 //! reader, who looks at the plain place first:
@@ -58,7 +59,9 @@ impl StagedFile {
         }
         let is_done = match is_simple {
             true if creates_only => self.publish_new(key)?,
-            true if conditions.is_empty() => self.link(Some(key))?,
+            true if conditions.is_empty() => {
+                !self.inner.recent_puts.contains(&self.bucket, key) && self.link(Some(key))?
+            }
             _ => false,
         };
         if !is_done {
@@ -66,6 +69,9 @@ impl StagedFile {
             inner
                 .locked(&bucket, key, |contents| self.publish_locked(key, (conditions, record), contents))?;
             made.version = record.version.clone();
+        }
+        if is_simple {
+            self.inner.recent_puts.insert(&self.bucket, key);
         }
         if record.version.is_none() && seen.versioning == VersioningState::Suspended {
             made.version = Some(VersionId::null());
