@@ -11,6 +11,8 @@ use fordway_sys::OFlags;
 
 /// More processors, or NUMA nodes, than a kernel for x86 or Arm can be built for (8,192).
 const MAX_NUMBER: usize = 1 << 16;
+/// As many processors as a kernel can be built for.
+const MAX_EACH: usize = 1 << 13;
 /// A file of the kernel has less than this: `/proc/interrupts` of 1,000 processors has some MiB.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
@@ -58,6 +60,22 @@ impl SystemTree {
         self.note(path);
         self.write_copy(path, |copy| fs::create_dir(copy));
         Ok(names)
+    }
+
+    /// The texts of the files `{before}N{after}`, for each number N that has one; the first [`MAX_EACH`] are read. They count
+    /// as one file, with `*` for the number.
+    pub(super) fn read_each(&self, before: &str, numbers: &[usize], after: &str) -> Vec<(usize, String)> {
+        let text = |number: &usize| {
+            let path = format!("{before}{number}{after}");
+            let text = read_bounded(&self.root.join(&path)).ok()?;
+            self.write_copy(&path, |copy| fs::write(copy, &text));
+            Some((*number, text.trim().to_owned()))
+        };
+        let found: Vec<_> = numbers.iter().take(MAX_EACH).filter_map(text).collect();
+        if !found.is_empty() {
+            self.note(&format!("{before}*{after}"));
+        }
+        found
     }
 
     /// The last name of what a link leads to: the driver of a device, the device of an interface.
@@ -165,6 +183,21 @@ pub(super) fn listed(list: &str) -> Vec<usize> {
     list.split(',').filter_map(range).flatten().take(MAX_NUMBER).collect()
 }
 
+/// Numbers as the kernel lists them: 0, 1, 2 and 5 are `0-2,5`.
+pub(super) fn shown(numbers: &[usize]) -> String {
+    let mut text = String::new();
+    let mut numbers = numbers.iter().copied().peekable();
+    while let Some(first) = numbers.next() {
+        let mut last = first;
+        while let Some(next) = numbers.next_if_eq(&(last + 1)) {
+            last = next;
+        }
+        let comma = if text.is_empty() { "" } else { "," };
+        text += &if first == last { format!("{comma}{first}") } else { format!("{comma}{first}-{last}") };
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,6 +260,7 @@ mod tests {
         assert_eq!(value_of(text, "SwapTotal"), Some("8 kB"));
         assert_eq!(value_of(text, "throttled"), None);
         assert_eq!(listed("0-2,5"), [0, 1, 2, 5]);
+        assert_eq!([shown(&[0, 1, 2, 5]), shown(&[7]), shown(&[])], ["0-2,5", "7", ""]);
         assert!(listed("").is_empty());
         assert_eq!(listed("0-999999999,3,5-4"), [3], "no kernel has as many");
         assert_eq!(listed(&"0-60000,".repeat(1_000)).len(), MAX_NUMBER);

@@ -109,6 +109,9 @@ pub(super) fn memory(tree: &SystemTree) -> Answer {
     let limits = group.texts(tree, name);
     let limit =
         limits.iter().filter_map(|(_, text)| text.parse().ok()).filter(|n: &u64| *n < NO_LIMIT_BYTES).min();
+    if let Some(slowed) = slowed_down(tree, &group) {
+        return Ok(slowed);
+    }
     let Some(limit) = limit else { return Ok(FindingDraft::ok("no limit of memory")) };
     let hits = if group.is_v2 { hits_v2(tree, &group) } else { hits_v1(tree, &group) };
     let gib = limit as f64 / f64::from(1 << 30);
@@ -124,6 +127,22 @@ pub(super) fn memory(tree: &SystemTree) -> Answer {
         ),
     };
     Ok(said.measured("limit", gib, "GiB"))
+}
+
+/// The finding if the group is over its `memory.high`: its tasks are made to wait, and free pages themselves.
+fn slowed_down(tree: &SystemTree, group: &ControlGroup) -> Option<FindingDraft> {
+    let high = group.texts(tree, "memory.high");
+    let least: u64 = high.iter().filter_map(|(_, text)| text.parse().ok()).min()?;
+    let events = group.texts(tree, "memory.events");
+    let times = events.iter().filter_map(|(_, text)| value_of(text, "high")?.parse::<u64>().ok()).max()?;
+    let gib = least as f64 / f64::from(1 << 30);
+    let said = FindingDraft::costs(
+        format!(
+            "memory above {gib:.1} GiB (memory.high) was used {times} times: each time tasks are slowed down"
+        ),
+        "ask for more memory, or have memory.high raised",
+    );
+    (times > 0).then(|| said.measured("limit", gib, "GiB"))
 }
 
 fn hits_v2(tree: &SystemTree, group: &ControlGroup) -> u64 {

@@ -2,8 +2,11 @@
 //! MPI; and what no file of a node shows, or what the program itself decides. The latter are reported as "cannot
 //! see", so that nobody takes their absence for an "ok".
 
+mod clocks;
 mod limits;
+mod memory;
 mod network;
+mod pressure;
 mod processors;
 
 pub(super) use processors::allowed;
@@ -36,6 +39,7 @@ enum CheckSubject {
 const CHECKS: &[DoctorCheck] = &[
     DoctorCheck { name: "link-speed", richter: &[1], ask: Interface(network::link_speed) },
     DoctorCheck { name: "nic-driver", richter: &[2], ask: Interface(network::driver) },
+    DoctorCheck { name: "nic-node", richter: &[9], ask: Interface(network::node) },
     DoctorCheck { name: "mtu", richter: &[17], ask: Interface(network::mtu) },
     DoctorCheck { name: "queues", richter: &[3], ask: Interface(network::queues) },
     DoctorCheck { name: "irq-spread", richter: &[3, 8], ask: Interface(network::interrupts_spread) },
@@ -49,18 +53,24 @@ const CHECKS: &[DoctorCheck] = &[
     DoctorCheck { name: "mpi", richter: &[6], ask: Node(mpi) },
     DoctorCheck { name: "nesting", richter: &[5], ask: Node(processors::nesting) },
     DoctorCheck { name: "steal", richter: &[4, 10, 14], ask: Node(processors::steal) },
-    DoctorCheck { name: "pressure", richter: &[4, 14], ask: Node(processors::pressure) },
+    DoctorCheck { name: "pressure", richter: &[4, 14], ask: Node(pressure::processors) },
+    DoctorCheck { name: "memory-pressure", richter: &[], ask: Node(pressure::memory) },
+    DoctorCheck { name: "disk-pressure", richter: &[], ask: Node(pressure::disks) },
     DoctorCheck { name: "cpu-quota", richter: &[4, 8], ask: Node(limits::cpu_quota) },
     DoctorCheck { name: "throttling", richter: &[8, 10], ask: Node(limits::throttling) },
     DoctorCheck { name: "pinning", richter: &[8, 9], ask: Node(processors::pinning) },
     DoctorCheck { name: "exclusive", richter: &[14], ask: Node(limits::exclusive) },
     DoctorCheck { name: "smt", richter: &[14], ask: Node(processors::smt) },
-    DoctorCheck { name: "numa", richter: &[9], ask: Node(processors::numa) },
-    DoctorCheck { name: "memory-overcommit", richter: &[4], ask: Node(processors::overcommit) },
+    DoctorCheck { name: "numa", richter: &[9], ask: Node(memory::numa) },
+    DoctorCheck { name: "zone-reclaim", richter: &[], ask: Node(memory::zone_reclaim) },
+    DoctorCheck { name: "memory-overcommit", richter: &[4], ask: Node(memory::overcommit) },
     DoctorCheck { name: "memory-limit", richter: &[4], ask: Node(limits::memory) },
-    DoctorCheck { name: "huge-pages", richter: &[3], ask: Node(processors::huge_pages) },
-    DoctorCheck { name: "governor", richter: &[3], ask: Node(processors::governor) },
-    DoctorCheck { name: "clocksource", richter: &[3], ask: Node(processors::clock_source) },
+    DoctorCheck { name: "huge-pages", richter: &[3], ask: Node(memory::huge_pages) },
+    DoctorCheck { name: "governor", richter: &[3], ask: Node(clocks::governor) },
+    DoctorCheck { name: "clock-limit", richter: &[], ask: Node(clocks::clock_limit) },
+    DoctorCheck { name: "heat", richter: &[], ask: Node(clocks::heat) },
+    DoctorCheck { name: "sleep-states", richter: &[], ask: Node(clocks::sleep_states) },
+    DoctorCheck { name: "clocksource", richter: &[3], ask: Node(clocks::clock_source) },
     DoctorCheck { name: "autogroup", richter: &[8], ask: Node(processors::autogroup) },
     DoctorCheck { name: "disk", richter: &[11], ask: Node(disks) },
     DoctorCheck { name: "io-limit", richter: &[12], ask: Node(limits::io) },

@@ -2,8 +2,9 @@
 //! InfiniBand, RoCE and EFA are.
 
 use super::Answer;
+use super::memory::UsedNodes;
 use crate::doctor::FindingDraft;
-use crate::doctor::tree::{SystemTree, UnreadableFile, listed};
+use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown};
 
 /// Richter's least speed, and his better one, in Mbit/s.
 const SPEED_LEAST: i64 = 10_000;
@@ -123,6 +124,32 @@ fn is_mlx5_function(id: &str) -> bool {
     matches!(id, "0x1014" | "0x1016" | "0x1018" | "0x101a" | "0x101c" | "0x101e" | "0xa2d3")
 }
 
+/// Checks whether the interface is attached to a NUMA node of the processors that may be used.
+pub(super) fn node(tree: &SystemTree, name: &str) -> Answer {
+    let path = format!("sys/class/net/{name}/device/numa_node");
+    let text = tree.read(&path)?;
+    let node: i64 = text.parse().map_err(|_| UnreadableFile::unknown(&path, &text))?;
+    let UsedNodes { all, used } = UsedNodes::of(tree)?;
+    Ok(match usize::try_from(node) {
+        _ if all.len() == 1 => FindingDraft::ok("there is one NUMA node"),
+        Err(_) => FindingDraft::cannot_see(
+            "the firmware does not say which NUMA node it is attached to",
+            "see lstopo, or the board's manual",
+        ),
+        Ok(node) if used.contains(&node) => {
+            FindingDraft::ok(format!("attached to node {node}, whose processors may be used"))
+        }
+        Ok(node) => FindingDraft::costs(
+            format!(
+                "attached to node {node}, and this process may use processors of node {} only: each packet crosses \
+                 between the nodes",
+                shown(&used)
+            ),
+            "run ranks that communicate most on the interface's node: srun --cpu-bind=map_ldom, mpirun --map-by dist",
+        ),
+    })
+}
+
 pub(super) fn mtu(tree: &SystemTree, name: &str) -> Answer {
     let path = format!("sys/class/net/{name}/mtu");
     let text = tree.read(&path)?;
@@ -187,7 +214,12 @@ pub(super) fn tcp_buffers(tree: &SystemTree) -> Answer {
         "TCP's buffers grow to {:.1} MiB, enough for {gbit:.0} Gbit/s at a round trip of 1 ms",
         bytes / 1048576.0
     );
+    let scales = tree.read("proc/sys/net/ipv4/tcp_window_scaling").map_or(true, |flag| flag != "0");
     let said = match gbit * 1000.0 < SPEED_LEAST as f64 {
+        _ if !scales => FindingDraft::costs(
+            "TCP windows do not scale: a connection has 64 KiB under way at most, 0.5 Gbit/s at a round trip of 1 ms",
+            "sysctl net.ipv4.tcp_window_scaling=1",
+        ),
         true => FindingDraft::costs(
             so,
             "raise the last numbers of net.ipv4.tcp_rmem and tcp_wmem (sysctl), best with RDMA instead",

@@ -1,16 +1,19 @@
-//! Checks of processors: who may use them, and what takes their time away. Checks of memory: NUMA, huge pages and
-//! overcommitment. Checks of kernel settings.
+//! Checks of processors: who may use them, and what takes their time away.
+
+use std::collections::HashSet;
 
 use super::Answer;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 
+/// The directories of processors: a number follows.
+pub(super) const PROCESSORS: &str = "sys/devices/system/cpu/cpu";
+
 const STAT: &str = "proc/stat";
 const STATUS: &str = "proc/self/status";
 const ONLINE: &str = "sys/devices/system/cpu/online";
-/// Shares of time, in percent, from which on a finding is `costs`.
+/// The share of time, in percent, from which on a finding is `costs`.
 const STEAL_COSTS: f64 = 0.5;
-const PRESSURE_COSTS: f64 = 5.0;
 
 /// Whether this machine runs under a hypervisor, by the flags that x86 reports; `None` if the file has no flags.
 pub(super) fn is_guest(tree: &SystemTree) -> Option<bool> {
@@ -57,25 +60,6 @@ pub(super) fn steal(tree: &SystemTree) -> Answer {
     Ok(said.measured("stolen since boot", share, "%"))
 }
 
-/// The share of the last minute in which some task waited for a processor.
-pub(super) fn pressure(tree: &SystemTree) -> Answer {
-    let path = "proc/pressure/cpu";
-    let text = tree.read(path)?;
-    let average = text.split_whitespace().find_map(|field| field.strip_prefix("avg60="));
-    let share: f64 =
-        average.and_then(|value| value.parse().ok()).ok_or_else(|| UnreadableFile::unknown(path, &text))?;
-    let said = match share >= PRESSURE_COSTS {
-        true => FindingDraft::costs(
-            format!("in {share:.0} % of the last minute something was ready to run and had no processor"),
-            "do not start more ranks than processors, and keep other jobs off the node",
-        ),
-        false => {
-            FindingDraft::ok(format!("in {share:.1} % of the last minute something waited for a processor"))
-        }
-    };
-    Ok(said.measured("waited in the last minute", share, "%"))
-}
-
 /// Whether virtual machines are nested. A guest cannot see whether its host is a guest too.
 pub(super) fn nesting(tree: &SystemTree) -> Answer {
     let info = tree.read("proc/cpuinfo")?;
@@ -110,10 +94,25 @@ pub(super) fn pinning(tree: &SystemTree) -> Answer {
     })
 }
 
+pub(super) fn autogroup(tree: &SystemTree) -> Answer {
+    let enabled = tree.read("proc/sys/kernel/sched_autogroup_enabled")?;
+    Ok(match enabled.as_str() {
+        "1" => FindingDraft::costs(
+            "each login has an equal share of the processors, whatever it runs, and nice counts only within it",
+            "sysctl kernel.sched_autogroup_enabled=0 on nodes that compute",
+        ),
+        _ => FindingDraft::ok("off: processes compete by their priorities"),
+    })
+}
+
+/// Checks whether two threads of one core may be used. Cost: one file for each processor that may be used.
 pub(super) fn smt(tree: &SystemTree) -> Answer {
     let active = tree.read("sys/devices/system/cpu/smt/active")?;
     let control = tree.read("sys/devices/system/cpu/smt/control").unwrap_or_default();
     Ok(match (active.as_str(), is_guest(tree)) {
+        ("1", _) if uses_one_thread_a_core(tree)? => {
+            FindingDraft::ok("cores run two threads each, of which this process may use one")
+        }
         ("1", _) => FindingDraft::costs(
             "cores run two threads each: ranks on one core share its units, and slow each other",
             "one rank for a core: srun --hint=nomultithread, or echo off > /sys/devices/system/cpu/smt/control",
@@ -126,130 +125,10 @@ pub(super) fn smt(tree: &SystemTree) -> Answer {
     })
 }
 
-pub(super) fn numa(tree: &SystemTree) -> Answer {
-    let nodes = listed(&tree.read("sys/devices/system/node/online")?);
+/// Returns whether no two of the processors that may be used are threads of one core; false if the kernel does not say.
+fn uses_one_thread_a_core(tree: &SystemTree) -> Result<bool, UnreadableFile> {
     let mine = allowed(tree)?;
-    let is_used = |node: &usize| {
-        let cpus = tree.read(&format!("sys/devices/system/node/node{node}/cpulist")).unwrap_or_default();
-        listed(&cpus).iter().any(|cpu| mine.contains(cpu))
-    };
-    let used = nodes.iter().filter(|node| is_used(node)).count();
-    Ok(match (nodes.len(), used) {
-        (1, _) if is_guest(tree) == Some(true) => FindingDraft::cannot_see(
-            "one NUMA node is shown; the hypervisor may hide that there are more beneath",
-            "ask for a topology (OpenStack: hw:numa_nodes)",
-        ),
-        (1, _) => FindingDraft::ok("one NUMA node"),
-        (all, ..=1) => FindingDraft::ok(format!("kept to one of {all} NUMA nodes")),
-        (all, used) => FindingDraft::costs(
-            format!(
-                "spread over {used} of {all} NUMA nodes: memory of another node is further away, and ranks that move leave theirs behind"
-            ),
-            "bind memory and ranks: srun --mem-bind=local --cpu-bind=cores, mpirun --map-by numa --bind-to core",
-        ),
-    })
-}
-
-/// Signs of overcommitted memory: swapping and a balloon. A guest cannot see how much memory the host has promised to
-/// others.
-pub(super) fn overcommit(tree: &SystemTree) -> Answer {
-    let info = tree.read("proc/meminfo")?;
-    let kib = |name: &str| value_of(&info, name)?.trim_end_matches(" kB").parse::<u64>().ok();
-    let (Some(total), Some(free)) = (kib("SwapTotal"), kib("SwapFree")) else {
-        return Err(UnreadableFile::unknown("proc/meminfo", "no SwapTotal, which"));
-    };
-    let has_balloon = has_balloon(tree);
-    let used_mib = total.saturating_sub(free) as f64 / 1024.0;
-    let said = match (used_mib > 0.0, has_balloon, is_guest(tree)) {
-        (true, ..) => FindingDraft::costs(
-            format!("{used_mib:.0} MiB are swapped out: who touches them waits for a disk"),
-            "use less memory for each node, or no swap on nodes that compute",
-        ),
-        (_, true, _) => FindingDraft::cannot_see(
-            "nothing is swapped here; a balloon (virtio_balloon) lets the host take memory back, and whether it has \
-             promised more than it has does not show",
-            "ask for huge pages beneath (OpenStack: hw:mem_page_size=large): such memory is not overcommitted",
-        ),
-        (_, _, Some(true)) => FindingDraft::cannot_see(
-            "nothing is swapped here; whether the host pages does not show",
-            "ask for huge pages beneath (OpenStack: hw:mem_page_size=large): such memory is not overcommitted",
-        ),
-        _ => FindingDraft::ok("nothing is swapped"),
-    };
-    Ok(said.measured("swapped", used_mib, "MiB"))
-}
-
-fn has_balloon(tree: &SystemTree) -> bool {
-    let devices = "sys/bus/virtio/devices";
-    let is_balloon = |name: &String| {
-        tree.link(&format!("{devices}/{name}/driver")).is_ok_and(|driver| driver == "virtio_balloon")
-    };
-    tree.names(devices).is_ok_and(|names| names.iter().any(is_balloon))
-}
-
-pub(super) fn huge_pages(tree: &SystemTree) -> Answer {
-    let path = "sys/kernel/mm/transparent_hugepage/enabled";
-    let text = tree.read(path)?;
-    let chosen = text.split(['[', ']']).nth(1);
-    match chosen {
-        Some("always") => Ok(FindingDraft::ok("programs get pages of 2 MiB without asking")),
-        Some("madvise") => Ok(FindingDraft::costs(
-            "pages of 2 MiB only for programs that ask: large arrays of others miss in the TLB, in a guest twice",
-            "echo always > /sys/kernel/mm/transparent_hugepage/enabled, or GLIBC_TUNABLES=glibc.malloc.hugetlb=1",
-        )),
-        Some("never") => Ok(FindingDraft::costs(
-            "pages of 4 KiB only: large arrays miss in the TLB, in a guest twice",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, and have programs ask",
-        )),
-        _ => Err(UnreadableFile::unknown(path, &text)),
-    }
-}
-
-pub(super) fn governor(tree: &SystemTree) -> Answer {
-    let governor = tree.read("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
-    if governor.is_err() && is_guest(tree) == Some(true) {
-        return Ok(FindingDraft::cannot_see(
-            "a guest does not choose its clock; the host does",
-            "ask the provider",
-        ));
-    }
-    let governor = governor?;
-    let driver = tree.read("sys/devices/system/cpu/cpu0/cpufreq/scaling_driver").unwrap_or_default();
-    // These drivers choose the clock themselves; their `powersave` also reaches full speed.
-    let is_adaptive = matches!(driver.as_str(), "intel_pstate" | "amd-pstate-epp");
-    Ok(match governor.as_str() {
-        "performance" => FindingDraft::ok("performance: processors keep their clock up"),
-        "powersave" if !is_adaptive => FindingDraft::costs(
-            "powersave: processors stay at their lowest clock",
-            "srun --cpu-freq=Performance, or cpupower frequency-set --governor performance",
-        ),
-        other => FindingDraft::costs(
-            format!("{other}: after each wait the clock has to rise again, and times vary"),
-            "srun --cpu-freq=Performance, or cpupower frequency-set --governor performance",
-        ),
-    })
-}
-
-pub(super) fn clock_source(tree: &SystemTree) -> Answer {
-    let source = tree.read("sys/devices/system/clocksource/clocksource0/current_clocksource")?;
-    Ok(match source.as_str() {
-        "tsc" | "kvm-clock" | "hyperv_clocksource_tsc_page" | "arch_sys_counter" => {
-            FindingDraft::ok(format!("{source}: read without a system call"))
-        }
-        other => FindingDraft::costs(
-            format!("{other}: each look at the clock is a system call or worse, and MPI looks often"),
-            "choose tsc: clocksource=tsc tsc=reliable on the kernel's command line",
-        ),
-    })
-}
-
-pub(super) fn autogroup(tree: &SystemTree) -> Answer {
-    let enabled = tree.read("proc/sys/kernel/sched_autogroup_enabled")?;
-    Ok(match enabled.as_str() {
-        "1" => FindingDraft::costs(
-            "each login has an equal share of the processors, whatever it runs, and nice counts only within it",
-            "sysctl kernel.sched_autogroup_enabled=0 on nodes that compute",
-        ),
-        _ => FindingDraft::ok("off: processes compete by their priorities"),
-    })
+    let siblings = tree.read_each(PROCESSORS, &mine, "/topology/thread_siblings_list");
+    let cores: HashSet<_> = siblings.iter().map(|(_, siblings)| siblings).collect();
+    Ok(cores.len() == mine.len())
 }

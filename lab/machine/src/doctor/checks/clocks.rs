@@ -1,0 +1,172 @@
+//! Checks of clocks: how fast processors run, how deeply they sleep, and what reading the time costs.
+
+use std::collections::BTreeMap;
+
+use super::Answer;
+use super::processors::{PROCESSORS, allowed, is_guest};
+use crate::doctor::FindingDraft;
+use crate::doctor::tree::{SystemTree, UnreadableFile, shown};
+
+/// A clock that may reach this share of the processor's highest counts as not limited.
+const CLOCK_LEAST: f64 = 0.95;
+/// Waking from a sleep state may take this long, in µs, before it counts: as long as a small message takes several times.
+const WAKING_MAX_US: u64 = 50;
+
+/// Checks which governors choose the clock of the processors that may be used. Cost: two files for each.
+pub(super) fn governor(tree: &SystemTree) -> Answer {
+    let mine = allowed(tree)?;
+    let governors = tree.read_each(PROCESSORS, &mine, "/cpufreq/scaling_governor");
+    if governors.is_empty() {
+        return no_clock_control(tree, "/cpufreq/scaling_governor");
+    }
+    let drivers = tree.read_each(PROCESSORS, &mine[..1], "/cpufreq/scaling_driver");
+    // These drivers choose the clock themselves; their `powersave` also reaches full speed.
+    let is_adaptive = drivers
+        .first()
+        .is_some_and(|(_, driver)| matches!(driver.as_str(), "intel_pstate" | "amd-pstate-epp"));
+    let mut by_name: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (cpu, governor) in &governors {
+        by_name.entry(governor).or_default().push(*cpu);
+    }
+    let effect = |name: &str| match name {
+        "powersave" if !is_adaptive => "processors stay at their lowest clock",
+        _ => "after each wait the clock has to rise again, and times vary",
+    };
+    let others: Vec<String> = by_name
+        .iter()
+        .filter(|(name, _)| **name != "performance")
+        .map(|(name, cpus)| match by_name.len() {
+            1 => format!("{name}: {}", effect(name)),
+            _ => format!("{name} on processors {}: {}", shown(cpus), effect(name)),
+        })
+        .collect();
+    Ok(match others.is_empty() {
+        true => FindingDraft::ok("performance: processors keep their clock up"),
+        false => FindingDraft::costs(
+            others.join("; "),
+            "srun --cpu-freq=Performance, or cpupower frequency-set --governor performance",
+        ),
+    })
+}
+
+/// The finding if no processor has `file`: a guest's clock is up to its host.
+fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
+    match is_guest(tree) {
+        Some(true) => Ok(FindingDraft::cannot_see(
+            "a guest does not choose its clock; the host does",
+            "ask the provider",
+        )),
+        _ => Err(tree.read(&format!("{PROCESSORS}0{file}")).expect_err("it was not there a moment ago")),
+    }
+}
+
+/// Checks whether a ceiling is set on the clock, in GHz. Cost: two files for each processor that may be used.
+pub(super) fn clock_limit(tree: &SystemTree) -> Answer {
+    let mine = allowed(tree)?;
+    let khz = |file: &str| -> BTreeMap<usize, f64> {
+        let texts = tree.read_each(PROCESSORS, &mine, file);
+        texts.into_iter().filter_map(|(cpu, text)| Some((cpu, text.parse().ok()?))).collect()
+    };
+    let (ceilings, highest) = (khz("/cpufreq/scaling_max_freq"), khz("/cpufreq/cpuinfo_max_freq"));
+    let limited: Vec<(usize, f64, f64)> = ceilings
+        .iter()
+        .filter_map(|(cpu, ceiling)| Some((*cpu, *ceiling, *highest.get(cpu)?)))
+        .filter(|(_, ceiling, highest)| *ceiling < CLOCK_LEAST * highest)
+        .collect();
+    let Some((_, ceiling, of)) = limited.iter().min_by(|a, b| a.1.total_cmp(&b.1)) else {
+        return match ceilings.is_empty() || highest.is_empty() {
+            true => no_clock_control(tree, "/cpufreq/scaling_max_freq"),
+            false => Ok(FindingDraft::ok("processors may reach their highest clock")),
+        };
+    };
+    let cpus: Vec<usize> = limited.iter().map(|(cpu, ..)| *cpu).collect();
+    let (ceiling, of) = (ceiling / 1e6, of / 1e6);
+    Ok(FindingDraft::costs(
+        format!("processors {} may run at {ceiling:.1} GHz, and could at {of:.1} GHz", shown(&cpus)),
+        "cpupower frequency-set --max, or the power limit that a scheduler or a tool has set",
+    )
+    .measured("ceiling", ceiling, "GHz"))
+}
+
+/// Checks whether processors were slowed down because they were too hot. Cost: two files for each that may be used.
+pub(super) fn heat(tree: &SystemTree) -> Answer {
+    let mine = allowed(tree)?;
+    let sum = |file: &str| -> Option<u64> {
+        let texts = tree.read_each(PROCESSORS, &mine, file);
+        texts
+            .iter()
+            .map(|(_, text)| text.parse::<u64>().ok())
+            .sum::<Option<u64>>()
+            .filter(|_| !texts.is_empty())
+    };
+    let file = "/thermal_throttle/core_throttle_count";
+    let Some(times) = sum(file) else {
+        return match is_guest(tree) {
+            Some(true) => Ok(FindingDraft::cannot_see(
+                "how hot processors are shows on the host only",
+                "ask the provider",
+            )),
+            _ => no_clock_control(tree, file),
+        };
+    };
+    let said = match times {
+        0 => FindingDraft::ok("no processor was slowed down for heat since boot"),
+        times => FindingDraft::costs(
+            format!(
+                "processors were slowed down for heat {times} times since boot, each time all that waits for them too"
+            ),
+            "have the node's cooling looked at; compare with other nodes",
+        ),
+    };
+    Ok(match sum("/thermal_throttle/core_throttle_total_time_ms") {
+        Some(ms) => said.measured("slowed down since boot", ms as f64 / 1e3, "s"),
+        None => said,
+    })
+}
+
+/// Checks how long processors may take to wake from the deepest sleep that they may enter, in µs.
+pub(super) fn sleep_states(tree: &SystemTree) -> Answer {
+    let first = allowed(tree)?[0];
+    let directory = format!("{PROCESSORS}{first}/cpuidle");
+    let names = match tree.names(&directory) {
+        Err(_) if is_guest(tree) == Some(true) => {
+            return Ok(FindingDraft::cannot_see(
+                "a guest does not choose how deeply processors sleep; the host does",
+                "ask the provider",
+            ));
+        }
+        names => names?,
+    };
+    let state = |name: &String| {
+        let read = |file: &str| tree.read(&format!("{directory}/{name}/{file}"));
+        let is_off = read("disable").is_ok_and(|flag| flag == "1");
+        let latency_us: u64 = read("latency").ok()?.parse().ok()?;
+        Some((latency_us, read("name").unwrap_or_default())).filter(|_| !is_off)
+    };
+    let deepest = names.iter().filter(|name| name.starts_with("state")).filter_map(state).max();
+    let (latency_us, name) = deepest.ok_or_else(|| UnreadableFile::unknown(&directory, "no state"))?;
+    let said = match latency_us > WAKING_MAX_US {
+        true => FindingDraft::costs(
+            format!(
+                "idle processors sleep as deeply as {name}, and take up to {latency_us} µs to wake: a wait for a message \
+                 may last that much longer"
+            ),
+            "cpupower idle-set --disable-by-latency 10 while a job runs, or tuned-adm profile latency-performance",
+        ),
+        false => FindingDraft::ok(format!("idle processors wake within {latency_us} µs ({name})")),
+    };
+    Ok(said.measured("time to wake", latency_us as f64, "µs"))
+}
+
+pub(super) fn clock_source(tree: &SystemTree) -> Answer {
+    let source = tree.read("sys/devices/system/clocksource/clocksource0/current_clocksource")?;
+    Ok(match source.as_str() {
+        "tsc" | "kvm-clock" | "hyperv_clocksource_tsc_page" | "arch_sys_counter" => {
+            FindingDraft::ok(format!("{source}: read without a system call"))
+        }
+        other => FindingDraft::costs(
+            format!("{other}: each look at the clock is a system call or worse, and MPI looks often"),
+            "choose tsc: clocksource=tsc tsc=reliable on the kernel's command line",
+        ),
+    })
+}

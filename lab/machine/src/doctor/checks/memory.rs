@@ -1,0 +1,140 @@
+//! Checks of memory: which nodes it comes from, what takes it away, and how large its pages are.
+
+use super::Answer;
+use super::processors::{allowed, is_guest};
+use crate::doctor::FindingDraft;
+use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown, value_of};
+
+const NODES: &str = "sys/devices/system/node/online";
+/// A kernel can be built for this many NUMA nodes.
+const MAX_NODES: usize = 1 << 10;
+/// Swapped memory below this size is what an idle program left: nobody waits for it.
+const SWAPPED_LEAST_MIB: f64 = 64.0;
+
+/// The NUMA nodes of this machine, and those with a processor that this process may use.
+pub(super) struct UsedNodes {
+    pub(super) all: Vec<usize>,
+    pub(super) used: Vec<usize>,
+}
+
+impl UsedNodes {
+    /// Cost: one file for each node.
+    pub(super) fn of(tree: &SystemTree) -> Result<Self, UnreadableFile> {
+        let mut all = listed(&tree.read(NODES)?);
+        all.truncate(MAX_NODES);
+        let mine: std::collections::HashSet<usize> = allowed(tree)?.into_iter().collect();
+        let is_used = |node: &usize| {
+            let cpus = tree.read(&format!("sys/devices/system/node/node{node}/cpulist")).unwrap_or_default();
+            listed(&cpus).iter().any(|cpu| mine.contains(cpu))
+        };
+        let used = all.iter().copied().filter(is_used).collect();
+        Ok(UsedNodes { all, used })
+    }
+}
+
+/// Checks whether processors and memory of this process are on the same NUMA node.
+pub(super) fn numa(tree: &SystemTree) -> Answer {
+    let UsedNodes { all, used } = UsedNodes::of(tree)?;
+    let memory = value_of(&tree.read("proc/self/status")?, "Mems_allowed_list").map(listed);
+    let memory = memory.unwrap_or_else(|| all.clone());
+    let far: Vec<usize> = used.iter().copied().filter(|node| !memory.contains(node)).collect();
+    Ok(match (all.len(), used.len()) {
+        (1, _) if is_guest(tree) == Some(true) => FindingDraft::cannot_see(
+            "one NUMA node is shown; the hypervisor may hide that there are more beneath",
+            "ask for a topology (OpenStack: hw:numa_nodes)",
+        ),
+        (1, _) => FindingDraft::ok("one NUMA node"),
+        _ if !far.is_empty() => FindingDraft::costs(
+            format!(
+                "processors of node {} may be used, and memory only of node {}: each access crosses between them",
+                shown(&far),
+                shown(&memory)
+            ),
+            "allow memory of the processors' own node: srun --mem-bind=local, cpuset.mems of the group",
+        ),
+        (all, ..=1) => FindingDraft::ok(format!("kept to one of {all} NUMA nodes")),
+        (all, used) => FindingDraft::costs(
+            format!(
+                "spread over {used} of {all} NUMA nodes: memory of another node is further away, and ranks that move \
+                 leave theirs behind"
+            ),
+            "bind memory and ranks: srun --mem-bind=local --cpu-bind=cores, mpirun --map-by numa --bind-to core",
+        ),
+    })
+}
+
+/// Checks whether pages are freed on the own node before memory of another node is used.
+pub(super) fn zone_reclaim(tree: &SystemTree) -> Answer {
+    let mode = tree.read("proc/sys/vm/zone_reclaim_mode")?;
+    let nodes = listed(&tree.read(NODES)?).len();
+    Ok(match (mode.as_str(), nodes) {
+        ("0", _) => FindingDraft::ok("off: a full NUMA node takes memory from the others"),
+        (_, 0..=1) => FindingDraft::ok("there is one NUMA node, so it has no effect"),
+        (mode, _) => FindingDraft::costs(
+            format!(
+                "on (vm.zone_reclaim_mode={mode}): a full NUMA node drops cached files, and programs search for free \
+                 pages, while other nodes have memory to spare"
+            ),
+            "sysctl vm.zone_reclaim_mode=0",
+        ),
+    })
+}
+
+/// Signs of overcommitted memory: swapping and a balloon. A guest cannot see how much memory the host has promised to
+/// others.
+pub(super) fn overcommit(tree: &SystemTree) -> Answer {
+    let info = tree.read("proc/meminfo")?;
+    let kib = |name: &str| value_of(&info, name)?.trim_end_matches(" kB").parse::<u64>().ok();
+    let (Some(total), Some(free)) = (kib("SwapTotal"), kib("SwapFree")) else {
+        return Err(UnreadableFile::unknown("proc/meminfo", "no SwapTotal, which"));
+    };
+    let has_balloon = has_balloon(tree);
+    let used_mib = total.saturating_sub(free) as f64 / 1024.0;
+    let is_much = used_mib >= SWAPPED_LEAST_MIB;
+    let said = match (is_much, has_balloon, is_guest(tree)) {
+        (true, ..) => FindingDraft::costs(
+            format!("{used_mib:.0} MiB are swapped out: who touches them waits for a disk"),
+            "use less memory for each node, or no swap on nodes that compute",
+        ),
+        (_, true, _) => FindingDraft::cannot_see(
+            "nothing is swapped here; a balloon (virtio_balloon) lets the host take memory back, and whether it has \
+             promised more than it has does not show",
+            "ask for huge pages beneath (OpenStack: hw:mem_page_size=large): such memory is not overcommitted",
+        ),
+        (_, _, Some(true)) => FindingDraft::cannot_see(
+            "nothing is swapped here; whether the host pages does not show",
+            "ask for huge pages beneath (OpenStack: hw:mem_page_size=large): such memory is not overcommitted",
+        ),
+        _ if used_mib > 0.0 => {
+            FindingDraft::ok(format!("{:.0} KiB are swapped out, too little to matter", used_mib * 1024.0))
+        }
+        _ => FindingDraft::ok("nothing is swapped"),
+    };
+    Ok(said.measured("swapped", used_mib, "MiB"))
+}
+
+fn has_balloon(tree: &SystemTree) -> bool {
+    let devices = "sys/bus/virtio/devices";
+    let is_balloon = |name: &String| {
+        tree.link(&format!("{devices}/{name}/driver")).is_ok_and(|driver| driver == "virtio_balloon")
+    };
+    tree.names(devices).is_ok_and(|names| names.iter().any(is_balloon))
+}
+
+pub(super) fn huge_pages(tree: &SystemTree) -> Answer {
+    let path = "sys/kernel/mm/transparent_hugepage/enabled";
+    let text = tree.read(path)?;
+    let chosen = text.split(['[', ']']).nth(1);
+    match chosen {
+        Some("always") => Ok(FindingDraft::ok("programs get pages of 2 MiB without asking")),
+        Some("madvise") => Ok(FindingDraft::costs(
+            "pages of 2 MiB only for programs that ask: large arrays of others miss in the TLB, in a guest twice",
+            "echo always > /sys/kernel/mm/transparent_hugepage/enabled, or GLIBC_TUNABLES=glibc.malloc.hugetlb=1",
+        )),
+        Some("never") => Ok(FindingDraft::costs(
+            "pages of 4 KiB only: large arrays miss in the TLB, in a guest twice",
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, and have programs ask",
+        )),
+        _ => Err(UnreadableFile::unknown(path, &text)),
+    }
+}

@@ -1,0 +1,42 @@
+//! Checks of pressure stall information: how long tasks wait for processors, memory and disks.
+
+use super::Answer;
+use crate::doctor::FindingDraft;
+use crate::doctor::tree::{SystemTree, UnreadableFile};
+
+/// Checks how long some task waited for a processor.
+pub(super) fn processors(tree: &SystemTree) -> Answer {
+    let what = "was ready to run and had no processor";
+    finding(
+        tree,
+        "cpu",
+        5.0,
+        what,
+        "do not start more ranks than processors, and keep other jobs off the node",
+    )
+}
+
+/// Checks how long some task waited for memory: for pages to be freed, or read back.
+pub(super) fn memory(tree: &SystemTree) -> Answer {
+    let what = "waited for memory";
+    finding(tree, "memory", 1.0, what, "use less memory on this node, or nodes with more")
+}
+
+/// Checks how long some task waited for a disk.
+pub(super) fn disks(tree: &SystemTree) -> Answer {
+    let what = "waited for a disk";
+    finding(tree, "io", 10.0, what, "read and write less often and more at once, or on another file system")
+}
+
+/// Returns what share of the last minute some task waited for `resource`; `limit` is the share, in percent, from which
+/// on that costs.
+fn finding(tree: &SystemTree, resource: &str, limit: f64, what: &str, advice: &str) -> Answer {
+    let path = format!("proc/pressure/{resource}");
+    let text = tree.read(&path)?;
+    let average = text.split_whitespace().find_map(|field| field.strip_prefix("avg60="));
+    let share: Option<f64> = average.and_then(|value| value.parse().ok());
+    let share = share.ok_or_else(|| UnreadableFile::unknown(&path, &text))?;
+    let so = format!("in {share:.1} % of the last minute something {what}");
+    let said = if share >= limit { FindingDraft::costs(so, advice) } else { FindingDraft::ok(so) };
+    Ok(said.measured("waited in the last minute", share, "%"))
+}

@@ -1,0 +1,202 @@
+//! Runs the doctor on a copy of a node in which some files were changed, one finding at a time.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fordway_machine::doctor::DoctorVerdict::{CannotSee, Costs, Ok as Fine};
+use fordway_machine::doctor::{DoctorFinding, DoctorVerdict, SystemTree, examine};
+use tempfile::TempDir;
+
+/// A node of two sockets, with processors 0 and 2 on node 0, and 1 and 3 on node 1; the process may use 0 and 2.
+const NODE: &str = "bare-metal-infiniband";
+const JOB: &str = "sys/fs/cgroup/system.slice/slurmstepd.scope/job_7";
+
+struct AlteredNode(TempDir);
+
+impl AlteredNode {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let node = AlteredNode(tempfile::tempdir().unwrap());
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(NODE);
+        copy(&from, node.0.path());
+        files.iter().for_each(|(path, text)| node.write(path, text));
+        node
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn finding(&self, check: &str) -> DoctorFinding {
+        let findings = examine(&SystemTree::at(self.0.path()));
+        findings.into_iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("no {check}"))
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let (from, to): (PathBuf, _) = {
+            let entry = entry.unwrap();
+            (entry.path(), to.join(entry.file_name()))
+        };
+        let kind = fs::symlink_metadata(&from).unwrap().file_type();
+        if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&from).unwrap(), &to).unwrap();
+        } else if kind.is_dir() {
+            fs::create_dir(&to).unwrap();
+            copy(&from, &to);
+        } else {
+            fs::copy(&from, &to).unwrap();
+        }
+    }
+}
+
+/// Asserts the verdict of one check on the altered node, and that its text contains these words.
+#[track_caller]
+fn holds(files: &[(&str, &str)], check: &str, verdict: DoctorVerdict, words: &str) {
+    let finding = AlteredNode::new(files).finding(check);
+    assert_eq!(finding.verdict, verdict, "{finding:?}");
+    assert!(finding.what.contains(words), "{check} says {:?}, not {words:?}", finding.what);
+}
+
+const STATUS: &str = "proc/self/status";
+
+#[test]
+fn memory_of_the_other_node_costs() {
+    let status =
+        |nodes: &str| format!("Name:\tranks\nCpus_allowed_list:\t0,2\nMems_allowed_list:\t{nodes}\n");
+    holds(
+        &[(STATUS, &status("1"))],
+        "numa",
+        Costs,
+        "processors of node 0 may be used, and memory only of node 1",
+    );
+    holds(&[(STATUS, &status("0-1"))], "numa", Fine, "kept to one of 2");
+    holds(&[(STATUS, &status("0"))], "numa", Fine, "kept to one of 2");
+}
+
+#[test]
+fn every_processor_that_may_be_used_has_a_governor() {
+    let of = |cpu: usize, name: &str| {
+        (format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"), name.to_owned())
+    };
+    let altered = |governors: &[(String, String)]| {
+        let files: Vec<_> = governors.iter().map(|(path, name)| (path.as_str(), name.as_str())).collect();
+        AlteredNode::new(&files).finding("governor")
+    };
+    let mixed = altered(&[of(0, "performance"), of(2, "powersave")]);
+    assert_eq!(mixed.verdict, Costs, "{mixed:?}");
+    assert!(mixed.what.contains("powersave on processors 2"), "{mixed:?}");
+    // Processor 1 may not be used.
+    let other = altered(&[of(0, "performance"), of(1, "powersave"), of(2, "performance")]);
+    assert_eq!(other.verdict, Fine, "{other:?}");
+}
+
+#[test]
+fn a_ceiling_of_the_clock_costs() {
+    let cpufreq = |cpu: usize, file: &str| format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/{file}");
+    let node = AlteredNode::new(&[]);
+    for cpu in [0, 2] {
+        node.write(&cpufreq(cpu, "cpuinfo_max_freq"), "3500000\n");
+        node.write(&cpufreq(cpu, "scaling_max_freq"), "3500000\n");
+    }
+    assert_eq!(node.finding("clock-limit").verdict, Fine);
+    node.write(&cpufreq(2, "scaling_max_freq"), "800000\n");
+    let limited = node.finding("clock-limit");
+    assert_eq!(limited.verdict, Costs);
+    assert!(limited.what.contains("processors 2 may run at 0.8 GHz, and could at 3.5 GHz"), "{limited:?}");
+    assert_eq!(limited.measured[0].value, 0.8);
+}
+
+#[test]
+fn memory_high_costs_if_it_was_reached() {
+    let (high, events) = (format!("{JOB}/memory.high"), format!("{JOB}/memory.events"));
+    let at = |times: &str| format!("low 0\nhigh {times}\nmax 0\noom 0\noom_kill 0\n");
+    let limit = (high.as_str(), "8589934592\n");
+    holds(
+        &[limit, (&events, &at("918273"))],
+        "memory-limit",
+        Costs,
+        "8.0 GiB (memory.high) was used 918273 times",
+    );
+    holds(&[limit, (&events, &at("0"))], "memory-limit", Fine, "120.0 GiB");
+}
+
+#[test]
+fn threads_of_different_cores_do_not_share_them() {
+    let of = |cpu: usize| format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    let siblings = |a: &str, b: &str| AlteredNode::new(&[(&of(0), a), (&of(2), b)]).finding("smt");
+    assert_eq!(siblings("0,4\n", "2,6\n").verdict, Fine);
+    assert_eq!(siblings("0,2\n", "0,2\n").verdict, Costs);
+}
+
+#[test]
+fn a_little_swap_does_not_matter() {
+    let meminfo = |free: u64| format!("MemTotal: 131072000 kB\nSwapTotal: 4000000 kB\nSwapFree: {free} kB\n");
+    holds(&[("proc/meminfo", &meminfo(4_000_000 - 12))], "memory-overcommit", Fine, "12 KiB are swapped out");
+    holds(&[("proc/meminfo", &meminfo(3_000_000))], "memory-overcommit", Costs, "977 MiB are swapped out");
+}
+
+#[test]
+fn an_interface_on_the_other_node_costs() {
+    let path = "sys/class/net/ib0/0000:3b:00.0/numa_node";
+    holds(&[(path, "1\n")], "nic-node", Costs, "attached to node 1");
+    holds(&[(path, "0\n")], "nic-node", Fine, "attached to node 0");
+    holds(&[(path, "-1\n")], "nic-node", CannotSee, "firmware does not say");
+}
+
+#[test]
+fn heat_reclaim_windows_and_sleep_are_seen() {
+    let throttled = "sys/devices/system/cpu/cpu2/thermal_throttle/core_throttle_count";
+    holds(&[(throttled, "17\n")], "heat", Costs, "17 times");
+    holds(&[(throttled, "0\n")], "heat", Fine, "no processor was slowed down");
+    holds(&[("proc/sys/vm/zone_reclaim_mode", "1\n")], "zone-reclaim", Costs, "vm.zone_reclaim_mode=1");
+    holds(&[("proc/sys/vm/zone_reclaim_mode", "0\n")], "zone-reclaim", Fine, "off");
+    holds(&[("proc/sys/net/ipv4/tcp_window_scaling", "0\n")], "tcp-buffers", Costs, "windows do not scale");
+    let state =
+        |number: usize, file: &str| format!("sys/devices/system/cpu/cpu0/cpuidle/state{number}/{file}");
+    let node = AlteredNode::new(&[]);
+    for (number, name, latency) in [(0, "POLL", "0"), (1, "C1", "2"), (2, "C6", "133")] {
+        node.write(&state(number, "name"), name);
+        node.write(&state(number, "latency"), latency);
+        node.write(&state(number, "disable"), "0\n");
+    }
+    let deep = node.finding("sleep-states");
+    assert_eq!(deep.verdict, Costs, "{deep:?}");
+    assert!(deep.what.contains("C6") && deep.what.contains("133 µs"), "{deep:?}");
+    node.write(&state(2, "disable"), "1\n");
+    assert_eq!(node.finding("sleep-states").verdict, Fine);
+}
+
+#[test]
+fn pressure_on_memory_and_disks_costs() {
+    let pressure = |share: &str| {
+        format!(
+            "some avg10=0.00 avg60={share} avg300=0.00 total=1\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+        )
+    };
+    for (resource, check, much) in [("memory", "memory-pressure", "1.50"), ("io", "disk-pressure", "31.00")] {
+        let path = format!("proc/pressure/{resource}");
+        holds(&[(&path, &pressure(much))], check, Costs, "of the last minute");
+        holds(&[(&path, &pressure("0.20"))], check, Fine, "in 0.2 %");
+    }
+}
+
+#[test]
+fn a_node_of_absurd_size_is_examined_soon() {
+    let all = "0-65535";
+    let status = format!("Cpus_allowed_list:\t{all}\nMems_allowed_list:\t{all}\n");
+    let node = AlteredNode::new(&[
+        ("sys/devices/system/node/online", all),
+        ("sys/devices/system/cpu/online", all),
+        (STATUS, &status),
+    ]);
+    for number in 0..1200 {
+        node.write(&format!("sys/devices/system/node/node{number}/cpulist"), "65536-131071,70000-131071");
+    }
+    let begun = Instant::now();
+    examine(&SystemTree::at(node.0.path()));
+    assert!(begun.elapsed() < Duration::from_secs(20), "it took {:?}", begun.elapsed());
+}
