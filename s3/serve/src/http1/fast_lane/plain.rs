@@ -199,7 +199,7 @@ impl<'h> PlainHeaders<'h> {
 }
 
 impl<'h> PlainRequest<'h> {
-    /// Returns `None` for a request that is not plain.
+    /// Parses the head; returns `None` for a request that is not plain.
     pub(super) fn read(head: &RequestHead<'h>) -> Option<Self> {
         let (path, query) = match head.target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
@@ -234,7 +234,7 @@ impl<'h> PlainRequest<'h> {
         self.if_match.map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag)))
     }
 
-    /// Returns the bucket and the key; `None` if these are not names of an object.
+    /// Returns the bucket and the key; `None` if these are not valid names.
     pub(super) fn names(&self, domains: &BucketDomains) -> Option<(Bucket, Key)> {
         let path = self.path.strip_prefix('/')?;
         let (bucket, key) = match domains.bucket_of(self.host) {

@@ -14,9 +14,9 @@ use crate::http1::fast_lane::plain::SignedHeaders;
 use crate::http1::head::RequestHead;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 
-/// Most signing keys that are kept: one for each day and region of a valid signature.
+/// The maximum number of signing keys that are kept: one for each day and region of a valid signature.
 const KEYS_MAX: usize = 16;
-/// Most headers that a request may sign.
+/// The maximum number of headers that a request may sign.
 const SIGNED_MAX: usize = 24;
 
 pub(crate) struct SignatureVerifier {
