@@ -69,7 +69,7 @@ impl Drop for WatchThread {
     }
 }
 
-/// Most unused memory that may lie idle.
+/// The maximum amount of unused memory that may stay idle.
 const IDLE_BYTES_MAX: u64 = 32 << 20;
 /// Number of checks after which memory counts as unused.
 const LOOKS: u32 = 5;

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::AccessKeyPair;
 
-/// Most bytes of a credentials file, enough for some 10,000 users.
+/// The maximum size of a credentials file in bytes, enough for some 10,000 users.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// One user, as the file states it.

@@ -35,7 +35,7 @@ pub(crate) struct User {
     pub(crate) share: Arc<Semaphore>,
 }
 
-/// The most threads, of those that wait for devices and locks, that one user's work occupies.
+/// The maximum number of threads, of those that wait for devices and locks, that one user's work occupies.
 const SHARE: usize = READERS_MAX / 2;
 
 /// The keys that a user signs with.
@@ -104,8 +104,8 @@ impl Users {
         }
     }
 
-    /// The same for a directory, `root`, that `open` opens: requests fail while it is missing, and
-    /// it is opened again when it returns. Errors: from opening it.
+    /// A single user of a directory, `root`, that `open` opens: requests fail while it is missing, and it is opened
+    /// again when it returns. Errors: from opening it.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: OpenStore) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }
@@ -164,7 +164,8 @@ impl Users {
         }
     }
 
-    /// Whether there is a directory to serve. One that has taken the place of the first is opened; without any, requests fail.
+    /// Whether there is a directory to serve. A directory that has replaced the first one is opened; without any,
+    /// requests fail.
     pub(crate) fn look_at_root(&self) -> bool {
         let Some(origin) = &self.origin else { return true };
         let root = origin.root.display();
