@@ -49,7 +49,8 @@ impl SharedStore {
     /// otherwise readers would see it again after a crash, or between the two steps.
     fn remove(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.exists {
-            // The private directory makes every later delete cheaper. A failure only means that they stay as they are.
+            // The private directory makes every later delete cheaper. A failure only means that later deletes stay as
+            // expensive.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
         // An object at the odd place hides a marker, so the marker goes before it.

@@ -23,7 +23,7 @@ pub const PRIVATE_DIR: &str = ".fordway";
 pub(crate) const ODD: &str = "odd";
 /// Its subdirectory for old versions.
 pub(crate) const VERSIONS: &str = "versions";
-/// Its subdirectory for what does not fit into attributes.
+/// Its subdirectory for sidecar files.
 pub(crate) const META: &str = "meta";
 /// Its subdirectory for staged files.
 pub(crate) const TMP: &str = "tmp";
@@ -31,7 +31,7 @@ pub(crate) const TMP: &str = "tmp";
 pub(crate) const UPLOADS: &str = "mpu";
 /// Its file whose bytes serve as locks.
 pub(crate) const LOCKS: &str = "locks";
-/// Its empty file that says that directories may be objects.
+/// Its empty file whose presence says that directories may be objects.
 pub(crate) const MARKERS: &str = "markers";
 /// Its file that says whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
@@ -66,7 +66,7 @@ impl ObjectPath<'_> {
         join(&self.dir, &self.name)
     }
 
-    /// The same, no longer borrowing from the key.
+    /// Returns the same location with an owned path, independent of the key.
     pub(crate) fn into_owned(self) -> ObjectPath<'static> {
         ObjectPath { dir: self.dir.into_owned().into(), name: self.name.into_owned().into() }
     }
@@ -103,7 +103,7 @@ fn is_path_segment(segment: &str) -> bool {
     is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
 }
 
-/// Whether it is the name that NFS (`.nfs` and 24 hex digits) or FUSE (`.fuse_hidden` and 16) gives a file that is
+/// Whether the name is one that NFS (`.nfs` and 24 hex digits) or FUSE (`.fuse_hidden` and 16) gives a file that is
 /// removed while a program has it open. Such a file is never an object.
 pub(crate) fn is_left_behind(name: &[u8]) -> bool {
     let is_hex = |rest: &[u8], digits| rest.len() == digits && rest.iter().all(u8::is_ascii_hexdigit);
@@ -158,7 +158,7 @@ pub(crate) fn versions_dir(bucket: &Bucket) -> String {
     private(bucket, VERSIONS)
 }
 
-/// The directory of what does not fit into attributes.
+/// The directory of sidecar files in a bucket.
 pub(crate) fn meta_dir(bucket: &Bucket) -> String {
     private(bucket, META)
 }
@@ -208,7 +208,8 @@ pub(crate) fn split(path: &str) -> (&str, &str) {
 
 /// Whether `path` names a bucket's private directory or anything in it.
 pub(crate) fn is_private(path: &str) -> bool {
-    // By bytes: every write asks, and `str`'s searches cost several times as much for text as short as this.
+    // Compares bytes because every write calls this, and searches in `str` cost several times as much for such short
+    // text.
     let bytes = path.as_bytes();
     let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
     let below =

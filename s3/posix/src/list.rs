@@ -23,10 +23,10 @@ use crate::record::etag_of_file;
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
 
-/// The most levels of directories that a key of 1,024 bytes can have.
+/// The maximum number of directory levels of a key of 1,024 bytes.
 const MAX_DEPTH: usize = 512;
 
-/// What a name in a directory of encoded keys stands for.
+/// The meaning of a name in a directory of encoded keys.
 pub(crate) enum EncodedName {
     /// The last part of a key.
     Key,
@@ -190,7 +190,7 @@ impl SharedStore {
             look_again(dir, name);
         }
         match stat_in(dir, name) {
-            // Most are, and an `ObjectInfo` is large.
+            // Most entries are bare, and an `ObjectInfo` is large.
             Ok(stat) if stat.is_file && is_bare(&stat) => return Ok(Some(summary_of_bare(key, &stat))),
             Ok(stat) => {
                 if let Ok(NameLookup::Found(info)) = self.volume.describe_stat(dir, name, &stat) {

@@ -23,9 +23,9 @@ use crate::volume::RootVolume;
 
 /// The buffer for a record on the stack, long enough for most; a longer record costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
-/// The most bytes of an attribute: ext4 keeps all attributes of a file in one block of 4 KiB.
+/// The maximum number of bytes of an attribute: ext4 keeps all attributes of a file in one block of 4 KiB.
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
-/// The most bytes of a record: enough for 10,000 parts with their checksums, with room to spare.
+/// The maximum number of bytes of a record: enough for 10,000 parts with their checksums, with room to spare.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// If a file system has more free bytes than this, its error `ENOSPC` for an attribute concerns only the attribute.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
