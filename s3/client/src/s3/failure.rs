@@ -11,7 +11,7 @@ use crate::s3::request::S3Call;
 use fordway_http::retry::retry_after;
 use fordway_http::{HttpResponse, ReplayPolicy};
 
-/// The most that is read of an error document.
+/// The maximum number of bytes that are read of an error document.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
 
 /// Headers in which gateways state the error code where the response has no body (HEAD).

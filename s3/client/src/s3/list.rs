@@ -192,7 +192,7 @@ fn versions_call<'a>(
     }
 }
 
-/// The most consecutive pages without an entry. Services send such pages where objects were deleted.
+/// The maximum number of consecutive pages without an entry. Services send such pages where objects were deleted.
 const EMPTY_PAGES_MAX: usize = 10_000;
 
 /// The positions of a listing's pages so far, to detect a listing that does not end.
