@@ -164,7 +164,7 @@ async fn answered(
     if let Some(page) = page {
         response.headers_mut().extend(page.headers().await);
     }
-    // The list of a missing root's buckets is empty and no 404, so it is checked separately.
+    // The list of a missing root's buckets is empty rather than a 404, so a missing root is checked separately.
     match is_of_all_buckets && !shared.users.look_at_root() {
         true => unavailable(),
         false => unless_root_is_gone(shared, response),
@@ -297,8 +297,8 @@ pub(crate) fn too_large() -> Response<PreparedBody> {
     refusal(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE)
 }
 
-/// Returns an error response for failures outside S3, such as bytes that are no request. Its code is the reason phrase
-/// of `status` without blanks.
+/// Returns an error response for failures outside S3, such as bytes that are not a valid request. Its code is the
+/// reason phrase of `status` without spaces.
 pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<PreparedBody> {
     let code = status.canonical_reason().unwrap_or_default().replace(' ', "");
     error_document(status, &code, why)

@@ -80,8 +80,8 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
 /// connection only when it has a request to send would never close it.
 const LEAVE_TAKING: Duration = Duration::from_secs(1);
 
-/// Drives a connection. If it has no request for `idle_timeout`, because no head arrives or none is ever
-/// finished, the client is told to close it, and the connection is cut after the same time again.
+/// Drives a connection. If it has no request for `idle_timeout`, because no head arrives or no head is completed, tells
+/// the client to close it; after the same time again, closes the connection.
 async fn run<S>(
     mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,
     streams: &StreamExecutor,

@@ -258,7 +258,7 @@ impl QuicListener {
         self.endpoint.set_server_config(None);
     }
 
-    /// Closes what is still open, and waits up to 1 s until clients were told.
+    /// Closes the open connections, and waits up to 1 s until the clients were told.
     pub(crate) async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the gateway ended");
         let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;

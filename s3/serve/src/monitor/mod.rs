@@ -1,5 +1,5 @@
-//! What an operator sees of a gateway: counters, the access log, health. `/metrics`, `/health` and `/ready` are served
-//! at a separate address that needs no signature.
+//! Monitoring of a gateway: counters, the access log, health. `/metrics`, `/health` and `/ready` are served at a
+//! separate address that needs no signature.
 //!
 //! * `trace`: data about one request
 //! * `metrics`: counters of all requests
@@ -25,7 +25,7 @@ use crate::unsigned::ConnectionPeer;
 
 /// The request header by which a client asks where the time of its request went.
 pub(crate) const TIMING_WANTED: HeaderName = HeaderName::from_static("x-fordway-timing");
-/// The response header that says where the time went.
+/// The response header that says where the time of the request went.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Records requests, for all threads of a gateway.

@@ -12,7 +12,7 @@ use fordway_wire::node::{BATCH_OBJECTS_MAX, PAGE_ENTRIES_MAX, RANGES_BYTES_MAX, 
 
 use crate::OpenStore;
 
-/// What an admitted caller is served with.
+/// The store and the rights of an admitted caller.
 pub(super) struct AdmittedCaller {
     /// The caller's uid; for a client that proved to know the secret, the gateway's own uid.
     pub(super) uid: u32,

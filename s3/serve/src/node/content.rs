@@ -213,7 +213,7 @@ impl ResponseOutbox {
         self.answer_with_body(id, answer, &[])
     }
 
-    /// As [`ResponseOutbox::answer`], with content.
+    /// Like [`ResponseOutbox::answer`], with content.
     pub(super) fn answer_with_body<T: WriteField>(
         &mut self,
         id: u32,

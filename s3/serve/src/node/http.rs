@@ -66,8 +66,8 @@ impl HttpService {
     }
 
     /// Serves a client until it closes or [`HttpService::stop`]; `ahead` holds bytes that were already read. A client
-    /// that is not admitted is told why. Threads that read for the client are started by this thread, and so act
-    /// as the same user.
+    /// that is not admitted gets an error response. Threads that read for the client are started by this thread, and so
+    /// act as the same user.
     pub(super) fn serve(
         &self,
         socket: &OwnedFd,

@@ -163,7 +163,7 @@ fn text_of(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
 }
 
-/// Removes `aws-chunked`, which says how the body is transferred and is no property of the object.
+/// Removes `aws-chunked`, which says how the body is transferred and is not a property of the object.
 fn without_transfer_coding(codings: &str) -> Option<String> {
     let kept: Vec<_> =
         codings.split(',').map(str::trim).filter(|c| !c.eq_ignore_ascii_case("aws-chunked")).collect();
@@ -218,11 +218,11 @@ pub(super) fn add_version(headers: &mut HeaderMap, made: Option<&VersionId>) {
     }
 }
 
-/// The version that a response is about.
+/// The header with the version that a response is about.
 pub(super) const VERSION_ID: HeaderName = HeaderName::from_static("x-amz-version-id");
-/// Tags in the form of query parameters.
+/// The header with tags in the form of query parameters.
 pub(super) const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
-/// What a checksum was computed from.
+/// The header that says what a checksum was computed from.
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 
 /// Returns a response with a document written here, because the S3 layer does not know all of its elements.

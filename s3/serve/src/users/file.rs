@@ -134,7 +134,7 @@ fn text_of(path: &Path) -> Result<String> {
         Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read", path.display())).caused_by(error)
     };
     let file = File::open(path).map_err(failed)?;
-    // The metadata of the open file: nobody can replace it in the meantime.
+    // The metadata is that of the open file, which nobody can replace in the meantime.
     let found = file.metadata().map_err(failed)?;
     if found.uid() != user_id() && found.uid() != 0 {
         let why =

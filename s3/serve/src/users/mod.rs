@@ -61,14 +61,14 @@ impl User {
 /// Users by access key.
 type ByKey = HashMap<String, Arc<User>>;
 
-/// The users of a gateway, and their stores. All of its threads share this.
+/// The users of a gateway, and their stores. All threads of the gateway share this.
 pub struct Users {
     by_key: RwLock<Arc<ByKey>>,
     origin: Option<StoreOrigin>,
     is_available: AtomicBool,
 }
 
-/// Where users and their stores come from.
+/// The source of users and their stores.
 struct StoreOrigin {
     root: PathBuf,
     open: OpenStore,
@@ -208,12 +208,12 @@ impl Users {
         }
     }
 
-    /// Errors: as [`Users::from_file`].
+    /// Reads the credentials file again, or opens the stores again. Errors: as [`Users::from_file`].
     fn read_again(&self, at_once: bool) -> Result<()> {
         let Some(origin) = &self.origin else { return Ok(()) };
         let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
         let CredentialSource::File(path) = &origin.credentials else {
-            // One user never changes.
+            // The user of a gateway without a credentials file never changes.
             return if at_once { self.open_all(origin, &[]) } else { Ok(()) };
         };
         let stamp = FileStamp::of(path);

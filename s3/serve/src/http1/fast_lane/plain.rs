@@ -46,7 +46,7 @@ const METHODS: [&str; 4] = ["GET", "HEAD", "PUT", "DELETE"];
 /// SHA-256 of empty content.
 const EMPTY_HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// What a request does with an object.
+/// The operation of a request on an object.
 pub(super) enum ObjectMethod {
     Get,
     Head,
@@ -65,7 +65,7 @@ impl ObjectMethod {
     }
 }
 
-/// What the head of a PUT says about the object.
+/// The description of the object in the head of a PUT.
 pub(super) struct PlainUpload {
     pub(super) headers: HeaderMap,
     pub(super) bytes: u64,
