@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! ROOT/BUCKET/a/b.txt             the object a/b.txt
-//! ROOT/BUCKET/.fordway/odd/...    objects whose keys are no paths, percent-encoded
+//! ROOT/BUCKET/.fordway/odd/...    objects whose keys cannot be paths, percent-encoded
 //! ROOT/BUCKET/.fordway/mpu/ID/    a multipart upload: `upload`, and its parts `00001` ...
-//! ROOT/BUCKET/.fordway/meta/INODE what does not fit into an attribute
+//! ROOT/BUCKET/.fordway/meta/INODE a record that does not fit into an attribute
 //! ROOT/BUCKET/.fordway/versioning whether old versions are kept
 //! ROOT/BUCKET/.fordway/versions/  old versions, in a directory for each key, percent-encoded
 //! ROOT/BUCKET/.fordway/tmp/       staged files on their way to a name
@@ -19,23 +19,23 @@ use fordway_sys::{is_text_of_a_name, text_to_name};
 
 /// The private directory of a bucket, next to its objects. Never listed, never a key.
 pub const PRIVATE_DIR: &str = ".fordway";
-/// Its subdirectory for odd keys.
+/// The subdirectory of the private directory for odd keys.
 pub(crate) const ODD: &str = "odd";
-/// Its subdirectory for old versions.
+/// The subdirectory for old versions.
 pub(crate) const VERSIONS: &str = "versions";
-/// Its subdirectory for sidecar files.
+/// The subdirectory for sidecar files.
 pub(crate) const META: &str = "meta";
-/// Its subdirectory for staged files.
+/// The subdirectory for staged files.
 pub(crate) const TMP: &str = "tmp";
-/// Its subdirectory for uploads.
+/// The subdirectory for uploads.
 pub(crate) const UPLOADS: &str = "mpu";
-/// Its file whose bytes serve as locks.
+/// The file in the private directory whose bytes serve as locks.
 pub(crate) const LOCKS: &str = "locks";
-/// Its empty file whose presence says that directories may be objects.
+/// The empty file in the private directory whose presence says that directories may be objects.
 pub(crate) const MARKERS: &str = "markers";
-/// Its file that says whether old versions are kept.
+/// The file in the private directory that says whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
-/// The prefix of its files that hold the bucket's documents.
+/// The prefix of files in the private directory that hold the bucket's documents.
 const DOCUMENT: &str = "document-";
 /// The attribute that holds an object's [`crate::record::Record`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
@@ -47,7 +47,7 @@ const MAX_NAME_BYTES: usize = 255;
 /// Encoded bytes per name below `odd/`; leaves room for the mark of a directory.
 const ODD_NAME_BYTES: usize = 240;
 
-/// Where a key's file is: a directory, relative to the root, and a name in it.
+/// The location of a key's file: a directory, relative to the root, and a name in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectPath<'k> {
     pub(crate) dir: Cow<'k, str>,
@@ -118,8 +118,8 @@ pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
     plain(bucket, &path).map(|place| place.path())
 }
 
-/// The location of `key` if it has no plain path, or if another key's object is in the way (`a` beside `a/b`: the later
-/// one goes here).
+/// The location of `key` if it has no plain path, or if another key's object blocks that path (`a` next to `a/b`: the
+/// key that is written later gets this location).
 pub(crate) fn odd(bucket: &Bucket, key: &Key) -> ObjectPath<'static> {
     encoded_below(odd_dir(bucket), key)
 }

@@ -62,7 +62,7 @@ impl Iterator for KeysFrom {
     }
 }
 
-/// How the walk continues.
+/// The next step of the walk.
 enum WalkFlow {
     On,
     /// Continue after all keys with this prefix.
@@ -108,7 +108,7 @@ impl SharedStore {
         Ok(walk.page.finish())
     }
 
-    /// Returns the keys of objects that do not lie at their plain paths, sorted.
+    /// Returns the keys of objects that are not at their plain paths, sorted.
     fn odd_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
         self.encoded_keys(bucket, odd_dir(bucket), |_, kind| match kind {
             EntryKind::Dir => EncodedName::Part,
@@ -116,9 +116,9 @@ impl SharedStore {
         })
     }
 
-    /// Returns all keys whose encoded form is a path below `top`, sorted. Remembers them while the directories are
-    /// unchanged, unless other nodes may change the file system. `part_of` says what an entry with this name and kind
-    /// stands for.
+    /// Returns all keys whose encoded form is a path below `top`, sorted. Caches them while the directories are
+    /// unchanged, unless other nodes may change the file system. `part_of` returns the meaning of an entry with this
+    /// name and kind.
     pub(crate) fn encoded_keys(
         &self,
         bucket: &Bucket,

@@ -28,7 +28,7 @@ use crate::sidecar::{MAX_RECORD_BYTES, RecordAttribute, inode_of, read_attribute
 use crate::volume::RootVolume;
 use crate::{PosixStore, SharedStore, format};
 
-/// What a migration did to one file or directory.
+/// A change that a migration made to one file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationStep {
     /// The path, relative to the root.
@@ -127,7 +127,7 @@ fn migrate_file(
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
     let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
-    // A file with a second name, or with content, belongs to somebody else.
+    // A file with a second name, or with content, is not Fordway's.
     let is_ours = state.is_file && state.links == 1 && state.size == 0;
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;

@@ -149,8 +149,8 @@ impl Private {
         Ok(site)
     }
 
-    /// Checks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule; one `openat2` if
-    /// there is no such directory and names of the bucket change.
+    /// Checks whether anything changed in the private directory of `bucket`. Cost: usually one `fstat`; one `openat2`
+    /// if there is no such directory and names of the bucket change.
     pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaLookup, Errno> {
         if let Some(known) = self.held(bucket)
             && let Ok(now) = stat(&known.watched)
@@ -216,7 +216,8 @@ impl Private {
         Ok(contents)
     }
 
-    /// The contents of a bucket without a private directory, which may be a mount of its own. Cost: four calls each 10 ms.
+    /// Returns the contents of a bucket without a private directory, which may be a separate mount. Cost: four calls
+    /// each 10 ms.
     fn look_without(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
         if let Some(known) = self.held(bucket).filter(|known| !known.contents.exists) {
             return Ok(known.contents);

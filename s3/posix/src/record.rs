@@ -1,29 +1,29 @@
-//! What S3 knows of an object and POSIX does not, packed into one extended attribute.
+//! The record of an object: its properties that S3 has and POSIX does not, encoded in one extended attribute.
 //!
 //! ```text
 //! byte 0       version, 1
 //! then fields  tag (1 byte), length (2 bytes, little-endian), that many bytes
-//!   1  seal          size (8) and mtime in ns (8), little-endian: what ETag and checksum hold for
+//!   1  seal          size (8) and mtime in ns (8), little-endian, for which ETag and checksum hold
 //!   2  ETag          text
 //!   3  checksum      algorithm (1: 0 CRC32, 1 CRC32C, 2 CRC64NVME, 3 SHA1, 4 SHA256,
-//!                    5 SHA512, 6 MD5, 7 XXHASH64, 8 XXHASH3, 9 XXHASH128), value; if it was
-//!                    made of parts' checksums their number (2)
+//!                    5 SHA512, 6 MD5, 7 XXHASH64, 8 XXHASH3, 9 XXHASH128), value; if composite,
+//!                    the number of parts (2)
 //!   4  Content-Type   5  Content-Encoding   6  Content-Language   7  Content-Disposition
 //!   8  Cache-Control  9  Expires            text
 //!  10  user metadata name (length 1 byte), value; repeated
 //!  11  key           text; in the record of a multipart upload its key, in a part's its file
-//!  12  ETag policy   0 md5, 1 fast; only there
+//!  12  ETag policy   0 md5, 1 fast; only in the record of a multipart upload
 //!  13  tag           name (length 2 bytes), value; repeated
 //!  14  part sizes    count (2), size (8) of this many parts in a row; repeated within and as a field
-//!  15  part sums     the checksums of all parts, of the object's algorithm; repeated
+//!  15  part sums     the checksums of all parts, by the object's algorithm; repeated
 //!  16  version       text
 //!  17  upload's sum  algorithm (1), type (1: 0 full object, 1 composite); in the record of an upload
-//!  18  apart         empty: the rest of the record lies in a file below `meta/`
+//!  18  apart         empty: the rest of the record is in a sidecar file below `meta/`
 //!  19  upload        text; the identifier of the multipart upload that the object was completed by
 //! ```
 //!
-//! Fields with unknown tags are skipped, so that a later version can add some. No attribute means
-//! a record of nothing: a file that POSIX made.
+//! Fields with unknown tags are skipped, so that a later version can add fields. A file without the attribute was made
+//! by a POSIX program, and has an empty record.
 
 use fordway_store::{
     BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, ETag, ETagPolicy, ObjectPart,

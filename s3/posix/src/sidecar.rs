@@ -1,5 +1,5 @@
-//! Where an object's record lies: in an extended attribute of its file or, if it does not fit there or the file system
-//! has no attributes, in a sidecar file below `meta/`.
+//! The place of an object's record: an extended attribute of its file or, if the record does not fit there or the file
+//! system has no attributes, a sidecar file below `meta/`.
 //!
 //! A sidecar file is named after the inode of the object's file, so it needs no change when the object is renamed or
 //! gets a second name. It is valid only for the size and modification time in its seal.

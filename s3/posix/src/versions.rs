@@ -45,7 +45,7 @@ const MARKER: &str = "-marker";
 /// A name in the directory of a key's versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ArchivedVersion {
-    /// Its creation time in nanoseconds since 1970, or a little later: unique within a key.
+    /// The version's creation time in nanoseconds since 1970, or a little later: unique within a key.
     order: u64,
     pub(crate) version: VersionId,
     pub(crate) is_marker: bool,
@@ -615,7 +615,7 @@ impl SharedStore {
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
-            // Found in neither place, twice, and nothing changed in between: it is gone.
+            // The version was found in neither place, twice, and nothing changed in between, so it is gone.
             let now = Some(version_of(&now).cloned());
             if now == seen {
                 break;

@@ -48,7 +48,7 @@ const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64
 /// The maximum number of bytes of a record: enough for metadata and a key, with room to spare.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 
-/// Where the bytes of a part are written as they arrive.
+/// The place where the bytes of a part are written as they arrive.
 pub(crate) enum PartSink {
     /// Into `data` from `offset` on, up to `limit` bytes.
     InPlace { data: File, offset: u64, limit: u64, written: u64 },
