@@ -116,7 +116,7 @@ fn says_no_version(said: &ErrorDocument) -> bool {
     said.code.is_empty() || said.message.starts_with("Invalid version id")
 }
 
-/// Returns whether the code of a 404 says no more than the status, so that the bucket is what is missing.
+/// Returns whether the code of a 404 adds nothing to the status. Then the bucket is missing.
 fn speaks_of_bucket(code: &str) -> bool {
     ["", "NotFound", "NoSuchKey", "404"].contains(&code)
 }
