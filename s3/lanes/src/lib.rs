@@ -1,5 +1,5 @@
-//! From an endpoint to the lane behind it. Every leaf (command line, Python, C, ...) calls this crate, so
-//! that an endpoint means the same everywhere.
+//! Opens the lane for an endpoint. Every leaf (command line, Python, C, ...) calls this crate, so that an endpoint
+//! means the same everywhere.
 //!
 //! | endpoint | lane |
 //! |---|---|
@@ -9,7 +9,8 @@
 //! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: the gateway of this node, or of another |
 //!
 //! The options of the embedded lane are `durability` (`none`, `data`, `full`), `etag` (`fast`, `md5`), `consistency`
-//! (`file-system`; `strong` has reads ask the server of a file system that other nodes change too) and `conditions` (`all`; `none-match-only` takes no locks, and so refuses `If-Match` on writes).
+//! (`file-system`; with `strong`, reads ask the server of a file system that other nodes change too) and `conditions`
+//! (`all`; `none-match-only` takes no locks, and so refuses `If-Match` on writes).
 
 mod embedded;
 
@@ -29,10 +30,10 @@ use embedded::EmbeddedEndpoint;
 /// Objects of at least this size go over HTTP in concurrent parts.
 const MULTIPART_THRESHOLD_BYTES: u64 = 64 << 20;
 
-/// Makes URLs that carry their own signature; only lanes that speak HTTP have one.
+/// Creates presigned URLs. Only lanes that speak HTTP have a presigner.
 pub trait Presigner: Send + Sync {
-    /// A URL with which anybody may do `method` on the object until `lifetime` (1 s to 7 days) has
-    /// passed. Errors: `InvalidArgument`.
+    /// Returns a URL with which anybody may send `method` for the object until `lifetime` (1 s to 7 days) has passed.
+    /// Errors: `InvalidArgument`.
     fn presign(&self, method: &'static str, bucket: &Bucket, key: &Key, lifetime: Duration)
     -> Result<String>;
 }
@@ -49,10 +50,9 @@ impl Presigner for S3Store {
     }
 }
 
-/// Opens objects for vectored reads and read-ahead; only lanes where a request is worth
-/// saving have one.
+/// Opens objects for vectored reads and read-ahead. Only lanes on which saving a request matters have an opener.
 pub trait FileOpener: Send + Sync {
-    /// Opens the current version of an object. Errors: as of [`Objects::head`](fordway_store::Objects::head).
+    /// Opens the current version of an object. Errors: as for [`Objects::head`](fordway_store::Objects::head).
     fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile>;
 }
 
@@ -65,18 +65,18 @@ impl FileOpener for S3Store {
 /// An opened endpoint.
 #[derive(Clone)]
 pub struct Lane {
-    /// The objects behind it.
+    /// The store at the endpoint.
     pub store: Arc<dyn Store>,
-    /// Signs URLs, where the lane has URLs.
+    /// Creates presigned URLs, if the lane has URLs.
     pub presigner: Option<Arc<dyn Presigner>>,
-    /// Opens objects, where that is more than a name for calls of the store.
+    /// Opens objects, if that does more than call the store.
     pub opener: Option<Arc<dyn FileOpener>>,
-    /// Objects of at least this many bytes go in parts, several at once; `None` where one stream is fastest.
+    /// Objects of at least this size in bytes are transferred in concurrent parts; `None` if one stream is fastest.
     pub multipart_threshold_bytes: Option<u64>,
 }
 
 impl Lane {
-    /// A lane within this process or node, where one stream is as fast as many.
+    /// Creates a lane within this process or node, on which one stream is as fast as many.
     pub fn local(store: Arc<dyn Store>) -> Self {
         Lane { store, presigner: None, opener: None, multipart_threshold_bytes: None }
     }
@@ -85,28 +85,27 @@ impl Lane {
 /// A caller's settings, which override the environment; `None` leaves a setting to the environment.
 #[derive(Clone, Debug, Default)]
 pub struct LaneOptions {
-    /// The endpoint, which wins over `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the AWS
-    /// configuration file.
+    /// The endpoint, which takes precedence over `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the AWS configuration
+    /// file.
     pub endpoint: Option<String>,
-    /// The profile of the AWS files.
+    /// The profile in the AWS configuration files.
     pub profile: Option<String>,
-    /// The region to sign for.
+    /// The region that requests are signed for.
     pub region: Option<String>,
-    /// The keys to sign with, on lanes that sign.
+    /// The credentials of requests, on lanes that sign or authenticate.
     pub credentials: Option<S3Credentials>,
-    /// Where a bucket's name goes, on lanes that have URLs.
+    /// The part of a request that contains the bucket's name, on lanes that have URLs.
     pub addressing: Option<BucketAddressing>,
-    /// How long a request may wait for another machine, retries included.
+    /// How long a request may wait for another machine, including retries.
     pub timeout: Option<Duration>,
-    /// Concurrent connections for the ranges of objects, on the `http` lane.
+    /// The number of concurrent connections for ranges of objects, on the `http` lane.
     pub connections: Option<usize>,
-    /// A PEM file with the only certificates to trust, on the `http` lane.
+    /// A PEM file with the only certificates that are trusted, on the `http` lane.
     pub ca_bundle: Option<PathBuf>,
 }
 
-/// Opens the lane that `options` and the environment ask for.
-/// Errors: `InvalidArgument` for an endpoint or profile that is none, `NotImplemented`, and those
-/// of the lane.
+/// Opens the lane that `options` and the environment select. Errors: `InvalidArgument` for an invalid endpoint or an
+/// unknown profile, `NotImplemented`, and errors of the lane.
 pub fn open(options: &LaneOptions) -> Result<Lane> {
     let variable = |name: &str| options.variable(name).or_else(|| std::env::var(name).ok());
     let endpoint = S3Config::find_endpoint(options.endpoint.as_deref(), &variable)?;
@@ -126,7 +125,7 @@ pub fn open(options: &LaneOptions) -> Result<Lane> {
 }
 
 impl LaneOptions {
-    /// The option that overrides an environment variable.
+    /// Returns the option that overrides the environment variable `name`.
     fn variable(&self, name: &str) -> Option<String> {
         match name {
             "AWS_PROFILE" => self.profile.clone(),
@@ -135,7 +134,7 @@ impl LaneOptions {
         }
     }
 
-    /// `config`, with the signing and addressing of the options.
+    /// Returns `config` with the settings of these options.
     fn adjust(&self, config: S3Config) -> S3Config {
         S3Config {
             credentials: self.credentials.clone().unwrap_or(config.credentials),
@@ -156,7 +155,7 @@ fn open_node(address: NodeAddress) -> Lane {
     Lane::local(Arc::new(NodeStore::new(address)))
 }
 
-/// The keys that authenticate over TCP. Errors: `InvalidArgument` without any.
+/// Returns the keys that authenticate over TCP. Errors: `InvalidArgument` if there are none.
 fn secret(host: &str, config: S3Config) -> Result<NodeSecret> {
     match config.credentials {
         S3Credentials::Keys { access_key, secret_key, .. } => Ok(NodeSecret { access_key, secret_key }),
@@ -175,7 +174,7 @@ fn open_http(config: S3Config) -> Result<Lane> {
     Ok(Lane { presigner: Some(store.clone()), opener: Some(store.clone()), store, multipart_threshold_bytes })
 }
 
-/// An endpoint, read but not opened.
+/// A parsed endpoint.
 #[derive(Clone, Debug)]
 enum ParsedEndpoint {
     Embedded(EmbeddedEndpoint),

@@ -1,11 +1,12 @@
-//! Makes the directories and files of a bucket's private area, `.fordway`, and distinguishes them from what others put
-//! in their place.
+//! Makes the directories and files of a bucket's private area, `.fordway`, and distinguishes them from files that
+//! others put in their place.
 //!
-//! Anyone who may write to a bucket may write to its `.fordway`, so nothing there is trusted because of its name. Links
+//! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted because of its name. Links
 //! are not followed (see [`crate::volume::BucketTree`]). Only regular files are read, and no more bytes of them than
-//! Fordway writes. Mode and group are set only on what was just made. In a bucket with the sticky bit, a writer may not
-//! touch the files of another, so owners matter there too: directories are made as the bucket's owner if the process
-//! may act as others, and a writer keeps no files in a directory that belongs to a third user.
+//! Fordway writes. Mode and group are set only on files and directories that were just made. In a bucket with the
+//! sticky bit, a writer may not touch the files of another, so owners matter there too: directories are made as the
+//! bucket's owner if the process may act as others, and a writer keeps no files in a directory that belongs to a third
+//! user.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -47,8 +48,8 @@ impl TrustedOwner {
         user == self.owner || user == 0
     }
 
-    /// Returns why a third user could remove what `caller` keeps in the directory with the state `dir`, or `None` if
-    /// none could.
+    /// Returns the reason why a third user could remove the caller's files in the directory with the state `dir`, or
+    /// `None` if no third user could.
     pub(crate) fn danger(&self, dir: &FileStat, caller: u32) -> Option<String> {
         if dir.user != caller && !self.trusts(dir.user) {
             return Some(format!("belongs to the user with the id {}", dir.user));
@@ -91,7 +92,7 @@ pub(crate) fn not_ours(path: &str, why: &str) -> Error {
     Error::new(ErrorKind::AccessDenied, format!("{path} {why}, and {next}"))
 }
 
-/// Returns the error that says why nothing of the caller's is kept at `path`, and what to do.
+/// Returns the error that says why the caller's files are not kept at `path`, and what to do.
 fn unsafe_place(path: &str, why: &str) -> Error {
     let next =
         "have root run `fordway fsck ROOT --migrate`, which gives it to the bucket's owner and sets its mode";
@@ -163,8 +164,8 @@ fn is_empty(dir: &OwnedFd) -> bool {
     again.and_then(|dir| read_dir(dir, |_, _| has_any = true)).is_ok() && !has_any
 }
 
-/// Sets on what was just made the group and, within `mask`, the mode that all writers of the bucket need, whatever the
-/// umask is. What the process may not change stays as it was made.
+/// Sets the group and, within `mask`, the mode that all writers of the bucket need on a file or directory that was just
+/// made, whatever the umask is. Attributes that the process may not change stay as they are.
 fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     let Ok(now) = stat(made) else { return };
     if now.group != group {
@@ -356,8 +357,8 @@ impl RootVolume {
         Err(Error::new(ErrorKind::AccessDenied, why))
     }
 
-    /// Returns the first directory of the private area on the way to `path` in which a third user could remove what the
-    /// caller keeps, and why.
+    /// Returns the first directory of the private area on the way to `path` in which a third user could remove the
+    /// caller's files, and the reason.
     fn first_untrusted(&self, guard: TrustedOwner, path: &str) -> Result<Option<(String, String)>> {
         let caller = file_user();
         let bucket_end = path.find('/').unwrap_or(path.len());

@@ -44,12 +44,13 @@ impl SharedStore {
         }
     }
 
-    /// Removes the key's file wherever it lies. A key may have two files: one at its odd place, written while the plain
-    /// path was taken, and one written to the plain path afterwards, which hides it. The hidden file is removed first:
-    /// otherwise readers would see it again after a crash, or between the two steps.
+    /// Removes the key's file, at its plain or its odd place. A key may have two files: one at its odd place, written
+    /// while the plain path was taken, and one written to the plain path afterwards, which hides it. The hidden file is
+    /// removed first: otherwise readers would see it again after a crash, or between the two steps.
     fn remove(&self, bucket: &Bucket, key: &Key, contents: AreaContents) -> Result<()> {
         if !contents.exists {
-            // The private directory makes every later delete cheaper. A failure only means that they stay as they are.
+            // The private directory makes every later delete cheaper. A failure only means that later deletes stay as
+            // expensive.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
         // An object at the odd place hides a marker, so the marker goes before it.

@@ -17,10 +17,10 @@ use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 use crate::volume::BucketTree;
 
 /// How long a held directory is assumed to be still at its path, give or take a tick of the kernel's clock. Long enough
-/// for a thousand operations to share the cost of opening it, and the longest that a store overlooks another program's
-/// rename of a directory.
+/// for a thousand operations to share the cost of opening it. A store may overlook another program's rename of a
+/// directory for this long.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
-/// The most directories held.
+/// The maximum number of held directories.
 const MOST: usize = 512;
 
 /// The number of slots in which requests for paths are remembered; a power of two.
@@ -72,7 +72,7 @@ impl WorkDirectory {
         !self.is_fresh && self.is_removed()
     }
 
-    /// Returns what tells apart the directories that are held for one path at the same time. Never 0.
+    /// Returns a number that distinguishes the directories that are held for one path at the same time. Never 0.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.file).addr()
     }

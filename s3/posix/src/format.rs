@@ -1,7 +1,7 @@
-//! Which version of the format a root has: `ROOT/.fordway/format`, which is missing in roots of the first.
+//! The version of the on-disk format of a root, stored in `ROOT/.fordway/format`. Roots of version 1 have no such file.
 //!
-//! The number rises when programs that do not know it would damage what later ones write. Such programs
-//! refuse the root; those from before the file existed are kept out by the version byte of records.
+//! The version is increased when programs that do not know a new version would damage its data. Such programs refuse
+//! the root. Programs from before the file existed are kept out by the version byte of records.
 
 use std::path::Path;
 
@@ -15,18 +15,18 @@ use crate::errors::from_errno;
 use crate::layout::PRIVATE_DIR;
 use crate::stage::hidden_name;
 
-/// The version that this program writes. In it, what lies beside the objects of a bucket with the sticky bit
-/// has that too, and belongs to the bucket's owner.
+/// The version that this program writes. In version 2, the private area of a bucket with the sticky bit has the sticky
+/// bit too, and belongs to the bucket's owner.
 pub(crate) const VERSION: u32 = 2;
 
 const FORMAT: &str = "format";
-/// What the file begins with.
+/// The prefix of the file's content.
 const NAME: &str = "fordway ";
-/// More than the file ever holds.
+/// A limit above the size of any valid file.
 const FORMAT_BYTES: usize = 64;
 
-/// The version of the format that the root says; 1 where it says nothing.
-/// Errors: `Corrupt` for words that are none of ours, `NotImplemented` for a later version.
+/// Returns the version of the root's format; 1 if the root states none. Errors: `Corrupt` for a file that is not valid,
+/// `NotImplemented` for a later version.
 pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
     let Some(text) = read(root).map_err(|errno| from_errno(errno, "reading .fordway/format of the root"))?
     else {
@@ -53,8 +53,8 @@ pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
     }
 }
 
-/// What the file holds; `None` where there is none that the root's owner, or root, has made: in a root that
-/// everybody may write to, anybody could.
+/// Returns the content of the file; `None` if there is no file made by root or the root's owner. In a root that
+/// everybody may write to, anybody could make one.
 fn read(root: &RootDirectory) -> Result<Option<Vec<u8>>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let open =
@@ -75,7 +75,7 @@ fn read(root: &RootDirectory) -> Result<Option<Vec<u8>>, Errno> {
     }
 }
 
-/// Says that the root has this program's version. Errors: from the file system.
+/// Writes this program's version of the format to the root. Errors: from the file system.
 pub(crate) fn write(root: &RootDirectory) -> Result<()> {
     let failed = |errno| from_errno(errno, "writing .fordway/format of the root");
     make_dir(root.dir(), PRIVATE_DIR, Mode::from_raw_mode(0o755)).map_err(failed)?;

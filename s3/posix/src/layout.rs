@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! ROOT/BUCKET/a/b.txt             the object a/b.txt
-//! ROOT/BUCKET/.fordway/odd/...    objects whose keys are no paths, percent-encoded
+//! ROOT/BUCKET/.fordway/odd/...    objects whose keys cannot be paths, percent-encoded
 //! ROOT/BUCKET/.fordway/mpu/ID/    a multipart upload: `upload`, and its parts `00001` ...
-//! ROOT/BUCKET/.fordway/meta/INODE what does not fit into an attribute
+//! ROOT/BUCKET/.fordway/meta/INODE a record that does not fit into an attribute
 //! ROOT/BUCKET/.fordway/versioning whether old versions are kept
 //! ROOT/BUCKET/.fordway/versions/  old versions, in a directory for each key, percent-encoded
 //! ROOT/BUCKET/.fordway/tmp/       staged files on their way to a name
@@ -19,23 +19,23 @@ use fordway_sys::{is_text_of_a_name, text_to_name};
 
 /// The private directory of a bucket, next to its objects. Never listed, never a key.
 pub const PRIVATE_DIR: &str = ".fordway";
-/// Its subdirectory for odd keys.
+/// The subdirectory of the private directory for odd keys.
 pub(crate) const ODD: &str = "odd";
-/// Its subdirectory for old versions.
+/// The subdirectory for old versions.
 pub(crate) const VERSIONS: &str = "versions";
-/// Its subdirectory for what does not fit into attributes.
+/// The subdirectory for sidecar files.
 pub(crate) const META: &str = "meta";
-/// Its subdirectory for staged files.
+/// The subdirectory for staged files.
 pub(crate) const TMP: &str = "tmp";
-/// Its subdirectory for uploads.
+/// The subdirectory for uploads.
 pub(crate) const UPLOADS: &str = "mpu";
-/// Its file whose bytes serve as locks.
+/// The file in the private directory whose bytes serve as locks.
 pub(crate) const LOCKS: &str = "locks";
-/// Its empty file that says that directories may be objects.
+/// The empty file in the private directory whose presence says that directories may be objects.
 pub(crate) const MARKERS: &str = "markers";
-/// Its file that says whether old versions are kept.
+/// The file in the private directory that says whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
-/// The prefix of its files that hold the bucket's documents.
+/// The prefix of files in the private directory that hold the bucket's documents.
 const DOCUMENT: &str = "document-";
 /// The attribute that holds an object's [`crate::record::Record`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
@@ -47,7 +47,7 @@ const MAX_NAME_BYTES: usize = 255;
 /// Encoded bytes per name below `odd/`; leaves room for the mark of a directory.
 const ODD_NAME_BYTES: usize = 240;
 
-/// Where a key's file is: a directory, relative to the root, and a name in it.
+/// The location of a key's file: a directory, relative to the root, and a name in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectPath<'k> {
     pub(crate) dir: Cow<'k, str>,
@@ -66,7 +66,7 @@ impl ObjectPath<'_> {
         join(&self.dir, &self.name)
     }
 
-    /// The same, no longer borrowing from the key.
+    /// Returns the same location with an owned path, independent of the key.
     pub(crate) fn into_owned(self) -> ObjectPath<'static> {
         ObjectPath { dir: self.dir.into_owned().into(), name: self.name.into_owned().into() }
     }
@@ -103,7 +103,7 @@ fn is_path_segment(segment: &str) -> bool {
     is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
 }
 
-/// Whether it is the name that NFS (`.nfs` and 24 hex digits) or FUSE (`.fuse_hidden` and 16) gives a file that is
+/// Whether the name is one that NFS (`.nfs` and 24 hex digits) or FUSE (`.fuse_hidden` and 16) gives a file that is
 /// removed while a program has it open. Such a file is never an object.
 pub(crate) fn is_left_behind(name: &[u8]) -> bool {
     let is_hex = |rest: &[u8], digits| rest.len() == digits && rest.iter().all(u8::is_ascii_hexdigit);
@@ -118,8 +118,8 @@ pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
     plain(bucket, &path).map(|place| place.path())
 }
 
-/// The location of `key` if it has no plain path, or if another key's object is in the way (`a` beside `a/b`: the later
-/// one goes here).
+/// The location of `key` if it has no plain path, or if another key's object blocks that path (`a` next to `a/b`: the
+/// key that is written later gets this location).
 pub(crate) fn odd(bucket: &Bucket, key: &Key) -> ObjectPath<'static> {
     encoded_below(odd_dir(bucket), key)
 }
@@ -158,7 +158,7 @@ pub(crate) fn versions_dir(bucket: &Bucket) -> String {
     private(bucket, VERSIONS)
 }
 
-/// The directory of what does not fit into attributes.
+/// The directory of sidecar files in a bucket.
 pub(crate) fn meta_dir(bucket: &Bucket) -> String {
     private(bucket, META)
 }
@@ -208,7 +208,8 @@ pub(crate) fn split(path: &str) -> (&str, &str) {
 
 /// Whether `path` names a bucket's private directory or anything in it.
 pub(crate) fn is_private(path: &str) -> bool {
-    // By bytes: every write asks, and `str`'s searches cost several times as much for text as short as this.
+    // Compares bytes because every write calls this, and searches in `str` cost several times as much for such short
+    // text.
     let bytes = path.as_bytes();
     let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
     let below =

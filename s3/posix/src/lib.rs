@@ -65,15 +65,15 @@ pub use migrate::MigrationStep;
 pub use volume::LinkRule;
 use volume::RootVolume;
 
-/// When a write counts as done.
+/// The point at which a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// When it is in the page cache, as with POSIX itself: a crash of the node may lose it.
+    /// The content is in the page cache, as with POSIX itself: a crash of the node may lose it.
     #[default]
     None,
-    /// When the content is on stable storage. A crash of the node may still lose the name.
+    /// The content is on stable storage. A crash of the node may still lose the name.
     Data,
-    /// When content and name are on stable storage.
+    /// Content and name are on stable storage.
     Full,
 }
 
@@ -95,8 +95,8 @@ pub enum ReadConsistency {
     #[default]
     FileSystem,
     /// Not older than the call: each read asks the server first, as writes with a condition do. This is free on a file
-    /// system that only this kernel changes; elsewhere it costs two to five round trips a call, and some for each entry
-    /// of a listing.
+    /// system that only this kernel changes; elsewhere it costs two to five round trips per call, and some for each
+    /// entry of a listing.
     Strong,
 }
 
@@ -107,9 +107,9 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// The options of a [`PosixStore`].
 #[derive(Clone, Debug)]
 pub struct PosixConfig {
-    /// What new objects' ETags are computed from, unless the caller of a put says otherwise.
+    /// How the ETags of new objects are computed, unless the options of a put say otherwise.
     pub etag_policy: ETagPolicy,
-    /// When a write counts as done.
+    /// The point at which a write counts as done.
     pub durability: Durability,
     /// Whether every overwrite and delete takes the key's lock, which is what makes `If-Match` on
     /// writes atomic (about 4 µs each). Without it `If-Match` on writes is refused.
@@ -120,8 +120,8 @@ pub struct PosixConfig {
     pub links: LinkRule,
     /// How stale the result of a read may be.
     pub consistency: ReadConsistency,
-    /// How long a writer waits for another that holds the lock of the same key. Then it fails with `LockTimeout`: any
-    /// writer of a bucket can hold its locks.
+    /// How long a writer waits for another writer that holds the lock of the same key. After that it fails with
+    /// `LockTimeout`: any writer of a bucket can hold its locks.
     pub lock_patience: Duration,
 }
 
@@ -145,7 +145,7 @@ pub struct PosixStore {
     inner: Arc<SharedStore>,
 }
 
-/// What all clones of a store share: the volume, and what else its operations need.
+/// The state that all clones of a store share.
 struct SharedStore {
     volume: RootVolume,
     locks: locks::BucketLocks,
@@ -164,7 +164,7 @@ impl PosixStore {
         Ok(store)
     }
 
-    /// As [`PosixStore::open`], but on any mount: for `fsck`, which changes nothing, and `gc`, which skips what it
+    /// Like [`PosixStore::open`], but on any mount: for `fsck`, which changes nothing, and `gc`, which skips what it
     /// cannot lock. Writes to a mount that breaks the guarantees fail with `NotImplemented`.
     pub fn open_for_care(root: &Path, config: PosixConfig) -> Result<Self> {
         let volume = RootVolume::open(root, config)?;

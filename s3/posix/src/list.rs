@@ -23,10 +23,10 @@ use crate::record::etag_of_file;
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
 
-/// The most levels of directories that a key of 1,024 bytes can have.
+/// The maximum number of directory levels of a key of 1,024 bytes.
 const MAX_DEPTH: usize = 512;
 
-/// What a name in a directory of encoded keys stands for.
+/// The meaning of a name in a directory of encoded keys.
 pub(crate) enum EncodedName {
     /// The last part of a key.
     Key,
@@ -62,7 +62,7 @@ impl Iterator for KeysFrom {
     }
 }
 
-/// How the walk continues.
+/// The next step of the walk.
 enum WalkFlow {
     On,
     /// Continue after all keys with this prefix.
@@ -108,7 +108,7 @@ impl SharedStore {
         Ok(walk.page.finish())
     }
 
-    /// Returns the keys of objects that do not lie at their plain paths, sorted.
+    /// Returns the keys of objects that are not at their plain paths, sorted.
     fn odd_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
         self.encoded_keys(bucket, odd_dir(bucket), |_, kind| match kind {
             EntryKind::Dir => EncodedName::Part,
@@ -116,9 +116,9 @@ impl SharedStore {
         })
     }
 
-    /// Returns all keys whose encoded form is a path below `top`, sorted. Remembers them while the directories are
-    /// unchanged, unless other nodes may change the file system. `part_of` says what an entry with this name and kind
-    /// stands for.
+    /// Returns all keys whose encoded form is a path below `top`, sorted. Caches them while the directories are
+    /// unchanged, unless other nodes may change the file system. `part_of` returns the meaning of an entry with this
+    /// name and kind.
     pub(crate) fn encoded_keys(
         &self,
         bucket: &Bucket,
@@ -190,7 +190,7 @@ impl SharedStore {
             look_again(dir, name);
         }
         match stat_in(dir, name) {
-            // Most are, and an `ObjectInfo` is large.
+            // Most entries are bare, and an `ObjectInfo` is large.
             Ok(stat) if stat.is_file && is_bare(&stat) => return Ok(Some(summary_of_bare(key, &stat))),
             Ok(stat) => {
                 if let Ok(NameLookup::Found(info)) = self.volume.describe_stat(dir, name, &stat) {

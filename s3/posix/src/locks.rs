@@ -1,4 +1,4 @@
-//! The lock of a key, held by every operation that may replace or remove it.
+//! The lock of a key. Every operation that may replace or remove the key holds it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -14,24 +14,25 @@ use crate::site::require_fit;
 use crate::stage::MAX_RACES;
 use crate::volume::{RootVolume, unreadable};
 
-/// The most lock tables that are kept open for later.
+/// The maximum number of lock tables that are kept open for reuse.
 const MOST_TABLES: usize = 128;
 
-/// What a lock may be done without for.
+/// The condition under which an operation may run without the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LockWaiver {
     Nothing,
     Room,
 }
 
-/// The lock table of every bucket that this process has overwritten or deleted in.
+/// The open lock tables of the buckets in which this process has overwritten or deleted objects.
 #[derive(Default)]
 pub(crate) struct BucketLocks {
     tables: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
 }
 
 impl BucketLocks {
-    /// Errors: `NotImplemented` on a mount that keeps its locks to this node, and errors of the file system.
+    /// Returns the lock table of a bucket, opened if necessary. Errors: `NotImplemented` on a mount whose locks do not
+    /// reach other nodes, and errors of the file system.
     fn of(&self, volume: &RootVolume, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
         if let Some(locks) = self.tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
@@ -42,28 +43,28 @@ impl BucketLocks {
         let locks = Arc::new(ByteLocks::new(file.into()));
         let mut all = self.tables();
         if all.len() >= MOST_TABLES {
-            // Whoever is at work with one keeps it; two of one bucket exclude each other all the same.
+            // An operation in progress keeps its table. Two tables of one bucket still exclude each other.
             all.retain(|_, locks| Arc::strong_count(locks) > 1);
         }
         all.insert(bucket.clone(), locks.clone());
         Ok(locks)
     }
 
-    /// Closes the bucket's lock table once nobody is at work with it.
+    /// Forgets the bucket's lock table, which is closed when no operation uses it any more.
     pub(crate) fn close(&self, bucket: &Bucket) {
         self.tables().remove(bucket);
     }
 
     fn tables(&self) -> MutexGuard<'_, HashMap<Bucket, Arc<ByteLocks>>> {
-        // A map is whole after every single insert or remove, even if a panic follows.
+        // The map is consistent after every single insert or remove, even if a panic follows.
         self.tables.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl SharedStore {
-    /// Runs `act` with the lock of `key` held: no other writer that replaces or deletes it, in any
-    /// process on any node that shares the file system's locks, is at work meanwhile. `act` is told
-    /// what lies in the bucket's private directory. Without locks, by choice, it just runs.
+    /// Runs `act` with the lock of `key` held: meanwhile no other writer replaces or deletes the key, in any process on
+    /// any node that shares the file system's locks. `act` gets the contents of the bucket's private directory. If the
+    /// store is configured without locks, `act` runs without the lock.
     pub(crate) fn locked<T>(
         &self,
         bucket: &Bucket,
@@ -73,8 +74,8 @@ impl SharedStore {
         self.locked_unless(LockWaiver::Nothing, (bucket, key), act)
     }
 
-    /// As [`SharedStore::locked`]; but where the bucket has no lock table, and the file system no room for one,
-    /// `act` just runs: a full disk must let itself be emptied. Who locks later finds it done.
+    /// Like [`SharedStore::locked`]. But if the bucket has no lock table and the file system has no room for one, `act`
+    /// runs without the lock, because deleting must be possible on a full disk.
     pub(crate) fn locked_if_room<T>(
         &self,
         bucket: &Bucket,
@@ -109,14 +110,13 @@ impl SharedStore {
                 glance.vouch_for(&locks);
                 return act(glance.contents);
             }
-            // The bucket was removed and made again: so was its lock table.
+            // The bucket was removed and made again, and its lock table with it.
             self.locks.tables().remove(bucket);
         }
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Runs `act` with the lock of `key` held, if nobody holds it; `None` if somebody does, or the
-    /// lock cannot be had.
+    /// Runs `act` with the lock of `key` held. Returns `None` if the lock is held elsewhere or cannot be taken.
     pub(crate) fn locked_if_free<T>(&self, bucket: &Bucket, key: &Key, act: impl FnOnce() -> T) -> Option<T> {
         if !self.volume.config.if_match {
             return Some(act());
@@ -126,7 +126,7 @@ impl SharedStore {
         locks.is_current().is_ok_and(|current| current).then(act)
     }
 
-    /// Errors: `NotImplemented` where this store takes no locks.
+    /// Checks that this store takes locks. Errors: `NotImplemented` if it does not.
     pub(crate) fn require_locks(&self, what: &str) -> Result<()> {
         match self.volume.config.if_match {
             true => Ok(()),
@@ -138,7 +138,7 @@ impl SharedStore {
     }
 }
 
-/// Why a lock was not had. Errors: `LockTimeout`.
+/// Returns the error for a lock that could not be taken; `LockTimeout` if another program held it for too long.
 pub(crate) fn not_locked(errno: Errno) -> Error {
     match errno {
         Errno::TIMEDOUT => {
@@ -154,7 +154,7 @@ pub(crate) fn not_locked(errno: Errno) -> Error {
     }
 }
 
-/// Whether the lock file is still the bucket's.
+/// Whether the open lock table is still the bucket's lock file.
 fn is_current(locks: &ByteLocks, contents: AreaContents) -> Result<bool> {
     let is_current = match contents.sharing.is_shared() {
         true => locks.is_current_now(),

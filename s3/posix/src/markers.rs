@@ -1,9 +1,9 @@
 //! Markers: empty objects whose keys end in a slash. Such an object is the directory that its key names, with a record.
 //! A program that makes folders through S3 thus makes directories that POSIX programs see.
 //!
-//! The first marker of a bucket makes the file `markers` in the private directory; without that file, markers are not
-//! looked for. All changes are made with the key's lock held. An object that has content, or whose key cannot be a
-//! directory, lies at its odd place, and hides a marker.
+//! The first marker of a bucket makes the file `markers` in the private directory; without that file, no marker is
+//! looked up. All changes are made with the key's lock held. An object that has content, or whose key cannot be a
+//! directory, is at its odd place, and hides a marker.
 
 use std::fs::File;
 

@@ -28,12 +28,12 @@ use crate::sidecar::{MAX_RECORD_BYTES, RecordAttribute, inode_of, read_attribute
 use crate::volume::RootVolume;
 use crate::{PosixStore, SharedStore, format};
 
-/// What a migration did to one file or directory.
+/// A change that a migration made to one file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationStep {
     /// The path, relative to the root.
     pub path: String,
-    /// What was done.
+    /// The change that was made.
     pub done: &'static str,
 }
 
@@ -41,8 +41,8 @@ impl PosixStore {
     /// Sets the owner, group and mode in each bucket's private area to those that this version uses, binds sidecar
     /// files to their objects again, and records the root's version of the format. Must be run by root, or by the owner
     /// of the root directory and the buckets, while no other program works there, because programs already running may
-    /// still make files the old way. Memory: the records in all sidecar files of one bucket.
-    /// Errors: `NoSuchBucket`, errors of the file system, and what `tell` returns.
+    /// still make files the old way. Memory: the records in all sidecar files of one bucket. Errors: `NoSuchBucket`,
+    /// errors of the file system, and errors that `tell` returns.
     pub fn migrate(
         &self,
         buckets: &[Bucket],
@@ -62,7 +62,7 @@ impl PosixStore {
     }
 }
 
-/// The most levels of directories that are walked: more than a long key takes.
+/// The maximum depth of directories that are walked: more than a key of maximum length needs.
 const MAX_DEPTH: usize = 64;
 
 /// Gives each directory that Fordway made in the bucket's private area to the bucket's owner, with the mode that all
@@ -77,7 +77,7 @@ fn migrate_owners(
     let path = private_dir(bucket);
     match volume.open_to_scan(&path) {
         Ok(dir) => migrate_dir(&of, (&dir, &path), 0, tell),
-        // In a bucket with the sticky bit, the first writer would make it, and could keep the others out.
+        // In a bucket with the sticky bit, the first writer would make the directory, and could lock out the others.
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
@@ -127,7 +127,7 @@ fn migrate_file(
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
     let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
-    // A file with a second name, or with content, belongs to somebody else.
+    // A file with a second name, or with content, is not Fordway's.
     let is_ours = state.is_file && state.links == 1 && state.size == 0;
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
@@ -140,8 +140,8 @@ fn is_below(path: &str, names: &[&str]) -> bool {
     path.split('/').nth(2).is_some_and(|name| names.contains(&name))
 }
 
-/// Sets owner, group and mode of an open file or directory. Returns whether that changed anything. What the process may
-/// not change stays as it is.
+/// Sets owner, group and mode of an open file or directory. Returns whether that changed anything. Attributes that the
+/// process may not change stay as they are.
 fn hand_over(
     of: &FileStat,
     made: &(impl std::os::fd::AsFd + ?Sized),

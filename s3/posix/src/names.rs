@@ -20,17 +20,19 @@ use crate::private::{is_settled, times};
 const MOST_BYTES: usize = 256 << 20;
 /// The maximum number of cached directories.
 const MOST_DIRS: usize = 16;
-/// Longer than any file system's step of time: MooseFS has whole seconds.
+/// Longer than the resolution of timestamps on any file system: MooseFS has whole seconds.
 const SHARED_STEP: Duration = Duration::from_secs(3);
-/// Smaller directories are read again: that costs no more than a page does.
+/// The minimum number of names that are cached. Reading a smaller directory again costs no more than one page of a
+/// listing.
 const FEWEST: usize = 500;
 
-/// Names in one block of text, in the byte order of keys: a directory's ends in `/`.
+/// The names of a directory in one block of text, sorted in the byte order of keys. The name of a subdirectory ends in
+/// `/`.
 #[derive(Default)]
 pub(crate) struct NameBlock {
     text: String,
     entries: Vec<NameEntry>,
-    /// Whether any of them needed a look-up of its type, and so may change unnoticed.
+    /// Whether the type of any name needed a look-up, and so may change unnoticed.
     has_links: bool,
 }
 
@@ -44,7 +46,7 @@ struct NameEntry {
     is_link: bool,
 }
 
-/// One of the names.
+/// A name in a [`NameBlock`].
 #[derive(Clone, Copy)]
 pub(crate) struct ListedName<'n> {
     /// The name, with a trailing `/` if it is a directory.
@@ -61,8 +63,8 @@ impl ListedName<'_> {
 }
 
 impl NameBlock {
-    /// Reads the names in `dir` that `wanted` accepts. What the directory says is a link, or does not
-    /// say, is told by `resolve`: a directory, a file, a link to a file, or nothing of interest.
+    /// Reads the names in `dir` that `wanted` accepts. For a link, or if the directory does not state the type,
+    /// `resolve` returns it: a directory, a file, a link to a file, or any other type, which is left out.
     pub(crate) fn read(
         dir: &File,
         mut wanted: impl FnMut(&[u8]) -> bool,
@@ -71,7 +73,7 @@ impl NameBlock {
         let mut names = NameBlock::default();
         let mut unclear = Vec::new();
         read_dir(dir, |name, kind| {
-            // Most are not wanted where a prefix is asked for, and told so by their first bytes.
+            // In a listing with a prefix, most names are rejected by their first bytes.
             if !wanted(name) {
                 return;
             }
@@ -121,7 +123,7 @@ impl NameBlock {
         });
     }
 
-    /// Keeps the names that `keep` accepts; it is asked from the last to the first.
+    /// Keeps only the names that `keep` accepts; `keep` is called from the last name to the first.
     pub(crate) fn retain_from_last(&mut self, mut keep: impl FnMut(&str) -> bool) {
         let text = &self.text;
         self.entries.reverse();
@@ -140,12 +142,12 @@ impl NameBlock {
         ListedName { text: text_of(&self.text, entry), is_link: entry.is_link }
     }
 
-    /// The first name that is not below `text`.
+    /// The position of the first name that is not less than `text`.
     pub(crate) fn first_from(&self, text: &str) -> usize {
         self.entries.partition_point(|entry| text_of(&self.text, entry) < text)
     }
 
-    /// The position after the last name that begins with `prefix`, or that is below it.
+    /// The position after the last name that begins with `prefix` or is less than it.
     pub(crate) fn end_of(&self, prefix: &str) -> usize {
         let is_before = |name: &str| name < prefix || name.starts_with(prefix);
         match prefix.is_empty() {
@@ -173,13 +175,13 @@ fn shared_len(text: &str, entries: &[NameEntry]) -> usize {
     })
 }
 
-/// The names of the directories that were listed last.
+/// A cache of the names in recently listed directories.
 #[derive(Default)]
 pub(crate) struct NameCache {
     all: Mutex<Vec<CachedNames>>,
-    /// Directories listed by prefix, the most recent last.
+    /// Directories that were listed by prefix, the most recent last.
     asked: Mutex<Vec<State>>,
-    /// In order of use, the most recent last.
+    /// Trees of keys in the order of use, the most recent last.
     trees: Mutex<Vec<KeyTree>>,
 }
 
@@ -198,12 +200,12 @@ struct KeyTree {
 #[derive(Default)]
 pub(crate) struct WalkedDirectories {
     dirs: Vec<(String, State)>,
-    /// Whether one may not be read by this caller, or may change unseen.
+    /// Whether this caller may not read one of the directories, or one may change unnoticed.
     pub(crate) has_closed: bool,
 }
 
 impl WalkedDirectories {
-    /// Before `dir` is read: what changes after that is seen as a change.
+    /// Records the state of `dir`. Must be called before `dir` is read, so that later changes are detected.
     pub(crate) fn look_at(&mut self, path: String, dir: &File) {
         match stat(dir) {
             Ok(now) if is_settled(&now) && self.dirs.len() < MOST_DIRS => {
@@ -220,13 +222,13 @@ struct CachedNames {
     times: (i64, i64),
     /// When these times were first seen.
     seen: CoarseInstant,
-    /// `None` while a change might leave these times as they are.
+    /// `None` as long as a change might leave these times as they are.
     names: Option<Arc<NameBlock>>,
 }
 
 impl NameCache {
-    /// The keys below `top`, if all directories that were read for them are as they were. Cost: an `openat2`, a `fstat`
-    /// and a `close` for each.
+    /// Returns the cached keys below `top` if none of the directories they were read from has changed. Cost: an
+    /// `openat2`, a `fstat` and a `close` for each directory.
     pub(crate) fn tree(
         &self,
         top: &str,
@@ -244,8 +246,8 @@ impl NameCache {
         dirs.iter().all(is_same).then_some(keys)
     }
 
-    /// Remembers the keys below `top`, unless there are few, or they lie in so many directories that checking those costs as much
-    /// as reading them.
+    /// Caches the keys below `top`, unless there are few, or they are in so many directories that checking those costs
+    /// as much as reading them.
     pub(crate) fn keep_tree(&self, top: String, seen: WalkedDirectories, keys: &Arc<Vec<Key>>) {
         let mut trees = self.trees.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         trees.retain(|tree| tree.top != top);
@@ -259,14 +261,14 @@ impl NameCache {
         }
     }
 
-    /// All names of `dir`, remembered or read by `read`.
+    /// Returns all names of `dir`, from the cache or from `read`.
     pub(crate) fn names(
         &self,
         dir: &File,
         sharing: FileSystemSharing,
         read: impl FnOnce() -> Result<NameBlock, Errno>,
     ) -> Result<Arc<NameBlock>, Errno> {
-        // The times first: what changes after them is seen as a change.
+        // The times are read before the names, so that later changes are detected.
         let before = if sharing.is_shared() { stat_now(dir)? } else { stat(dir)? };
         let (found, seen) = self.find(&before);
         if let Some(names) = found {
@@ -275,7 +277,7 @@ impl NameCache {
         let names = Arc::new(read()?);
         if names.len() >= FEWEST && !names.has_links {
             let is_settled = match sharing.is_shared() {
-                // The server's clock may be another, and its steps are not known.
+                // The server may have another clock, whose resolution is unknown.
                 true => seen.elapsed() > SHARED_STEP,
                 false => is_settled(&before),
             };
@@ -288,9 +290,9 @@ impl NameCache {
         Ok(names)
     }
 
-    /// The names of `dir` that begin with a prefix, perhaps among all others. `read` reads all names, or those with the
-    /// prefix alone. One page by a prefix costs no sorting of the other names; where a directory that has not changed is
-    /// asked again, whatever the prefix, all names are read once and remembered.
+    /// Returns the names of `dir` that begin with a prefix, possibly among others. `read` reads all names if its
+    /// argument is true, otherwise only those with the prefix. The first page by a prefix does not sort the other
+    /// names. If an unchanged directory is listed again by any prefix, all names are read once and cached.
     pub(crate) fn names_below(
         &self,
         dir: &File,
@@ -307,7 +309,7 @@ impl NameCache {
         }
     }
 
-    /// Whether the directory was asked for a prefix in this state before; from now on it was.
+    /// Returns whether the directory was already listed by prefix in this state, and records that it was now.
     fn was_asked(&self, stat: &FileStat) -> bool {
         let state = (stat.device, stat.inode, times(stat));
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -322,7 +324,7 @@ impl NameCache {
         false
     }
 
-    /// The names for these times, and since when these are known.
+    /// Returns the names for these times, and when these times were first seen.
     fn find(&self, stat: &FileStat) -> (Option<Arc<NameBlock>>, CoarseInstant) {
         let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode));
@@ -372,7 +374,7 @@ mod tests {
         }
     }
 
-    /// The second page by any prefix reads all names, and the pages after it read nothing.
+    /// The second page by any prefix reads all names; the pages after it read none.
     #[test]
     fn prefixes_of_a_directory_share_what_was_read() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! Caches the contents of a bucket's private directory, and its lock table, to save look-ups.
 //!
-//! Most buckets have no odd keys, no sidecar files and no versions, yet every put, delete and miss must be sure of it.
-//! The answer changes only when a name in the bucket's `.fordway` is made, replaced or removed, and that changes the
-//! times of that directory, which is held open: so an unchanged time is an unchanged answer.
+//! Most buckets have no odd keys, no sidecar files and no versions, yet every put, delete and miss must check for them.
+//! The contents change only when a name in the bucket's `.fordway` is made, replaced or removed, and that changes the
+//! times of that directory, which is held open. So as long as the times are unchanged, the contents are unchanged.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -28,7 +28,8 @@ use crate::volume::BucketTree;
 /// time is trusted only once it is older than that.
 const TICK: Duration = Duration::from_millis(12);
 
-/// How long a device number is taken for the same device: a mount may go, and its number to another.
+/// How long a device number is assumed to mean the same device. A device may be unmounted, and its number given to
+/// another.
 const SAME_DEVICE: Duration = Duration::from_secs(1);
 
 /// The maximum number of cached buckets: each may hold a directory open.
@@ -41,12 +42,12 @@ pub(crate) const SUSPENDED: &str = "Suspended";
 /// A limit above the length of any valid `versioning`.
 pub(crate) const VERSIONING_BYTES: usize = 64;
 
-/// The cache for every bucket that was looked at.
+/// The cache of all buckets that were examined.
 pub(crate) struct Private {
     known: RwLock<HashMap<Bucket, Arc<KnownArea>>>,
     /// The root's file system.
     site: Site,
-    /// The file system of every device that a bucket was found on, and since when it is known.
+    /// The file system of every device that a bucket was found on, and when it was found.
     devices: RwLock<HashMap<u64, (CoarseInstant, Site)>>,
 }
 
@@ -65,11 +66,11 @@ pub(crate) struct AreaContents {
     pub(crate) versioning: VersioningState,
     /// The device of the directory, or, if it does not exist, that of the bucket; 0 if there is no bucket.
     pub(crate) device: u64,
-    /// Whether other nodes may change its file system.
+    /// Whether other nodes may change the directory's file system.
     pub(crate) sharing: FileSystemSharing,
-    /// Why nothing may be written there.
+    /// The reason why nothing may be written to the directory's file system.
     pub(crate) unfit: Option<Unfit>,
-    /// Who is trusted in it, if the bucket has the sticky bit. Unknown if there is no such directory.
+    /// The trusted owner, if the bucket has the sticky bit. Unknown if there is no private directory.
     pub(crate) guard: Option<TrustedOwner>,
 }
 
@@ -84,12 +85,12 @@ struct KnownArea {
     /// The directory whose times change with the contents: the private one, or the bucket if it has none.
     watched: File,
     opened: CoarseInstant,
-    /// The times of `watched` for which the rest holds; `None` if they were too young to trust.
+    /// The times of `watched` for which `contents` holds; `None` if they were too recent to trust.
     times: Option<(i64, i64)>,
     contents: AreaContents,
-    /// The lock table that was seen to lie in the private directory since; 0 for none.
+    /// The ID of the lock table that was found in the private directory since then; 0 for none.
     lock_table: AtomicU64,
-    /// The open bucket that was seen to be there since, with `watched` in it; 0 for none.
+    /// The address of the open bucket directory that was found to exist since then, with `watched` in it; 0 for none.
     bucket: AtomicUsize,
 }
 
@@ -101,26 +102,26 @@ pub(crate) struct AreaLookup {
 }
 
 impl AreaLookup {
-    /// Whether `locks` was seen to be the bucket's lock table, which then it still is.
+    /// Whether `locks` was found to be the bucket's lock table earlier. If so, it still is.
     pub(crate) fn vouches_for(&self, locks: &ByteLocks) -> bool {
         self.known.as_ref().is_some_and(|known| known.lock_table.load(Ordering::Relaxed) == locks.id())
     }
 
-    /// Returns whether `dir` was seen to be the bucket whose private directory is there (or which is there, and has none):
-    /// then `dir` is still there.
+    /// Returns whether `dir` was found to be the directory of the bucket that this lookup is about, with or without a
+    /// private directory. If so, `dir` still exists.
     pub(crate) fn is_held_by(&self, dir: &WorkDirectory) -> bool {
         self.known.as_ref().is_some_and(|known| known.bucket.load(Ordering::Relaxed) == dir.address())
     }
 
-    /// Remembers that `dir`, opened by the bucket's path, was still there after this glance.
+    /// Records that `dir`, opened by the bucket's path, still existed after this lookup.
     pub(crate) fn was_held_by(&self, dir: &WorkDirectory) {
         if let Some(known) = &self.known {
             known.bucket.store(dir.address(), Ordering::Relaxed);
         }
     }
 
-    /// Remembers that `locks` was found to be current after this glance: it cannot be replaced without
-    /// a change that the next glance sees.
+    /// Records that `locks` was current after this lookup: it cannot be replaced without a change that the next lookup
+    /// detects.
     pub(crate) fn vouch_for(&self, locks: &ByteLocks) {
         if let Some(known) = &self.known {
             known.lock_table.store(locks.id(), Ordering::Relaxed);
@@ -148,8 +149,8 @@ impl Private {
         Ok(site)
     }
 
-    /// Checks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule; one `openat2` if
-    /// there is no such directory and names of the bucket change.
+    /// Checks whether anything changed in the private directory of `bucket`. Cost: usually one `fstat`; one `openat2`
+    /// if there is no such directory and names of the bucket change.
     pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaLookup, Errno> {
         if let Some(known) = self.held(bucket)
             && let Ok(now) = stat(&known.watched)
@@ -171,9 +172,9 @@ impl Private {
         Err(Errno::STALE)
     }
 
-    /// As [`PrivateAreas::glance`], but what it tells may be 10 ms old. Cost: none as a rule. For the choice
-    /// of how to create an object, which is right either way: the keys that lie apart are looked for
-    /// by readers, and a write that just misses that versions are kept is one from before.
+    /// Like [`Private::glance`], but the result may be 10 ms old. Cost: usually none. It decides how an object is
+    /// created, and an old result does no harm: readers also look for odd keys, and a write that just misses the start
+    /// of versioning counts as an earlier write.
     pub(crate) fn glance_for_write(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
         match self.held(bucket) {
             Some(known) => Ok(known.contents),
@@ -201,7 +202,7 @@ impl Private {
             }
             Err(errno) => return Err(errno),
         };
-        // The times first: what changes after them is seen as a change.
+        // The times are read before the contents, so that later changes are detected.
         let before = stat(&private)?;
         let Site { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
@@ -209,27 +210,28 @@ impl Private {
             stat_now(&private)?;
         }
         let contents = AreaContents { device: before.device, sharing, unfit, ..contents_of(&private)? };
-        // Times from another node's clock, whose steps are unknown, are not trusted.
+        // Timestamps from another node's clock, whose resolution is unknown, are not trusted.
         let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
         self.remember(bucket, private, times, contents);
         Ok(contents)
     }
 
-    /// The contents of a bucket without a private directory, which may be a mount of its own. Cost: four calls each 10 ms.
+    /// Returns the contents of a bucket without a private directory, which may be a separate mount. Cost: four calls
+    /// each 10 ms.
     fn look_without(&self, root: &BucketTree, bucket: &Bucket) -> Result<AreaContents, Errno> {
         if let Some(known) = self.held(bucket).filter(|known| !known.contents.exists) {
             return Ok(known.contents);
         }
         let dir = match root.open_beneath(bucket.as_str(), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => dir,
-            // The caller finds that out.
+            // The caller notices that the bucket is missing.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 let Site { sharing, unfit } = self.site;
                 return Ok(AreaContents { sharing, unfit, ..AreaContents::default() });
             }
             Err(errno) => return Err(errno),
         };
-        // The times first, then another look: a private directory that is made after it changes them.
+        // The times are read before the second look-up: a private directory that is made after it changes them.
         let before = stat(&dir)?;
         if stat_in(&dir, PRIVATE_DIR).is_ok_and(|made| made.is_dir) {
             return Err(Errno::STALE);
@@ -270,8 +272,8 @@ fn contents_of(private: &File) -> Result<AreaContents, Errno> {
     Ok(AreaContents { exists, has_odd, has_meta, has_markers, versioning, guard, ..AreaContents::default() })
 }
 
-/// Whether old versions are kept. A bucket whose `versioning` says it in no words of ours, or in a third
-/// user's, keeps them: what was not kept cannot be had again.
+/// Reads whether old versions are kept. If the content of `versioning` is not valid, or the file belongs to a third
+/// user, old versions are kept, because a version that was not kept is lost.
 fn read_versioning(private: &File, guard: Option<TrustedOwner>) -> Result<VersioningState, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match open_in(private, VERSIONING, flags, Mode::empty()) {
@@ -287,7 +289,7 @@ fn read_versioning(private: &File, guard: Option<TrustedOwner>) -> Result<Versio
     Ok(versioning_of(&text).filter(|_| is_believed).unwrap_or(VersioningState::Enabled))
 }
 
-/// What the content of `versioning` means; `None` if nothing.
+/// Parses the content of `versioning`; `None` if it is not valid.
 pub(crate) fn versioning_of(text: &[u8]) -> Option<VersioningState> {
     match std::str::from_utf8(text.trim_ascii()) {
         Ok(ENABLED) => Some(VersioningState::Enabled),

@@ -1,17 +1,17 @@
-//! Giving a staged file its name.
+//! Publishes staged files.
 //!
-//! Where a key has one place and its bucket keeps no versions, a creation is one `linkat`, which
-//! fails if the name is taken, and takes no lock. Everything else is decided under the key's lock, and so is a put of a
-//! key that this process put before.
+//! If a key has only one possible place and its bucket keeps no versions, a creation is one `linkat`, which fails if
+//! the name is taken, and needs no lock. Everything else is decided under the key's lock, as is a put of a key that this
+//! process has put before.
 //!
-//! A key may lie at its plain place or at its odd one. Three rules keep it one object for every
-//! reader, who looks at the plain place first:
+//! A key may be at its plain place or at its odd place. Three rules make it one object for every reader, who looks at
+//! the plain place first:
 //!
-//! 1. Nothing is put at an odd place without the key's lock.
-//! 2. A key that is at one of the two stays there until it is deleted.
-//! 3. Where the two files are there all the same (the first odd key of a bucket was made while
-//!    another writer, who could not know of it, made the plain one) the plain one is the object, and
-//!    the next writer or deleter removes the other, before the plain one goes.
+//! 1. No file is put at an odd place without the key's lock.
+//! 2. A key that is at one of the two places stays there until it is deleted.
+//! 3. If there are files at both places nonetheless (because the first odd key of a bucket was made while another
+//!    writer, who could not know of it, made the plain one), the plain one is the object. The next writer or deleter
+//!    removes the odd file before the plain one is removed.
 
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, link, link_unnamed, remove_file, rename, stat, stat_in};
@@ -24,9 +24,9 @@ use crate::stage::{HiddenName, MAX_RACES, StagedFile, give_way, hidden_name};
 use crate::versions::{new_version, order_in};
 
 impl StagedFile {
-    /// Publishes the file as the object `key`, described by `record`, if `conditions` hold.
-    /// Errors: `PreconditionFailed`, `NoSuchKey` (If-Match of nothing), `NotImplemented` (If-Match or
-    /// versions without locks).
+    /// Publishes the file as the object `key`, described by `record`, if `conditions` hold. Errors:
+    /// `PreconditionFailed`, `NoSuchKey` (If-Match without an object), `NotImplemented` (If-Match or versions without
+    /// locks).
     pub(crate) fn publish(
         mut self,
         key: &Key,
@@ -36,7 +36,7 @@ impl StagedFile {
         self.try_publish(key, &mut record, conditions)
     }
 
-    /// As [`StagedFile::publish`]; after the error `LockTimeout` it may be tried again.
+    /// Like [`StagedFile::publish`], but may be called again after the error `LockTimeout`.
     pub(crate) fn try_publish(
         &mut self,
         key: &Key,
@@ -80,22 +80,22 @@ impl StagedFile {
         Ok(made)
     }
 
-    /// Publishes the file at its plain path if no object has the key; returns whether that is decided.
-    /// Errors: `PreconditionFailed`.
+    /// Publishes the file at its plain path if no object has the key. Returns false if that must be decided under the
+    /// lock. Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
         if !self.link(Some(key))? {
-            // The cached state of the name may be stale: the server is asked under the lock.
+            // The cached state of the name may be stale; under the lock, the server is asked.
             if self.inner.volume.contents_for_write(&self.bucket)?.sharing.is_shared() {
                 return Ok(false);
             }
             return match stat_in(&self.parent, &self.place.name) {
                 Ok(stat) if !stat.is_dir => Err(exists()),
-                // It is a directory, or gone again: that is decided under the lock.
+                // The name is a directory, or gone again; this is decided under the lock.
                 Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(false),
                 Err(errno) => Err(from_errno(errno, "reading the state of what is there")),
             };
         }
-        // The bucket's first odd key may have been made since we looked, and may be this one.
+        // The bucket's first odd key may have been made after the contents were read, and may be this key.
         if !self.inner.volume.contents(&self.bucket)?.has_odd {
             return Ok(true);
         }
@@ -111,7 +111,7 @@ impl StagedFile {
         is_alone
     }
 
-    /// Removes the name that was just given, unless another writer has replaced it.
+    /// Removes the name that the file was just given, unless another writer has replaced it.
     fn withdraw(&self) -> Result<()> {
         let id = |stat: fordway_sys::FileStat| (stat.device, stat.inode);
         let named = stat_in(&self.parent, &self.place.name).map(id);
@@ -121,9 +121,9 @@ impl StagedFile {
         Ok(())
     }
 
-    /// With the key's lock held, nobody else replaces or removes the object, or puts it at its odd
-    /// place; only a creation at its plain place, which needs no lock, may come between, and that is
-    /// tried again.
+    /// Publishes the file with the key's lock held. Meanwhile no other writer replaces or removes the object, or puts
+    /// it at its odd place. Only a creation at its plain place, which needs no lock, may interfere; then the attempt is
+    /// repeated.
     fn publish_locked(
         &mut self,
         key: &Key,
@@ -156,7 +156,7 @@ impl StagedFile {
                 };
                 self.come_after(floor, record)?;
             }
-            // The old file is closed by now: NFS and FUSE take the name of an open one away before it is replaced.
+            // The old file is closed by now: NFS and FUSE rename an open file before it is replaced.
             let place = current.map(|(place, _)| place);
             let is_done = match &place {
                 Some(place) => {
@@ -177,8 +177,8 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Gives the version another name where its own does not come after `floor`, the highest order that its key has:
-    /// the clocks of two nodes may differ.
+    /// Gives the version a new ID if the present one is not ordered after `floor`, the highest order of the key's
+    /// versions: the clocks of two nodes may differ.
     fn come_after(&mut self, floor: u64, record: &mut Record) -> Result<()> {
         let is_after = |version: &VersionId| order_in(version).is_some_and(|order| order > floor);
         if record.version.as_ref().is_none_or(is_after) {
@@ -188,19 +188,19 @@ impl StagedFile {
         self.seal(record).map(drop)
     }
 
-    /// Makes the object where it can lie; says `false` if another writer was faster.
+    /// Creates the object at its plain or odd place. Returns `false` if another writer was faster.
     fn create_anywhere(&mut self, key: &Key, contents: AreaContents) -> Result<bool> {
         if self.link(Some(key))? {
             return Ok(true);
         }
         let is_file = || stat_in(&self.parent, &self.place.name).is_ok_and(|stat| !stat.is_dir);
         if contents.sharing.is_shared() && is_file() {
-            // A creation on another node, or a name that is gone and still remembered.
+            // Another node has created the object, or this node still caches a name that is gone.
             return Ok(false);
         }
         self.move_to_odd(key)?;
-        // Now that the odd place can be seen to be there: a plain file made before is found here,
-        // and a writer that makes it from now on finds us.
+        // The directory of the odd place is visible now. A plain file that was made earlier is found here, and a writer
+        // that makes one from now on finds our odd file.
         let is_taken = match plain(&self.bucket, key) {
             Some(place) => self.inner.volume.open_file(&self.bucket, &place)?.is_some(),
             None => false,
@@ -208,7 +208,8 @@ impl StagedFile {
         Ok(!is_taken && self.link(Some(key))?)
     }
 
-    /// Gives the file its name if that is free; says whether it was. `key` names an object.
+    /// Gives the file its name if the name is free. Returns whether it was free. `key` is given if the file is an
+    /// object.
     pub(crate) fn link(&mut self, key: Option<&Key>) -> Result<bool> {
         for race in 0..MAX_RACES {
             give_way(race);
@@ -220,7 +221,7 @@ impl StagedFile {
             match linked {
                 Ok(()) => return Ok(true),
                 Err(Errno::EXIST) => return Ok(false),
-                // A delete has just pruned the directory.
+                // A delete has just removed the directory.
                 Err(Errno::NOENT | Errno::STALE) => {
                     if !self.reopen_parent(key)? {
                         return Ok(false);
@@ -232,8 +233,7 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Replaces what has the name, with the key's lock held; a directory that has it makes the key an
-    /// odd one.
+    /// Replaces the file at the name, with the key's lock held. If the name is a directory, the key becomes an odd one.
     fn replace(&mut self, key: &Key, contents: AreaContents) -> Result<()> {
         for race in 0..MAX_RACES {
             give_way(race);
@@ -255,7 +255,7 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Renames the file over whatever has its name; an unnamed one is given a hidden name first.
+    /// Renames the file over any file at its name. An unnamed file first gets a hidden name.
     pub(crate) fn rename_into_place(&mut self) -> Result<Result<(), Errno>> {
         let hidden = match self.hidden.take() {
             Some(hidden) => hidden,
@@ -276,7 +276,7 @@ impl StagedFile {
             let (dir, shelter) = self.inner.volume.staging_dir(&self.bucket)?;
             match link_unnamed(&self.file, &dir, &name) {
                 Ok(()) => return Ok(HiddenName { dir, name, is_temporary: true, _shelter: shelter }),
-                // A concurrent removal of the bucket took it.
+                // A concurrent removal of the bucket has removed the directory.
                 Err(Errno::NOENT | Errno::STALE) if dir.is_removed() => {
                     self.inner.volume.dirs.forget(&tmp_dir(&self.bucket));
                 }
@@ -286,8 +286,8 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Finds or makes the parent again after a delete removed it; says `false` if the file of another
-    /// key is in its place by now, so that `key` has become an odd one.
+    /// Finds or makes the parent directory again after a delete removed it. Returns `false` if a file of another key is
+    /// in its place by now, so that `key` has become an odd one.
     fn reopen_parent(&mut self, key: Option<&Key>) -> Result<bool> {
         match self.inner.volume.sharing.is_shared() {
             true => self.inner.volume.refresh_dirs(&self.place.dir),
@@ -303,7 +303,7 @@ impl StagedFile {
         }
     }
 
-    /// Turns to the key's odd place; says whether that is another than the one tried.
+    /// Switches to the key's odd place. Returns whether that differs from the previous place.
     fn move_to_odd(&mut self, key: &Key) -> Result<bool> {
         let place = odd(&self.bucket, key);
         let is_other = place != self.place;
@@ -311,7 +311,7 @@ impl StagedFile {
         Ok(is_other)
     }
 
-    /// Goes on at `place`.
+    /// Switches to `place`.
     fn turn_to(&mut self, place: &ObjectPath) -> Result<()> {
         if *place != self.place {
             self.parent = self.inner.volume.parent_of(&self.bucket, &place.dir)?;

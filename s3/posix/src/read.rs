@@ -1,4 +1,4 @@
-//! Opening and reading objects.
+//! Opens and reads objects.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -24,34 +24,34 @@ use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
 use crate::volume::{RootVolume, unreadable};
 
-/// The size up to which content on a shared file system is read at once.
+/// The maximum size of content on a shared file system that is read at once.
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// An object's file, opened.
+/// The open file of an object.
 pub(crate) struct ObjectFile {
     pub(crate) file: File,
     pub(crate) stat: FileStat,
-    /// Its record; `None` for a bare object.
+    /// The object's record; `None` for a bare object.
     pub(crate) recorded: Option<Box<Record>>,
 }
 
 impl ObjectFile {
-    /// Its record, or an empty one.
+    /// Returns the object's record, or an empty one.
     pub(crate) fn record(&self) -> &Record {
         self.recorded.as_deref().unwrap_or(&NOTHING)
     }
 
-    /// Its ETag.
+    /// Returns the object's ETag.
     pub(crate) fn etag(&self) -> ETag {
         self.record().etag.clone().unwrap_or_else(|| etag_of_file(&self.stat))
     }
 
-    /// Its version ID.
+    /// Returns the object's version ID.
     pub(crate) fn version(&self) -> VersionId {
         self.record().version.clone().unwrap_or_else(VersionId::null)
     }
 
-    /// What S3 reports about it.
+    /// Returns the file, and what S3 reports about the object.
     pub(crate) fn into_info(self) -> (File, ObjectInfo) {
         let info = match self.recorded {
             None => info_of_bare(&self.stat),
@@ -61,13 +61,13 @@ impl ObjectFile {
     }
 }
 
-/// What S3 reports about a file with this state and no record.
+/// Returns what S3 reports about a file with this state and no record.
 pub(crate) fn info_of_bare(stat: &FileStat) -> ObjectInfo {
     let modified = system_time(stat.modified_ns);
     ObjectInfo { modified, ..ObjectInfo::new(stat.size, etag_of_file(stat)) }
 }
 
-/// What S3 reports about a file with this state and (unsealed) record.
+/// Returns what S3 reports about a file with this state and this record, which was unsealed.
 pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     ObjectInfo {
         size: stat.size,
@@ -86,12 +86,12 @@ pub(crate) enum NameLookup {
     Found(ObjectInfo),
     /// There is no such name.
     Missing,
-    /// Only an open can tell: it is a link, or two looks at the name saw two versions.
+    /// Only an open can decide: the name is a link, or may have been replaced between two system calls.
     Unclear,
 }
 
 impl NameLookup {
-    /// The object, if one was found.
+    /// Returns the object, if one was found.
     pub(crate) fn found(self) -> Option<ObjectInfo> {
         match self {
             NameLookup::Found(info) => Some(info),
@@ -101,14 +101,16 @@ impl NameLookup {
 }
 
 impl RootVolume {
-    /// Describes the file at `place` by its name, if it is there and needs no open. Cost: as [`RootVolume::describe_in`].
+    /// Describes the file at `place` by its name. Returns `None` if it is missing or needs an open. Cost: as
+    /// [`RootVolume::describe_in`].
     pub(crate) fn describe(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
         Ok(self.describe_in(&dir, &place.name)?.found())
     }
 
-    /// Describes the object under `key` by its name. `Missing` only if it is nowhere.
-    /// Cost: as [`RootVolume::describe_in`]; if it is missing, one `fstat` as a rule, and two for a key with a `/`.
+    /// Describes the object at `key` by its name. Returns `Missing` only if the object is at none of its possible
+    /// places. Cost: as [`RootVolume::describe_in`]; if it is missing, usually one `fstat`, and two for a key with a
+    /// `/`.
     fn describe_object(&self, bucket: &Bucket, key: &Key) -> Result<NameLookup> {
         let Some(place) = plain(bucket, key) else { return Ok(NameLookup::Unclear) };
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(NameLookup::Unclear) };
@@ -118,8 +120,8 @@ impl RootVolume {
         }
     }
 
-    /// As [`RootVolume::describe`], of `name` in `dir`. Cost: one `newfstatat`, and one
-    /// `getxattrat` unless the object is bare.
+    /// Like [`RootVolume::describe`], for `name` in `dir`. Cost: one `newfstatat`, and one `getxattrat` unless the
+    /// object is bare.
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<NameLookup> {
         match stat_in(&dir, name) {
             Ok(stat) => self.describe_stat(dir, name, &stat),
@@ -128,7 +130,8 @@ impl RootVolume {
         }
     }
 
-    /// As [`RootVolume::describe_in`], of a name with the state `stat`. Cost: one `getxattrat` unless the object is bare.
+    /// Like [`RootVolume::describe_in`], for a name with the state `stat`. Cost: one `getxattrat` unless the object is
+    /// bare.
     pub(crate) fn describe_stat(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         if !stat.is_file {
             return Ok(NameLookup::Unclear);
@@ -137,8 +140,8 @@ impl RootVolume {
             return Ok(NameLookup::Found(info_of_bare(stat)));
         }
         let mut buffer = [0; RECORD_BYTES];
-        // A record that is sealed for this very size and time belongs to this very version; without
-        // that the file may have been replaced between the two calls.
+        // A record that is sealed for this size and time belongs to this version. Any other record may mean that the
+        // file was replaced between the two calls.
         match get_xattr_in(&dir, name, ATTRIBUTE, &mut buffer) {
             Ok(Some(bytes)) => {
                 let record = decode_record(bytes)?;
@@ -149,8 +152,8 @@ impl RootVolume {
         }
     }
 
-    /// Whether the object that is not at `place` may be an odd or old one, or put there by another node, or be at `place`
-    /// after all because `dir` was removed while it was held and made again.
+    /// Whether an object that is not at `place` may exist nonetheless: as an odd key or an old version, made by another
+    /// node, or at `place` after all because `dir` was removed while it was held and then made again.
     fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &WorkDirectory) -> Result<bool> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         let AreaContents { has_markers, sharing, .. } = glance.contents;
@@ -169,7 +172,7 @@ impl RootVolume {
         Ok(is_gone)
     }
 
-    /// Opens the object under `key`. Errors: `NoSuchKey`, `NoSuchBucket`.
+    /// Opens the object at `key`. Errors: `NoSuchKey`, `NoSuchBucket`.
     pub(crate) fn open_object(&self, bucket: &Bucket, key: &Key) -> Result<ObjectFile> {
         match self.find_object(bucket, key)? {
             Some(opened) => Ok(opened),
@@ -177,13 +180,13 @@ impl RootVolume {
         }
     }
 
-    /// Opens the object under `key`, if there is one.
+    /// Opens the object at `key`, if there is one.
     pub(crate) fn find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
         let find = || self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose();
         for race in 0..MAX_STALE {
             give_way(race);
             match find() {
-                // What is not there is none: this was there a moment ago.
+                // The object was found a moment ago, so `NoSuchKey` here means that the cached name is stale.
                 Err(error) if is_stale(&error) || error.kind() == ErrorKind::NoSuchKey => {
                     self.refresh_name(bucket, key);
                 }
@@ -209,7 +212,7 @@ impl RootVolume {
         Ok(ObjectFile { file, stat, recorded })
     }
 
-    /// Opens the file of `key`, if there is one: at its plain path, or else among the odd keys.
+    /// Opens the file of `key`, if there is one: at its plain path, else at its odd place, else as a marker.
     fn find_file(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, FileStat)>> {
         if let Some(place) = plain(bucket, key)
             && let Some(found) = self.open_regular(&place)?
@@ -226,13 +229,13 @@ impl RootVolume {
         Ok(marker.map(|marker| (marker.file, marker.stat)))
     }
 
-    /// Opens the object's file at `place`; `None` if there is none.
+    /// Opens the object's file at `place`; returns `None` if there is none.
     pub(crate) fn open_file(&self, bucket: &Bucket, place: &ObjectPath) -> Result<Option<ObjectFile>> {
         self.open_regular(place)?.map(|found| self.with_record(bucket, found)).transpose()
     }
 
-    /// Opens the regular file at `place`; `None` if there is none. A FIFO, socket or device is told
-    /// from a file after a non-blocking open for reading, which neither waits nor moves data.
+    /// Opens the regular file at `place`; returns `None` if there is none. A FIFO, socket or device is detected after a
+    /// non-blocking open for reading, which neither waits nor moves data.
     fn open_regular(&self, place: &ObjectPath) -> Result<Option<(File, FileStat)>> {
         for race in 0..MAX_STALE {
             give_way(race);
@@ -243,7 +246,7 @@ impl RootVolume {
             return match opened {
                 Ok((file, stat)) => Ok(stat.is_file.then_some((file, stat))),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NAMETOOLONG) => Ok(None),
-                // Another node has replaced or removed it, or a directory on the way.
+                // Another node has replaced or removed the file, or a directory on its path.
                 Err(Errno::STALE) => {
                     self.refresh_dirs(&place.dir);
                     look_again(self.root.dir(), &place.path());
@@ -265,7 +268,7 @@ impl RootVolume {
             return opened;
         };
         match self.root.open_in(&dir, &place.name, flags) {
-            // A link is followed by a walk from the root, which keeps it beneath that.
+            // A link is resolved from the root, so that it stays beneath the root.
             Err(Errno::LOOP) => self.root.open_beneath(&place.path(), flags, Mode::empty()),
             Err(Errno::NOENT) if dir.is_gone() => {
                 self.dirs.forget(&place.dir);
@@ -275,8 +278,8 @@ impl RootVolume {
         }
     }
 
-    /// The object under `key`, opened, and where it lies. `contents` must have been seen with the
-    /// key's lock held.
+    /// Opens the object at `key`, and returns it with its place. `contents` must have been read with the key's lock
+    /// held.
     pub(crate) fn locate(
         &self,
         bucket: &Bucket,
@@ -295,8 +298,8 @@ impl RootVolume {
         Ok(None)
     }
 
-    /// Why there is no object: the bucket is missing, a delete marker hides it, or there never was one.
-    /// Just before, the bucket's contents were looked at.
+    /// Returns the error for a missing object: the bucket is missing, a delete marker hides the object, or the object
+    /// never existed. The caller has just read the bucket's contents.
     pub(crate) fn missing_object(&self, bucket: &Bucket, key: &Key) -> Error {
         let error = self.missing(bucket, ErrorKind::NoSuchKey);
         let is_versioned = || {
@@ -340,8 +343,9 @@ impl SharedStore {
         Ok(OpenObject { info, range, content })
     }
 
-    /// The content of a file to be read later. FUSE may open a file at its server only at the first read, when another
-    /// node may have removed it: so it is read now, completely if it is small.
+    /// Returns the content of a file, to be read later. FUSE may open a file on its server only at the first read, when
+    /// another node may have removed it. So on such a file system the first byte is read now, or all bytes if the
+    /// content is small.
     fn content(&self, region: FileRegion) -> Result<ObjectContent> {
         if self.volume.sharing != FileSystemSharing::Unknown {
             return Ok(ObjectContent::File(region));
@@ -353,7 +357,7 @@ impl SharedStore {
         Ok(if is_small { ObjectContent::Bytes(bytes.into()) } else { ObjectContent::File(region) })
     }
 
-    /// Reads the bytes only: the record is read only if a condition needs its ETag.
+    /// Reads only the content; the record is read only if the options need it.
     pub(crate) fn read(
         &self,
         bucket: &Bucket,
@@ -382,7 +386,7 @@ impl SharedStore {
         }
     }
 
-    /// Reads `ranges` of one version with one open. Further cost: one `pread` each.
+    /// Reads `ranges` of one version with one open. Further cost: one `pread` for each range.
     pub(crate) fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -430,13 +434,13 @@ impl SharedStore {
     }
 }
 
-/// GlusterFS may also return `NOENT` for an open file that its server no longer knows, which a descriptor cannot mean.
+/// GlusterFS may also return `NOENT` for an open file that its server no longer has. For an open descriptor, that can
+/// only mean a stale file.
 fn known_no_longer(errno: Errno) -> Errno {
     if errno == Errno::NOENT { Errno::STALE } else { errno }
 }
 
-/// Reads a range that lies in `file`, behind what is in `buffer`.
-/// Errors: `IncompleteBody` if the file was cut meanwhile.
+/// Appends a range of `file` to `buffer`. Errors: `IncompleteBody` if the file has become shorter.
 fn read_exactly(file: &File, range: std::ops::Range<u64>, buffer: &mut Vec<u8>) -> Result<()> {
     let len = usize::try_from(range.end - range.start).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
     let got = read_into_spare(file, buffer, range.start, len)

@@ -1,29 +1,29 @@
-//! What S3 knows of an object and POSIX does not, packed into one extended attribute.
+//! The record of an object: its properties that S3 has and POSIX does not, encoded in one extended attribute.
 //!
 //! ```text
 //! byte 0       version, 1
 //! then fields  tag (1 byte), length (2 bytes, little-endian), that many bytes
-//!   1  seal          size (8) and mtime in ns (8), little-endian: what ETag and checksum hold for
+//!   1  seal          size (8) and mtime in ns (8), little-endian, for which ETag and checksum hold
 //!   2  ETag          text
 //!   3  checksum      algorithm (1: 0 CRC32, 1 CRC32C, 2 CRC64NVME, 3 SHA1, 4 SHA256,
-//!                    5 SHA512, 6 MD5, 7 XXHASH64, 8 XXHASH3, 9 XXHASH128), value; if it was
-//!                    made of parts' checksums their number (2)
+//!                    5 SHA512, 6 MD5, 7 XXHASH64, 8 XXHASH3, 9 XXHASH128), value; if composite,
+//!                    the number of parts (2)
 //!   4  Content-Type   5  Content-Encoding   6  Content-Language   7  Content-Disposition
 //!   8  Cache-Control  9  Expires            text
 //!  10  user metadata name (length 1 byte), value; repeated
 //!  11  key           text; in the record of a multipart upload its key, in a part's its file
-//!  12  ETag policy   0 md5, 1 fast; only there
+//!  12  ETag policy   0 md5, 1 fast; only in the record of a multipart upload
 //!  13  tag           name (length 2 bytes), value; repeated
 //!  14  part sizes    count (2), size (8) of this many parts in a row; repeated within and as a field
-//!  15  part sums     the checksums of all parts, of the object's algorithm; repeated
+//!  15  part sums     the checksums of all parts, by the object's algorithm; repeated
 //!  16  version       text
 //!  17  upload's sum  algorithm (1), type (1: 0 full object, 1 composite); in the record of an upload
-//!  18  apart         empty: the rest of the record lies in a file below `meta/`
+//!  18  apart         empty: the rest of the record is in a sidecar file below `meta/`
 //!  19  upload        text; the identifier of the multipart upload that the object was completed by
 //! ```
 //!
-//! Fields with unknown tags are skipped, so that a later version can add some. No attribute means
-//! a record of nothing: a file that POSIX made.
+//! Fields with unknown tags are skipped, so that a later version can add fields. A file without the attribute was made
+//! by a POSIX program, and has an empty record.
 
 use fordway_store::{
     BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, ETag, ETagPolicy, ObjectPart,
@@ -33,7 +33,8 @@ use fordway_sys::FileStat;
 
 const VERSION: u8 = 1;
 
-/// Size and time that a stored ETag and checksum hold for. A file that POSIX changed has others.
+/// The size and modification time for which a stored ETag and checksum hold. If a POSIX program changes the file, they
+/// differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContentSeal {
     pub(crate) size: u64,
@@ -46,7 +47,7 @@ impl ContentSeal {
     }
 }
 
-/// The content of the attribute.
+/// The record of an object, stored in the attribute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) seal: Option<ContentSeal>,
@@ -58,15 +59,15 @@ pub(crate) struct Record {
     pub(crate) tags: Tags,
     pub(crate) parts: Vec<ObjectPart>,
     pub(crate) version: Option<VersionId>,
-    /// What an upload's checksums are to be.
+    /// The checksum algorithm and type of a multipart upload.
     pub(crate) upload_checksum: Option<ChecksumPlan>,
-    /// Whether the rest lies in a file of its own.
+    /// Whether the rest of the record is in a sidecar file.
     pub(crate) is_apart: bool,
-    /// The upload that made it, so that a completion which is sent again is known for one.
+    /// The upload that the object was completed from. It shows that a repeated completion was already done.
     pub(crate) made_by: Option<UploadId>,
 }
 
-/// The record of a file that has none.
+/// The record of a file that has no attribute.
 pub(crate) static NOTHING: Record = Record {
     seal: None,
     etag: None,
@@ -82,11 +83,11 @@ pub(crate) static NOTHING: Record = Record {
     made_by: None,
 };
 
-/// The most bytes of part checksums in one field.
+/// The maximum number of bytes of part checksums in one field.
 const SUMS_BYTES: usize = 32 * 1024;
 
 impl Record {
-    /// Drops what holds for the content only, where the file is no longer what was sealed.
+    /// Drops the ETag, the checksum and the parts if the file has changed since the record was sealed.
     pub(crate) fn unseal_for(mut self, stat: &FileStat) -> Self {
         if self.seal != Some(ContentSeal::of(stat)) {
             self.etag = None;
@@ -96,13 +97,13 @@ impl Record {
         self
     }
 
-    /// The record of a part, whose size no file tells.
+    /// Returns the record of a part of this size; no file has the part's size.
     pub(crate) fn with_size(mut self, size: u64) -> Self {
         self.seal = Some(ContentSeal { size, modified_ns: 0 });
         self
     }
 
-    /// The attribute's bytes.
+    /// Encodes the record as the attribute's bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(96);
         bytes.push(VERSION);
@@ -152,7 +153,7 @@ impl Record {
         bytes
     }
 
-    /// Runs of parts of one size, and then the checksums if every part has one.
+    /// Appends the sizes of the parts, grouped in runs of equal size, and then their checksums if every part has one.
     fn encode_parts(&self, bytes: &mut Vec<u8>) {
         for run in self.parts.chunk_by(|a, b| a.size == b.size) {
             let count = u16::try_from(run.len()).unwrap_or(u16::MAX);
@@ -166,7 +167,7 @@ impl Record {
         }
     }
 
-    /// Reads the attribute's bytes; `None` if they are not a record.
+    /// Decodes the attribute's bytes; returns `None` if they are not a record.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (&version, mut rest) = bytes.split_first()?;
         if version != VERSION {
@@ -268,13 +269,13 @@ impl Record {
     }
 }
 
-/// The value of the part's checksum, if it is one of `algorithm`.
+/// Returns the value of the part's checksum, if its algorithm is `algorithm`.
 fn sum_of(part: &ObjectPart, algorithm: ChecksumAlgorithm) -> Option<&[u8]> {
     part.checksum.as_ref().filter(|sum| sum.algorithm == algorithm).map(|sum| &sum.value[..])
 }
 
-/// The ETag of a file that has no stored one: its inode, size and time of change, which a POSIX
-/// program that changes it changes too.
+/// Returns the ETag of a file that has no stored one. It consists of inode, size and modification time, which change
+/// when a POSIX program changes the file.
 pub(crate) fn etag_of_file(stat: &FileStat) -> ETag {
     let low = stat.inode.rotate_left(32) ^ stat.size;
     ETag::opaque(u128::from(stat.modified_ns as u64) << 64 | u128::from(low))

@@ -11,7 +11,7 @@ use crate::layout::{PRIVATE_DIR, decode, is_part_of_name, join, odd_dir, split, 
 /// The number of entries between two reports of progress.
 pub(crate) const PROGRESS_ENTRIES: u64 = 1024;
 
-/// What the files of an area are.
+/// The kind of files in an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AreaKind {
     /// Objects at the paths that their keys spell.
@@ -102,6 +102,6 @@ pub(crate) fn known_kind(dir: &File, name: &str, kind: EntryKind) -> EntryKind {
 pub(crate) fn path_of_child(bucket: &Bucket, path: &str, name: &str) -> Option<String> {
     let path = join(path, name);
     let key_bytes = path.len() - bucket.as_str().len();
-    // Odd keys are encoded, with up to three bytes for one, and lie below a private directory.
+    // Odd keys are encoded, with up to three bytes for one byte, and are below a private directory.
     (key_bytes <= 4 * MAX_KEY_BYTES).then_some(path)
 }

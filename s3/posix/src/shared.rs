@@ -26,7 +26,7 @@ use crate::private::AreaContents;
 use crate::stage::{MAX_RACES, give_way};
 use crate::volume::RootVolume;
 
-/// The pause before a name is checked again that this node remembers wrongly.
+/// The pause before a name is checked again for which this node has a stale cache entry.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often an operation is restarted because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
@@ -48,7 +48,7 @@ impl RootVolume {
         Ok(())
     }
 
-    /// Returns whether reads ask the server first.
+    /// Returns whether the store is configured so that reads ask the server first.
     pub(crate) fn is_strong(&self) -> bool {
         self.config.consistency == ReadConsistency::Strong
     }

@@ -1,5 +1,5 @@
-//! Where an object's record lies: in an extended attribute of its file or, if it does not fit there or the file system
-//! has no attributes, in a sidecar file below `meta/`.
+//! The place of an object's record: an extended attribute of its file or, if the record does not fit there or the file
+//! system has no attributes, a sidecar file below `meta/`.
 //!
 //! A sidecar file is named after the inode of the object's file, so it needs no change when the object is renamed or
 //! gets a second name. It is valid only for the size and modification time in its seal.
@@ -23,9 +23,9 @@ use crate::volume::RootVolume;
 
 /// The buffer for a record on the stack, long enough for most; a longer record costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
-/// The most bytes of an attribute: ext4 keeps all attributes of a file in one block of 4 KiB.
+/// The maximum number of bytes of an attribute: ext4 keeps all attributes of a file in one block of 4 KiB.
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
-/// The most bytes of a record: enough for 10,000 parts with their checksums, with room to spare.
+/// The maximum number of bytes of a record: enough for 10,000 parts with their checksums, with room to spare.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// If a file system has more free bytes than this, its error `ENOSPC` for an attribute concerns only the attribute.
 const SOME_ROOM_BYTES: u64 = 1 << 20;

@@ -14,7 +14,7 @@ use crate::PosixConfig;
 pub(crate) struct Site {
     /// Whether other nodes may change it.
     pub(crate) sharing: FileSystemSharing,
-    /// Why nothing must be written there, and what to do about it.
+    /// The reason why nothing must be written to it, and what to do about that.
     pub(crate) unfit: Option<Unfit>,
 }
 

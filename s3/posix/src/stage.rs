@@ -1,11 +1,12 @@
-//! Staged files: written where nobody sees them, then published in one step.
+//! Staged files: written under no visible name, then published in one step.
 //!
-//! A *bare* object is one whose file says all there is to say. A put with the ETag policy `fast` and nothing beside its bytes makes one. Its ETag is made of the
-//! file's inode, size and modification time, and that time is set to the nanosecond: the clock that
-//! file systems take times from ticks every few milliseconds, in which an inode may be freed and used
-//! again, but no two files have one inode within a nanosecond. The sticky bit, which means nothing to
-//! Linux on a file, says that there is no record to look for: a reader saves a system call, and a
-//! writer two. Without that bit a record is looked for, and its absence is as good.
+//! A *bare* object is one whose file alone describes it completely. A put with the ETag policy `fast` and without
+//! metadata, tags or checksum makes one. Its ETag is derived from the file's inode, size and modification time, and
+//! that time is set with nanosecond precision: file systems take times from a clock that ticks every few milliseconds,
+//! in which an inode may be freed and used again, but no two files have the same inode within one nanosecond. The
+//! sticky bit, which has no meaning for files on Linux, says that there is no record to look for: this saves a reader
+//! one system call, and a writer two. Without that bit a reader looks for a record; if there is none, the result is the
+//! same.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +43,7 @@ pub(crate) struct StagedFile {
     pub(crate) bucket: Bucket,
     /// The path at which to publish it.
     pub(crate) place: ObjectPath<'static>,
-    /// Whether that is the key's plain path.
+    /// Whether `place` is the key's plain path.
     pub(crate) is_plain: bool,
     /// The directory of `place`.
     pub(crate) parent: WorkDirectory,
@@ -51,7 +52,7 @@ pub(crate) struct StagedFile {
     pub(crate) may_be_bare: bool,
     /// The device of the bucket.
     device: u64,
-    /// Its hidden name, if the file system has no unnamed files.
+    /// The file's hidden name, if the file system has no unnamed files.
     pub(crate) hidden: Option<HiddenName>,
     written: u64,
 }
@@ -62,7 +63,7 @@ pub(crate) struct HiddenName {
     pub(crate) name: String,
     /// Whether the file is removed if it is not published.
     pub(crate) is_temporary: bool,
-    /// The directory that was made for it alone; dropped, and so removed, behind the file.
+    /// The directory that was made for this file alone. It is dropped after the file, and so removed.
     pub(crate) _shelter: Option<StagingDirectory>,
 }
 
@@ -90,7 +91,7 @@ impl StagedFile {
         StagedFile::with_mode(inner, bucket, place, FILE_MODE)
     }
 
-    /// As [`StagedFile::at`], for a file with this mode before the process's umask.
+    /// Like [`StagedFile::at`], for a file with this mode before the process's umask.
     pub(crate) fn with_mode(
         inner: &Arc<SharedStore>,
         bucket: &Bucket,
@@ -100,7 +101,7 @@ impl StagedFile {
         for race in 0..MAX_RACES {
             give_way(race);
             let parent = inner.volume.parent_of(bucket, &place.dir)?;
-            // The bucket may be a mount of its own.
+            // The bucket may be a separate mount.
             let contents = inner.volume.contents_for_write(bucket)?;
             require_fit(contents.unfit, &inner.volume.config, "the bucket's mount")?;
             // Few shared file systems have unnamed files, and some that claim to have them lose them.
@@ -120,7 +121,8 @@ impl StagedFile {
                         made => made?,
                     }
                 }
-                // In a removed directory tmpfs says ENOENT, ext4 EPERM. It may have been opened just now.
+                // In a removed directory tmpfs returns ENOENT, ext4 EPERM. Even a directory that was just opened may be
+                // removed by now.
                 Err(_) if parent.is_removed() => {
                     inner.volume.dirs.forget(&place.dir);
                     continue;
@@ -145,8 +147,7 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Takes `file`, which lies at `name` in `dir` and stays there if it is not published, in the place of the one that
-    /// was started.
+    /// Replaces the started file by `file`, which has the name `name` in `dir` and keeps it if it is not published.
     pub(crate) fn with_existing(self, file: OwnedFd, dir: WorkDirectory, name: &str) -> Self {
         let hidden = Some(HiddenName { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
         let StagedFile { inner, bucket, place, is_plain, parent, device, written, .. } = self;
@@ -164,17 +165,17 @@ impl StagedFile {
         }
     }
 
-    /// The name it will have.
+    /// Returns the name under which the file will be published.
     pub(crate) fn name(&self) -> &str {
         &self.place.name
     }
 
-    /// The file, for a writer outside of this process.
+    /// Returns the file, for a writer outside this process.
     pub(crate) fn file(&self) -> &OwnedFd {
         &self.file
     }
 
-    /// Bytes written by [`StagedFile::write`], and where the next one goes.
+    /// Returns the number of bytes written, which is also the offset of the next write.
     pub(crate) fn written(&self) -> u64 {
         self.written
     }
@@ -228,8 +229,8 @@ impl StagedFile {
         from_errno(errno, &format!("{} bytes are written, {wanted} more were to follow{free}", self.written))
     }
 
-    /// Attaches `record`, sealed for the content as it is now and with a tag of its own if it has
-    /// none yet, and makes the content durable where that is asked for.
+    /// Attaches `record`, sealed for the present content, with a unique ETag if it has none yet. Makes the content
+    /// durable if the configuration requires it.
     pub(crate) fn seal(&self, record: &mut Record) -> Result<PutResult> {
         self.show_content()?;
         let stamped = if self.may_be_bare && *record == Record::default() { self.stamp()? } else { None };
@@ -242,7 +243,8 @@ impl StagedFile {
         Ok(made_of(record, &stat))
     }
 
-    /// Errors: `NotImplemented` for an unnamed file that a mount within the bucket could lose.
+    /// Checks that the file is not on a mount within the bucket that other nodes may change and that could lose unnamed
+    /// files. Errors: `NotImplemented` if it is.
     fn require_kept(&self, stat: &FileStat) -> Result<()> {
         if self.hidden.is_some() || stat.device == self.device {
             return Ok(());
@@ -257,7 +259,7 @@ impl StagedFile {
         }
     }
 
-    /// Writes the content back to the server, if other nodes could see the name before it.
+    /// Writes the content to the server, if other nodes could otherwise see the name before the content.
     fn show_content(&self) -> Result<()> {
         let is_shared =
             self.hidden.is_some() && self.inner.volume.contents_for_write(&self.bucket)?.sharing.is_shared();
@@ -269,8 +271,8 @@ impl StagedFile {
         }
     }
 
-    /// Makes the content durable if requested: before it gets a name, so that a crash of the node leaves no truncated
-    /// object.
+    /// Makes the content durable if requested. This happens before the file gets a name, so that a crash of the node
+    /// leaves no truncated object.
     fn sync_content(&self) -> Result<()> {
         if self.inner.volume.config.durability != Durability::None {
             sync_data(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
@@ -278,7 +280,7 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Stores `record` with the content; returns the file's state.
+    /// Stores `record` with the file. Returns the file's state.
     fn attach(&self, record: &mut Record) -> Result<FileStat> {
         let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
         record.seal = Some(ContentSeal::of(&stat));
@@ -288,7 +290,7 @@ impl StagedFile {
         Ok(stat)
     }
 
-    /// Publishes the file at its path whatever is there: for files that no other writer publishes.
+    /// Publishes the file at its path, replacing any file there. For files that no other writer publishes.
     pub(crate) fn publish_private(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
@@ -298,7 +300,7 @@ impl StagedFile {
         self.sync_name()
     }
 
-    /// Publishes the file at its place if there is none yet.
+    /// Publishes the file at its path unless there is a file already.
     pub(crate) fn publish_if_new(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
@@ -315,8 +317,8 @@ impl StagedFile {
     }
 }
 
-/// Lets others go on before the try number `race` (from 0). A directory that is being removed can be
-/// found, dead, until the remover is done with it, and that may wait for this very processor.
+/// Yields the processor before attempt number `race` (from 0). A directory that is being removed may still be found
+/// until the remover is done, and the remover may wait for this very processor.
 pub(crate) fn give_way(race: usize) {
     match race {
         0 => {}
@@ -329,7 +331,7 @@ pub(crate) fn sync_dir(dir: impl AsFd) -> Result<(), Errno> {
     sync_data(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
 }
 
-/// The result of a write that left the file in this state.
+/// Returns the result of a write that left the file in the state `stat`.
 pub(crate) fn made_of(record: &Record, stat: &FileStat) -> PutResult {
     PutResult {
         etag: record.etag.clone().unwrap_or_else(|| etag_of_file(stat)),
@@ -339,9 +341,9 @@ pub(crate) fn made_of(record: &Record, stat: &FileStat) -> PutResult {
     }
 }
 
-/// A tag that no other version of any object has. While the file exists no other has its inode;
-/// when it is gone, a later one of that inode has another time, and where clocks are coarse or were
-/// set back, another number within a process and other random bits between processes.
+/// Returns an ETag that no other version of any object has. While the file exists, no other file has its inode. A later
+/// file with that inode has another time. In case the clock is coarse or was set back, the ETag also contains a counter
+/// of the process and random bits that differ between processes.
 pub(crate) fn unique_etag(stat: &FileStat) -> ETag {
     static VERSIONS: AtomicU64 = AtomicU64::new(0);
     static PROCESS: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_default());
@@ -350,7 +352,7 @@ pub(crate) fn unique_etag(stat: &FileStat) -> ETag {
     ETag::opaque(u128::from(stat.modified_ns as u64) << 64 | u128::from(low))
 }
 
-/// A name that no other writer on any node uses.
+/// Returns a random name that no other writer on any node uses.
 pub(crate) fn hidden_name() -> Result<String> {
     let random =
         getrandom::u64().map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
@@ -360,7 +362,7 @@ pub(crate) fn hidden_name() -> Result<String> {
 /// The bit that marks bare objects (`S_ISVTX`).
 const STICKY: u32 = 0o1000;
 
-/// The mode of a file that is to be a bare object, before the process's umask.
+/// Returns the mode of a file that is to be a bare object, before the process's umask.
 pub(crate) fn bare_mode() -> Mode {
     FILE_MODE | Mode::from_raw_mode(STICKY)
 }
@@ -381,8 +383,8 @@ pub(crate) fn be_bare_no_more(file: impl AsFd, stat: &FileStat) -> Result<()> {
 }
 
 impl StagedFile {
-    /// Makes the file one whose own state tells it from every other version, and answers that state;
-    /// `None` where the file system keeps no times as fine as that.
+    /// Sets the file's modification time so that its state differs from that of every other version, and returns the
+    /// state. Returns `None` if the file system does not keep times with that precision.
     pub(crate) fn stamp(&self) -> Result<Option<FileStat>> {
         let now_ns = i64::try_from(now_ns()).unwrap_or(i64::MAX);
         if set_modified(&self.file, now_ns).is_err() {

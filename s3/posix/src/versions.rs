@@ -45,7 +45,7 @@ const MARKER: &str = "-marker";
 /// A name in the directory of a key's versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ArchivedVersion {
-    /// Its creation time in nanoseconds since 1970, or a little later: unique within a key.
+    /// The version's creation time in nanoseconds since 1970, or a little later: unique within a key.
     order: u64,
     pub(crate) version: VersionId,
     pub(crate) is_marker: bool,
@@ -62,7 +62,7 @@ impl ArchivedVersion {
         Some(ArchivedVersion { order: order_in(version)?, version: version.clone(), is_marker })
     }
 
-    /// Parses a name; `None` if it is not ours.
+    /// Parses a name; returns `None` if it is not one that Fordway writes.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (order, rest) = name.split_once('-')?;
         let (version, is_marker) = rest.strip_suffix(MARKER).map_or((rest, false), |version| (version, true));
@@ -100,8 +100,8 @@ impl RootVolume {
         Ok(self.contents(bucket)?.versioning)
     }
 
-    /// Opens the latest version of an object, or the one called `version`.
-    /// Errors: `NoSuchKey`, `NoSuchVersion`, `NoSuchBucket`, `MethodNotAllowed` for a delete marker.
+    /// Opens the latest version of an object, or the version with the ID `version`. Errors: `NoSuchKey`,
+    /// `NoSuchVersion`, `NoSuchBucket`, `MethodNotAllowed` for a delete marker.
     pub(crate) fn open_version(
         &self,
         bucket: &Bucket,
@@ -139,8 +139,8 @@ impl RootVolume {
         Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
     }
 
-    /// The old version if its ID says where it is kept; `None` if it is not there.
-    /// Errors: `MethodNotAllowed` for a delete marker.
+    /// Returns the old version if its ID contains the order of its name; `None` if it is not there. Errors:
+    /// `MethodNotAllowed` for a delete marker.
     fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<ObjectFile>> {
         let Some(kept) = ArchivedVersion::of(version, false) else { return Ok(None) };
         if let Some(opened) = self.open_archived(bucket, key, &kept)? {
@@ -154,7 +154,7 @@ impl RootVolume {
         }
     }
 
-    /// Returns `None` if it is no old version any more. Errors: `MethodNotAllowed` for a delete marker.
+    /// Opens an old version; returns `None` if it is no longer one. Errors: `MethodNotAllowed` for a delete marker.
     fn open_archived(
         &self,
         bucket: &Bucket,
@@ -264,7 +264,7 @@ impl RootVolume {
                 }
             }
         }
-        // Another writer, who needs no lock for it, has just made a newer version.
+        // Another writer, who needs no lock for this, has just made a newer version.
         Ok(())
     }
 
@@ -354,7 +354,7 @@ impl SharedStore {
         Ok(self.volume.newest_archived(bucket, key)?.map_or(0, |newest| newest.order))
     }
 
-    /// Removes an old version `null`, now that there is a new one.
+    /// Removes an old version `null`, because there is a new one now.
     pub(crate) fn forget_null(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         let archived = self.volume.archived(bucket, key)?;
         self.remove_archived(bucket, key, &archived, &VersionId::null()).map(drop)
@@ -434,7 +434,7 @@ impl SharedStore {
         // A key with neither a latest version nor a delete marker was removed by a POSIX program.
         let is_newest = archived.first().is_some_and(|first| first.is_marker && first.version == *version);
         if let (None, Some(newest), true) = (&current, newest, is_newest) {
-            // Before the delete marker goes, so that there always is a latest version.
+            // Made before the delete marker is removed, so that there always is a latest version.
             self.volume.promote(bucket, key, newest)?;
         }
         let is_marker = self.remove_archived(bucket, key, &archived, version)? && !is_current;
@@ -469,7 +469,7 @@ impl SharedStore {
     }
 }
 
-/// Gives `current` its name among the old versions.
+/// Gives `current` a name among the old versions.
 fn keep_in(dir: &WorkDirectory, current: &ObjectFile, name: &str) -> Result<(), Errno> {
     match link_unnamed(&current.file, dir, name) {
         Err(Errno::EXIST) => {}
@@ -549,7 +549,7 @@ impl SharedStore {
         page.offer(key, list, describe)
     }
 
-    /// All versions of a key, of which only the latest is described yet; and the directory of the others.
+    /// All versions of a key, of which only the latest is described yet, and the directory of the old ones.
     fn versions_to_show(&self, bucket: &Bucket, key: &str, dir: &OnceCell<File>) -> Result<KeyVersions> {
         let key = Key::new(key)?;
         self.volume.freshen(bucket, &key)?;
@@ -588,7 +588,7 @@ impl SharedStore {
         }
     }
 
-    /// Describes the key's latest version. Cost: as a HEAD.
+    /// Describes the key's latest version. Cost: that of a HEAD.
     fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
         if let Some(place) = plain(bucket, key)
             && let Some(info) = self.volume.describe(&place)?
@@ -598,7 +598,7 @@ impl SharedStore {
         Ok(self.volume.find_object(bucket, key)?.map(|opened| opened.into_info().1))
     }
 
-    /// As [`SharedStore::describe_archived`], for a version that may have become the latest since it was listed.
+    /// Like [`SharedStore::describe_archived`], for a version that may have become the latest since it was listed.
     fn describe_old(
         &self,
         bucket: &Bucket,
@@ -615,7 +615,7 @@ impl SharedStore {
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
-            // Found in neither place, twice, and nothing changed in between: it is gone.
+            // The version was found in neither place, twice, and nothing changed in between, so it is gone.
             let now = Some(version_of(&now).cloned());
             if now == seen {
                 break;
@@ -625,7 +625,8 @@ impl SharedStore {
         Ok(None)
     }
 
-    /// Returns `None` if it is gone by now. Cost: one `newfstatat`, and one `getxattrat` unless the object is bare.
+    /// Describes an old version; returns `None` if it is gone by now. Cost: one `newfstatat`, and one `getxattrat`
+    /// unless the object is bare.
     fn describe_archived(
         &self,
         bucket: &Bucket,
@@ -681,7 +682,7 @@ fn read_names(dir: &File) -> Result<NameBlock, Errno> {
     let mut is_unique = true;
     let is_version = |name: &[u8]| {
         let found = str::from_utf8(name).ok().and_then(ArchivedVersion::parse);
-        // An ID with its order in it has one name; any other may have been kept under two.
+        // A version whose ID contains its order has one name; any other may have been kept under two.
         is_unique &= found.as_ref().is_none_or(|found| order_in(&found.version) == Some(found.order));
         found.is_some()
     };
@@ -698,9 +699,9 @@ fn read_names(dir: &File) -> Result<NameBlock, Errno> {
 /// The versions of a key, from the newest to the oldest.
 #[derive(Default)]
 struct KeyVersions {
-    /// The latest version, if there is one and it is still to be shown.
+    /// The latest version, if there is one and it was not shown yet.
     latest: Option<ObjectInfo>,
-    /// Its ID: if it is among the old versions too, that name is ignored.
+    /// The ID of the latest version. If it is among the old versions too, that name is ignored.
     latest_id: Option<VersionId>,
     names: Arc<NameBlock>,
     /// The names still to be shown are those before this position.
@@ -714,7 +715,8 @@ impl KeyVersions {
         KeyVersions { latest, latest_id, end: names.len(), names, has_shown: false }
     }
 
-    /// Those after `shown`; all if it is not among them. Cost: a binary search, if the ID contains its order.
+    /// Returns the versions after `shown`, or all if `shown` is not among them. Cost: a binary search, if the ID
+    /// contains its order.
     fn after(mut self, shown: Option<&VersionId>) -> Self {
         let Some(shown) = shown else { return self };
         let end = match self.latest_id.as_ref() == Some(shown) {
@@ -868,7 +870,7 @@ mod tests {
         let root = Root::new();
         let mut made = vec![root.put("0")];
         made.push(root.put("1"));
-        // By a program that names no order, on a node whose clock is an hour ahead.
+        // Made by a program whose IDs contain no order, on a node whose clock is an hour ahead.
         let ahead = now_ns() + 3_600_000_000_000;
         let versions = root.dir.path().join("bucket/.fordway/versions/k");
         let first = std::fs::read_dir(&versions).unwrap().next().unwrap().unwrap();
@@ -883,7 +885,7 @@ mod tests {
         for (at, version) in made.iter().enumerate().filter(|(at, _)| *at != 4) {
             assert_eq!(root.content(version), at.to_string().as_bytes());
         }
-        // What lies under another name than its own says is found all the same.
+        // A version is found even if its name does not match the order in its ID.
         assert_eq!(root.content(&made[0]), b"0");
         let options = DeleteOptions { version: Some(made[5].clone()), ..Default::default() };
         root.store.delete(&root.bucket, &root.key, &options).unwrap();

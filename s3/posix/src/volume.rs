@@ -1,4 +1,4 @@
-//! A root as this process sees it, and the rule for where links beneath it may lead.
+//! The root directory, and the rule for where links beneath it may lead.
 //!
 //! Links are followed among the objects of a bucket, but not in its private area: there, a writer of the bucket could
 //! use them to lead programs that work there, root's `gc` included, to files of others.
@@ -22,15 +22,15 @@ use crate::site::{Site, require_fit};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixConfig, format};
 
-/// The root as this process sees it: its directories, held open, and the cached state of each bucket's private area.
-/// It finds, opens and describes files, and makes directories; [`crate::SharedStore`] takes locks and publishes files.
+/// The root directory with its cached state: held directories, and the contents of each bucket's private area. It
+/// finds, opens and describes files, and makes directories; [`crate::SharedStore`] takes locks and publishes files.
 pub(crate) struct RootVolume {
     pub(crate) path: PathBuf,
     pub(crate) root: BucketTree,
     pub(crate) config: PosixConfig,
     /// Whether other nodes may change the root's file system. A bucket may lie on another file system.
     pub(crate) sharing: FileSystemSharing,
-    /// Why nothing must be written to the root's file system.
+    /// The reason why nothing must be written to the root's file system.
     unfit: Option<Unfit>,
     pub(crate) dirs: DirectoryCache,
     pub(crate) private: Private,

@@ -1,5 +1,5 @@
-//! Writing objects: puts, copies, tags, and the record that each of them leaves. A copy within the store is made by the
-//! kernel, which shares extents where the file system can.
+//! Writes objects: puts, copies and tags, and the records of objects. A copy within the store is made by the kernel,
+//! which shares extents if the file system can.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,7 +19,7 @@ use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::sidecar::{ATTRIBUTE_BYTES, is_no_room, place_of};
 use crate::stage::{FILE_MODE, StagedFile, bare_mode, be_bare_no_more};
 
-/// The most bytes of metadata an object may carry; S3 allows 2 KiB of user metadata.
+/// The maximum number of bytes of an object's metadata; S3 allows 2 KiB of user metadata.
 const MAX_METADATA_BYTES: usize = 8 * 1024;
 
 /// An object being written.
@@ -31,7 +31,7 @@ pub(crate) struct ObjectWriter {
     pub(crate) metadata: BoxedMetadata,
     pub(crate) tags: Tags,
     pub(crate) conditions: Conditions,
-    /// What is to be published, once all has arrived.
+    /// The record to publish, set once all content has arrived.
     pub(crate) record: Option<Record>,
 }
 
@@ -55,7 +55,7 @@ impl SharedStore {
         })
     }
 
-    /// Stores `body` in one go: what a writer would do, without one to be made and moved about.
+    /// Stores `body` in one call. This does the same as a writer, but without allocating one.
     pub(crate) fn put(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -86,8 +86,8 @@ impl SharedStore {
         ContentHasher::new(self.etag_policy(options), options.check_md5, options.checksum)
     }
 
-    /// Stages a file for what `options` say of an object.
-    /// Errors: `InvalidArgument` for too much metadata, `InvalidTag`, and errors of [`StagedFile::at`].
+    /// Stages a file for an object with these options. Errors: `InvalidArgument` for too much metadata, `InvalidTag`,
+    /// and errors of [`StagedFile::at`].
     fn stage_object(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -102,8 +102,8 @@ impl SharedStore {
         self.stage(bucket, key, if is_bare { bare_mode() } else { FILE_MODE })
     }
 
-    /// Stages a file for `key`: beside its plain path, or, where a parent of that is a file or the
-    /// key is no path, beside its odd one.
+    /// Stages a file for `key`, to be published at its plain path. If a parent of that path is a file, or the key
+    /// cannot be a path, the file is published at the odd path.
     pub(crate) fn stage(self: &Arc<Self>, bucket: &Bucket, key: &Key, mode: Mode) -> Result<StagedFile> {
         if let Some(place) = plain(bucket, key) {
             match StagedFile::with_mode(self, bucket, place, mode) {
@@ -118,8 +118,8 @@ impl SharedStore {
         StagedFile::with_mode(self, bucket, odd(bucket, key), mode)
     }
 
-    /// Stores what is known of an object beside the open `file`, whose state is `stat`. Where there
-    /// are no attributes, a `fast` tag becomes the one that the file itself tells.
+    /// Stores an object's record with the open `file`, whose state is `stat`. If the file system has no attributes, a
+    /// `fast` ETag is replaced by the one that is derived from the file itself.
     pub(crate) fn store_record(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -140,7 +140,8 @@ impl SharedStore {
                 }
                 match record.says_no_more_than(stat) {
                     true => {
-                        // One of a record that said more, or of a file that had this inode before.
+                        // Removes a sidecar file that is left from an earlier record, or from another file that had
+                        // this inode.
                         if self.volume.contents(bucket)?.has_meta {
                             self.volume.remove_sidecar_of(bucket, stat);
                         }
@@ -170,7 +171,7 @@ impl SharedStore {
         record: &Record,
     ) -> Result<()> {
         let mut staged = StagedFile::at(self, bucket, place_of(bucket, stat))?;
-        // Also where nothing in it depends on the content: a later file may have this inode.
+        // Sealed even if the record does not depend on the content: a later file may get this inode.
         let sealed = Record { seal: Some(ContentSeal::of(stat)), ..record.clone() };
         staged.write(&sealed.encode())?;
         staged.publish_private()
@@ -190,7 +191,7 @@ impl SharedStore {
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
         check_metadata(&metadata)?;
         check_tags(&tags)?;
-        // Without a stored ETag the copy gets one that it keeps, whatever its own inode is.
+        // Without a stored ETag, the copy stores the ETag derived from the source file, because its own inode differs.
         let etag = record.etag.clone().unwrap_or_else(|| etag_of_file(stat));
         let mut copied = Record {
             etag: Some(etag),
@@ -218,8 +219,8 @@ impl SharedStore {
         Ok(self.volume.open_version(bucket, key, version)?.record().tags.clone())
     }
 
-    /// Under the key's lock, so one of two writers is the last for the whole record. Setting
-    /// an attribute changes neither size nor modification time, so the seal goes on to hold.
+    /// Sets the tags under the key's lock, so that of two writers the last one determines the whole record. Setting an
+    /// attribute changes neither size nor modification time, so the seal remains valid.
     pub(crate) fn set_tags(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -232,14 +233,14 @@ impl SharedStore {
             let mut opened = self.volume.open_version(bucket, key, version)?;
             let record = opened.recorded.get_or_insert_default();
             record.tags = tags.clone();
-            // The tag that was answered before is the one that stays.
+            // The ETag that was reported before must not change.
             let tag_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)
         })
     }
 }
 
-/// Whether nothing is to be kept beside the bytes and what is computed of them.
+/// Whether the options contain neither metadata nor tags.
 fn says_nothing(options: &PutOptions) -> bool {
     options.metadata.is_empty() && options.tags.is_empty()
 }
@@ -250,7 +251,7 @@ impl ObjectWriter {
         self.staged.write(data)
     }
 
-    /// What is known of the object now that all of it has arrived. Errors: `BadDigest`, `IncompleteBody`.
+    /// Returns the object's record now that all content has arrived. Errors: `BadDigest`, `IncompleteBody`.
     fn digest(&mut self, expected: &ExpectedContent) -> Result<Record> {
         let idle = ContentHasher::new(ETagPolicy::Fast, false, None);
         let found = std::mem::replace(&mut self.hasher, idle).finish(expected)?;
@@ -258,7 +259,7 @@ impl ObjectWriter {
         Ok(Record { etag: found.etag, checksum: found.checksum, metadata, tags, ..Default::default() })
     }
 
-    /// May be tried again after the error `LockTimeout`.
+    /// Publishes the object. May be called again after the error `LockTimeout`.
     fn finish(&mut self, expected: &ExpectedContent) -> Result<PutResult> {
         let mut record = match self.record.take() {
             Some(record) => record,
@@ -306,7 +307,7 @@ impl Writer for ObjectWriter {
     }
 }
 
-/// Errors: `InvalidArgument` if there is more metadata than an attribute may be asked to hold.
+/// Checks the size of the metadata. Errors: `InvalidArgument` if an attribute cannot hold it.
 pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
     if metadata.is_empty() {
         return Ok(());
@@ -324,11 +325,10 @@ pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
     }
 }
 
-/// Bytes moved at a time where the kernel cannot copy between the two files.
+/// Bytes copied at a time if the kernel cannot copy between the two files.
 const BOUNCE_BYTES: usize = 256 * 1024;
 
-/// Appends `size` bytes of `file`, and computes the checksum of just these.
-/// Errors: as [`append_range`].
+/// Appends the first `size` bytes of `file`, and computes their checksum. Errors: as [`append_range`].
 fn append_with_checksum(
     staged: &mut StagedFile,
     file: &File,
@@ -343,8 +343,8 @@ fn append_with_checksum(
     Ok(hasher.finish(&ExpectedContent::default())?.checksum)
 }
 
-/// Appends `len` bytes of `file` from `offset` to `staged`.
-/// Errors: `IncompleteBody` if the file is shorter by then, and errors of a write.
+/// Appends `len` bytes of `file` from `offset` to `staged`. Errors: `IncompleteBody` if the file has become shorter,
+/// and errors of a write.
 pub(crate) fn append_range(staged: &mut StagedFile, file: &File, offset: u64, len: u64) -> Result<()> {
     let copied = match copy_range(file, offset, staged.file(), staged.written(), len) {
         Ok(copied) => copied,
@@ -355,13 +355,13 @@ pub(crate) fn append_range(staged: &mut StagedFile, file: &File, offset: u64, le
     for_each_piece(file, offset + copied, len - copied, |piece| staged.write(piece))
 }
 
-/// Whether the kernel cannot copy between just these two files.
+/// Whether the error means that the kernel cannot copy between these two files.
 pub(crate) fn needs_plain_copy(errno: Errno) -> bool {
     matches!(errno, Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL)
 }
 
-/// Reads `left` bytes of `file` from `offset`, piece by piece.
-/// Errors: `IncompleteBody` if the file is shorter by then, and errors of `consume`.
+/// Reads `left` bytes of `file` from `offset`, piece by piece. Errors: `IncompleteBody` if the file has become shorter,
+/// and errors of `consume`.
 pub(crate) fn for_each_piece(
     file: &File,
     mut offset: u64,

@@ -82,8 +82,8 @@ fn buckets_leave_no_file_open() {
     assert!(after < before + 700, "{before} files were open, now {after} are");
 }
 
-/// One store has just seen a key missing, in directories that it holds open; another removes the bucket, creates it again,
-/// and puts the key. The first must find it.
+/// One store has just found a key missing, in directories that it holds open. Another store then removes the bucket,
+/// creates it again, and puts the key. The first store must find the key.
 #[test]
 fn a_bucket_made_again_by_another_store_is_seen_at_once() {
     let (dir, reader) = open();
@@ -92,7 +92,7 @@ fn a_bucket_made_again_by_another_store_is_seen_at_once() {
     for round in 0..50 {
         writer.create_bucket(&bucket).unwrap();
         writer.put(&bucket, &key("first"), b"1", &PutOptions::default()).unwrap();
-        // What is seen within a tick of the clock is not cached.
+        // A state that was read within a tick of the clock is not cached.
         thread::sleep(std::time::Duration::from_millis(15));
         for _ in 0..4 {
             let missing = reader.head(&bucket, &key("k"), &options).expect_err("it was not put");

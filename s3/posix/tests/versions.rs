@@ -1,4 +1,4 @@
-//! Buckets that keep versions, where several stores or the kernel's permissions are at work.
+//! Buckets that keep versions, with several stores, or with a user whose permissions are limited.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -57,7 +57,7 @@ fn a_directory_of_versions_that_another_removes_is_made_again() {
     }
 }
 
-/// A user who may not know whether old versions are kept overwrites none.
+/// A user who cannot find out whether old versions are kept overwrites nothing.
 #[test]
 fn without_a_look_at_versioning_nothing_is_written() {
     let (dir, bucket) = open();
@@ -90,13 +90,13 @@ fn without_a_look_at_versioning_nothing_is_written() {
     assert!(!dir.path().join("bucket/new").exists());
 }
 
-/// Runs `act` as somebody whom the kernel denies what root may do.
+/// Runs `act` as a user without root's permissions.
 fn as_nobody(act: impl FnOnce() + Send) {
     let denied = thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if geteuid().is_root() {
                 let nobody = rustix::process::Uid::from_raw(NOBODY);
-                // Of this thread only, which ends.
+                // This applies only to the current thread, which ends afterwards.
                 set_thread_res_uid(nobody, nobody, nobody).unwrap();
             }
             act();
@@ -106,7 +106,7 @@ fn as_nobody(act: impl FnOnce() + Send) {
     denied.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// What lies apart from a key's path stays hidden by what lies there, also when that is deleted.
+/// An odd file that a plain file hides stays hidden, even when the plain file is deleted.
 #[test]
 fn a_delete_brings_nothing_back_that_was_hidden() {
     let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
@@ -135,7 +135,7 @@ fn a_delete_brings_nothing_back_that_was_hidden() {
     assert_eq!(read().map(drop).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
 }
 
-/// What a program removed past S3 does not come back when an older version is deleted for good.
+/// An object that a POSIX program removed does not come back when an older version is permanently deleted.
 #[test]
 fn what_posix_removed_stays_removed() {
     let (dir, bucket) = open();
@@ -152,8 +152,8 @@ fn what_posix_removed_stays_removed() {
     assert_eq!(read.map(drop).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
 }
 
-/// While others come and go above it, a version is the latest, an old one, and the latest again; a caller
-/// that asks for it, or lists it, finds it.
+/// While newer versions come and go, a version is alternately the latest and an old one. A caller that reads or lists
+/// it always finds it.
 #[test]
 fn a_version_that_becomes_the_latest_is_never_missing() {
     let (dir, bucket) = open();

@@ -25,13 +25,13 @@ use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature};
 
 /// Limits of a connection.
 pub(crate) struct ConnectionLimits {
-    /// Longest time for receiving a request's head.
+    /// The maximum time for receiving a request's head.
     pub(crate) header_timeout: Duration,
-    /// Longest time between two pieces of a body, in either direction.
+    /// The maximum time between two pieces of a body, in either direction.
     pub(crate) stall_timeout: Duration,
-    /// Most bytes of a request's head.
+    /// The maximum number of bytes of a request's head.
     pub(crate) head_bytes_max: usize,
-    /// Most bytes of a request's body.
+    /// The maximum number of bytes of a request's body.
     pub(crate) body_bytes_max: u64,
 }
 
@@ -164,7 +164,7 @@ async fn answered(
     if let Some(page) = page {
         response.headers_mut().extend(page.headers().await);
     }
-    // The list of a missing root's buckets is empty and no 404, so it is checked separately.
+    // The list of a missing root's buckets is empty rather than a 404, so a missing root is checked separately.
     match is_of_all_buckets && !shared.users.look_at_root() {
         true => unavailable(),
         false => unless_root_is_gone(shared, response),
@@ -179,7 +179,7 @@ fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) 
     }
 }
 
-/// A request from a web page. The CORS rules of the bucket say what the page may do.
+/// A request from a web page; the CORS rules of the bucket define what the page may do.
 struct CorsRequest {
     store: Option<Arc<dyn Store>>,
     users: Arc<Users>,
@@ -232,7 +232,7 @@ impl CorsRequest {
     }
 }
 
-/// Returns the response for the time that the root is missing. Clients retry by themselves.
+/// Returns the response sent while the root is missing. Clients retry by themselves.
 fn unavailable() -> Response<PreparedBody> {
     let message = "the directory behind this gateway is not there; try again later";
     error_document(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
@@ -249,7 +249,7 @@ async fn of_operation(
         Err(refusal) => return refused(&refusal),
     };
     let response = of_s3_layer(shared, request).await;
-    // The S3 layer would report an invalid document as an error of the server.
+    // The S3 layer would report an invalid document as a server error.
     complaint.as_ref().and_then(|complaint| complaint.get()).map_or(response, refused)
 }
 
@@ -289,7 +289,7 @@ fn with_payload(response: Response<s3s::Body>) -> Response<PreparedBody> {
     Response::from_parts(parts, reply)
 }
 
-/// Why a request is refused whose body exceeds the limit.
+/// The reason given when a request is refused because its body exceeds the limit.
 pub(crate) const TOO_LARGE: &str = "the request's body is larger than this gateway takes";
 
 /// Returns the response to a request whose body exceeds the limit.
@@ -297,8 +297,8 @@ pub(crate) fn too_large() -> Response<PreparedBody> {
     refusal(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE)
 }
 
-/// Returns an error response for failures outside S3, such as bytes that are no request. Its code is the reason phrase
-/// of `status` without blanks.
+/// Returns an error response for failures outside S3, such as bytes that are not a valid request. Its code is the
+/// reason phrase of `status` without spaces.
 pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<PreparedBody> {
     let code = status.canonical_reason().unwrap_or_default().replace(' ', "");
     error_document(status, &code, why)

@@ -6,13 +6,13 @@ use std::thread::LocalKey;
 use bytes::Bytes;
 use fordway_store::PageBuffer;
 
-/// Bytes of a chunk: uploads are gathered in chunks before they are written, and content is sent from memory in chunks.
+/// Bytes of a chunk. Uploads are gathered in chunks before they are written, and content is sent from memory in chunks.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
-/// Most chunks that a thread keeps for reuse.
+/// The maximum number of chunks that a thread keeps for reuse.
 const SPARE_CHUNKS_MAX: usize = 16;
-/// Most small buffers that a thread keeps for reuse.
+/// The maximum number of small buffers that a thread keeps for reuse.
 const SPARE_BUFFERS_MAX: usize = 32;
-/// Capacity of the largest small buffer that is kept.
+/// The maximum capacity of a small buffer that is kept.
 const SPARE_BUFFER_BYTES_MAX: usize = 128 * 1024;
 
 thread_local! {

@@ -76,7 +76,7 @@ impl ClientSocket {
         }
     }
 
-    /// Whether this process must encrypt what is sent, so that the kernel cannot send a file by itself.
+    /// Whether this process must encrypt the data it sends, so that the kernel cannot send a file by itself.
     pub(crate) fn is_encrypted(&self) -> bool {
         matches!(self, ClientSocket::Tls(_))
     }
@@ -160,7 +160,7 @@ impl AsyncRead for ClientSocket {
     ) -> Poll<io::Result<()>> {
         let read = on_any!(self, stream => Pin::new(stream).poll_read(context, room));
         match read {
-            // Many clients end TLS without `close_notify`. HTTP itself says where its messages end.
+            // Many clients end TLS without `close_notify`. HTTP framing itself marks the end of each message.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
             read => read,
         }

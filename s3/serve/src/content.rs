@@ -57,7 +57,8 @@ impl MultipartContent {
         self.left
     }
 
-    /// Returns the next bytes, about `most`, and the rest. Errors: `UnexpectedEof` for content that is too short.
+    /// Returns the next bytes, roughly `most` of them, and the remaining content. Errors: `UnexpectedEof` for content
+    /// that is too short.
     async fn next(mut self, most: u64) -> io::Result<(Bytes, Self)> {
         let mut buffer = buffer_for(most);
         while (buffer.len() as u64) < most {
@@ -115,8 +116,8 @@ impl ContentPieces {
         }
     }
 
-    /// Returns the next bytes, about `most` or fewer, and the content after them. Something must be left.
-    /// Errors: `UnexpectedEof` for content that is shorter than it was said to be.
+    /// Returns the next bytes, roughly `most` or fewer, and the content after them. The content must not be exhausted.
+    /// Errors: `UnexpectedEof` for content that is shorter than its stated length.
     pub(crate) async fn next(self, most: u64) -> io::Result<(Bytes, Self)> {
         match self {
             ContentPieces::Bytes(mut bytes) => {
@@ -134,7 +135,7 @@ impl ContentPieces {
                 Ok((piece, ContentPieces::File(rest)))
             }
             ContentPieces::Reader(reader, left) => {
-                // A read that may have to wait takes more at once, unless memory is short.
+                // A read that may have to wait reads more at a time, unless memory is short.
                 let wanted = if most < PIECE_BYTES { left.min(most) } else { left };
                 let (reader, piece) = read_some(reader, wanted).await?;
                 let left = left - piece.len() as u64;

@@ -41,7 +41,7 @@ impl BucketDomains {
 }
 
 impl BucketDomains {
-    /// Returns the bucket and the key that host and path name, decoded; an empty string where none is named.
+    /// Returns the decoded bucket and key from the host and the path, each an empty string if missing.
     pub(crate) fn names(&self, headers: &HeaderMap, uri: &Uri) -> (String, String) {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let path = percent_decode_str(uri.path().strip_prefix('/').unwrap_or(uri.path())).decode_utf8_lossy();

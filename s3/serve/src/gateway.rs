@@ -28,7 +28,7 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// The configuration of a gateway. [`GatewayConfig::new`] fills in defaults.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
-    /// The address to listen on; port 0 takes any free one.
+    /// The address to listen on; port 0 picks any free port.
     pub listen: SocketAddr,
     /// The certificate shown to clients; without one, connections are not encrypted.
     pub tls: Option<TlsCertificate>,
@@ -42,30 +42,32 @@ pub struct GatewayConfig {
     pub metrics: Option<SocketAddr>,
     /// The file of the access log; `-` is standard output.
     pub access_log: Option<PathBuf>,
-    /// The most bytes of a request's head.
+    /// The maximum number of bytes of a request's head.
     pub head_bytes_max: usize,
-    /// The most bytes of a request's body.
+    /// The maximum number of bytes of a request's body.
     pub body_bytes_max: u64,
     /// The region reported to clients; signatures of any region are accepted.
     pub region: String,
     /// Whether to accept version 2 signatures too, which clients from before 2014 make. They cover
     /// less of a request than version 4 signatures.
     pub signature_v2: bool,
-    /// The most threads that serve connections; 0 is one per core. Only as many work as the load needs.
+    /// The maximum number of threads that serve connections; 0 means one per core. Only as many are used as the load
+    /// needs.
     pub threads: usize,
-    /// Connections open at a time (0 counts as 1); further clients wait in the listen queue.
+    /// The maximum number of open connections (0 counts as 1); further clients wait in the listen queue.
     pub connections_max: u32,
-    /// How long a client may take to send a request's head, idle time before it included.
+    /// How long a client may take to send a request's head, including the idle time before it.
     pub header_timeout: Duration,
-    /// How long a client may send or take nothing in the middle of a body.
+    /// How long a client may pause while sending a body or receiving one.
     pub stall_timeout: Duration,
     /// How long requests in progress may continue after the gateway is told to stop.
     pub drain_timeout: Duration,
 }
 
 impl GatewayConfig {
-    /// Defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, a thread per core, 16,384 connections, heads of 64 KiB, bodies of
-    /// any size, 60 s for a head, 30 s for a stall, 10 s to drain; no access log, no metrics.
+    /// Returns the defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, a thread per core, 16,384 connections,
+    /// heads of 64 KiB, bodies of any size, 60 s for a head, 30 s for a stall, 10 s to drain; no access log, no
+    /// metrics.
     pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {
             listen,
@@ -88,7 +90,7 @@ impl GatewayConfig {
     }
 }
 
-/// Tells a gateway to stop; clones tell the same one. Usable from any thread.
+/// Tells a gateway to stop; clones stop the same gateway. Usable from any thread.
 #[derive(Clone, Debug)]
 pub struct GatewayStop(Arc<watch::Sender<bool>>);
 
@@ -97,13 +99,13 @@ impl GatewayStop {
         GatewayStop(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Stops accepting; requests in progress are finished. Further calls change nothing.
+    /// Stops accepting connections; requests in progress are finished. Further calls have no effect.
     pub fn trigger(&self) {
         self.0.send_replace(true);
     }
 }
 
-/// The other end of [`GatewayStop`].
+/// The receiving end of [`GatewayStop`].
 #[derive(Clone)]
 pub(crate) struct StopReceiver(watch::Receiver<bool>);
 
@@ -119,9 +121,9 @@ impl StopReceiver {
         *self.0.borrow()
     }
 
-    /// Ends when the gateway was told to stop.
+    /// Completes when the gateway is told to stop.
     pub(crate) async fn over(mut self) {
-        // An error means that every `GatewayStop` is gone, and with them the gateway.
+        // An error means that every `GatewayStop` was dropped, and the gateway with them.
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }
 }
@@ -145,10 +147,9 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Binds the address; clients may connect from now on and wait until the gateway runs.
-    /// Errors: `InvalidArgument` for an address that is taken or not this machine's, for a region that
-    /// is not lower-case letters, digits and hyphens and for a domain that is no host name,
-    /// `AccessDenied`, `Io`.
+    /// Binds the address; clients may connect from now on and wait until the gateway runs. Errors: `InvalidArgument`
+    /// for an address that is in use or does not belong to this machine, for a region that is not lower-case letters,
+    /// digits and hyphens, and for a domain that is not a host name; `AccessDenied`, `Io`.
     pub fn bind(users: Users, config: GatewayConfig) -> Result<Self> {
         if !is_region(&config.region) {
             let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
@@ -184,22 +185,22 @@ impl Gateway {
         })
     }
 
-    /// The address bound, with the port that was chosen.
+    /// Returns the bound address, with the port that was chosen.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address bound for metrics and health.
+    /// Returns the bound address of metrics and health.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// What tells this gateway to stop.
+    /// Returns a handle that stops this gateway.
     pub fn stop_handle(&self) -> GatewayStop {
         self.stop.clone()
     }
 
-    /// What has this gateway read its files anew.
+    /// Returns a handle that makes this gateway read its files again.
     pub fn reload_handle(&self) -> ReloadSignal {
         self.reload.clone()
     }
@@ -215,7 +216,7 @@ impl Gateway {
         drained
     }
 
-    /// Serves on threads of its own until the handle returned is stopped or dropped.
+    /// Serves on its own threads until the returned handle is stopped or dropped.
     pub fn spawn(self) -> Result<RunningGateway> {
         let (address, stop) = (self.address, self.stop_handle());
         let (metrics, reload) = (self.metrics_addr(), self.reload_handle());
@@ -270,7 +271,7 @@ impl Gateway {
             () = accept => {}
             () = workers.balance() => {}
         }
-        // Nobody finds the gateway from now on, and nothing but connections holds the access log.
+        // From here on clients cannot reach the gateway, and only open connections keep the access log alive.
         drop((listener, watch));
         let all = slots.acquire_many(connections_max);
         if tokio::time::timeout(drain_timeout, all).await.is_err() {
@@ -284,7 +285,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Answers who asks for metrics and health, where they are to be had.
+    /// Starts the server of metrics and health if an address for it was configured.
     fn serve_metrics(&mut self, slots: &Arc<Semaphore>) -> Result<()> {
         let Some(metrics) = self.metrics.take() else { return Ok(()) };
         let vitals = GatewayHealth {
@@ -300,10 +301,11 @@ impl Gateway {
         Ok(())
     }
 
-    /// Looks after the directory and the files of the gateway.
+    /// Starts the thread that watches the gateway's directory and files.
     fn watch(&mut self) -> Result<Option<WatchThread>> {
         let Some(words) = self.words.take() else { return Ok(None) };
-        // Its thread may outlive the gateway for a moment, and the log is written when its last owner goes.
+        // The thread may briefly outlive the gateway, and the log is flushed when its last owner drops it, so the
+        // thread holds only a weak reference.
         let (users, monitor) = (self.users.clone(), Arc::downgrade(&self.monitor));
         let mut heap = IdleHeap::default();
         let watch = WatchThread::start(self.reload.clone(), words, move |is_asked| {
@@ -320,7 +322,7 @@ impl Gateway {
     }
 }
 
-/// Takes clients in.
+/// Accepts clients.
 struct ClientIntake<'w> {
     workers: &'w WorkerPool,
     slots: &'w Arc<Semaphore>,
@@ -329,7 +331,7 @@ struct ClientIntake<'w> {
 }
 
 impl ClientIntake<'_> {
-    /// Takes connections in until the gateway is stopped.
+    /// Accepts TCP connections until the gateway is stopped.
     async fn accept(&self, listener: &tokio::net::TcpListener) {
         let mut over = pin!(self.stopped.clone().over());
         loop {
@@ -345,7 +347,8 @@ impl ClientIntake<'_> {
         }
     }
 
-    /// The same for those that come by UDP. The thread that reads the socket deals datagrams out.
+    /// Accepts QUIC connections until the gateway is stopped. The thread that reads the UDP socket distributes its
+    /// datagrams to the connections.
     #[cfg(feature = "http3")]
     async fn accept_http3(&self, listener: Option<&http3::QuicListener>) {
         let Some(listener) = listener else { return };
@@ -372,13 +375,13 @@ impl ClientIntake<'_> {
     }
 }
 
-/// What clients over TCP are told of HTTP/3: it is at the same port.
+/// Returns the value of `Alt-Svc`, which tells TCP clients that HTTP/3 is available at the same port.
 #[cfg(feature = "http3")]
 fn elsewhere(address: SocketAddr) -> Option<http::HeaderValue> {
     http::HeaderValue::try_from(format!("h3=\":{}\"; ma=86400", address.port())).ok()
 }
 
-/// The socket of HTTP/3. Errors: as [`Gateway::bind`]; `InvalidArgument` without a certificate.
+/// Binds the UDP socket of HTTP/3. Errors: as [`Gateway::bind`]; `InvalidArgument` without a certificate.
 #[cfg(feature = "http3")]
 fn listen_http3(
     address: SocketAddr,
@@ -394,7 +397,7 @@ fn listen_http3(
     Ok(Some((http3::QuicListener::bind(address)?, tls)))
 }
 
-/// What a gateway answers to requests for metrics and health.
+/// The data that metrics and health responses are made from.
 struct GatewayHealth {
     monitor: Arc<RequestMonitor>,
     users: Arc<Users>,
@@ -409,13 +412,13 @@ impl HealthProbe for GatewayHealth {
     }
 
     fn metrics(&self) -> String {
-        // One slot is the accept loop's own, which waits with it for the next connection.
+        // The accept loop itself holds one slot while it waits for the next connection.
         let taken = self.connections_max - self.slots.available_permits();
         self.monitor.metrics.text(taken.saturating_sub(1), self.users.is_available())
     }
 }
 
-/// The next connection, once there is a slot for it.
+/// Waits for a free slot, then for the next connection.
 async fn next_connection(
     listener: &tokio::net::TcpListener,
     slots: &Arc<Semaphore>,
@@ -429,7 +432,7 @@ async fn next_connection(
         });
         match accepted {
             Ok(socket) => return (socket, slot),
-            // The client gave up before it was accepted: no reason to wait.
+            // The client closed the connection before it was accepted, so there is no reason to pause.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection; if descriptors ran out, raise `ulimit -n`");
@@ -439,7 +442,7 @@ async fn next_connection(
     }
 }
 
-/// A gateway that serves on threads of its own. Dropping it stops it and waits for its end.
+/// A gateway that serves on its own threads. Dropping it stops the gateway and waits until it has ended.
 pub struct RunningGateway {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
@@ -449,28 +452,28 @@ pub struct RunningGateway {
 }
 
 impl RunningGateway {
-    /// The address it serves.
+    /// Returns the address that the gateway serves.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address of its metrics and health.
+    /// Returns the address of the gateway's metrics and health.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// What has it read its files anew.
+    /// Returns a handle that makes the gateway read its files again.
     pub fn reload_handle(&self) -> ReloadSignal {
         self.reload.clone()
     }
 
-    /// What tells it to stop.
+    /// Returns a handle that stops the gateway.
     pub fn stop_handle(&self) -> GatewayStop {
         self.stop.clone()
     }
 
-    /// Waits until it ended, which something else must bring about. Errors: from
-    /// [`Gateway::run`], `Internal` if it panicked.
+    /// Waits until the gateway has ended; does not stop it. Errors: from [`Gateway::run`]; `Internal` if its thread
+    /// panicked.
     pub fn join(mut self) -> Result<()> {
         self.wait()
     }

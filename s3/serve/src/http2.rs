@@ -27,18 +27,20 @@ use crate::multiplexed::{HeldBytes, ReplyBody, gathered};
 use crate::unsigned::ConnectionPeer;
 use crate::{multiplexed, workers};
 
-/// Most requests in progress on one connection.
+/// The maximum number of requests in progress on one connection.
 const STREAMS_MAX: u32 = 256;
-/// Most bytes that a client may send on one request before they are read; with a round trip of 1 ms, that is 1 GiB/s.
+/// The maximum number of bytes that a client may send on one request before they are read; with a round trip of 1 ms,
+/// that is 1 GiB/s.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// Most bytes that a client may send on all requests before they are read, which bounds the memory it can occupy.
+/// The maximum number of bytes that a client may send on all requests before they are read, which bounds the memory it
+/// can occupy.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// The largest piece of a body that a client may send in one frame, in bytes.
 const FRAME_BYTES_MAX: u32 = 64 * 1024;
-/// Most bytes of a response that are kept until the client takes them.
+/// The maximum number of bytes of a response that are kept until the client takes them.
 const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
-/// Most requests that a client reset before they were processed, and most errors that it caused, before the
-/// connection ends. No well-behaved client comes near (CVE-2023-44487, CVE-2025-8671).
+/// The maximum number of requests that a client resets before they are processed, and of errors that it causes, before
+/// the connection ends. No well-behaved client comes near it (CVE-2023-44487, CVE-2025-8671).
 const RESETS_MAX: usize = 64;
 
 /// Serves one connection, of which `ahead` was already read, until it ends, or until `stopped` and its
@@ -78,8 +80,8 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
 /// connection only when it has a request to send would never close it.
 const LEAVE_TAKING: Duration = Duration::from_secs(1);
 
-/// Drives a connection. If it has no request for `idle_timeout`, because no head arrives or none is ever
-/// finished, the client is told to close it, and the connection is cut after the same time again.
+/// Drives a connection. If it has no request for `idle_timeout`, because no head arrives or no head is completed, tells
+/// the client to close it; after the same time again, closes the connection.
 async fn run<S>(
     mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,
     streams: &StreamExecutor,
@@ -155,8 +157,8 @@ async fn exchange(
     Ok(response)
 }
 
-/// Longest wait for a request while others on its connection make progress, as a multiple of the wait for a quiet
-/// connection: the others may have the whole of a slow link.
+/// The maximum wait of a request while others on its connection make progress, as a multiple of the wait on a quiet
+/// connection: the others may use the whole of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// Starts the task of each request, on the thread of its connection, and ends it if it makes no progress.

@@ -159,15 +159,18 @@ async fn send_answer(
     turns.send(send.finish()).await
 }
 
-/// Most requests in progress on one connection.
+/// The maximum number of requests in progress on one connection.
 const STREAMS_MAX: u32 = 256;
-/// Most bytes that a client may send on one request before they are read; with a round trip of 1 ms, that is 1 GiB/s.
+/// The maximum number of bytes that a client may send on one request before they are read; with a round trip of 1 ms,
+/// that is 1 GiB/s.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// Most bytes that a client may send on all requests before they are read, which bounds the memory it can occupy.
+/// The maximum number of bytes that a client may send on all requests before they are read, which bounds the memory it
+/// can occupy.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
-/// Most bytes of all responses of a connection that are kept until the client has confirmed them.
+/// The maximum number of bytes, over all responses of a connection, that are kept until the client has confirmed them.
 const SEND_WINDOW_BYTES: u64 = 2 << 20;
-/// Most clients that wait to be accepted, and most bytes that are kept for all of them. Further clients are refused.
+/// The maximum number of clients that wait to be accepted, and of bytes that are kept for all of them. Further clients
+/// are refused.
 const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of datagrams that the kernel is asked to keep, in either direction.
@@ -255,7 +258,7 @@ impl QuicListener {
         self.endpoint.set_server_config(None);
     }
 
-    /// Closes what is still open, and waits up to 1 s until clients were told.
+    /// Closes the open connections, and waits up to 1 s until the clients were told.
     pub(crate) async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the gateway ended");
         let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
@@ -360,12 +363,13 @@ impl Body for ReceivedBody {
     }
 }
 
-/// Responses that may wait for room in quinn at once.
+/// The maximum number of responses that wait for room in quinn at once.
 const TURNS: usize = 4;
-/// How long one of them may keep the others from waiting there: a client may be slow to read only one response.
+/// How long one response may keep others from waiting for room in quinn: a client may be slow to read only one
+/// response.
 const TURN: Duration = Duration::from_millis(250);
-/// Longest wait for a response while others make progress, as a multiple of the wait for a quiet connection: the others
-/// may have the whole of a slow link.
+/// The maximum wait of a response while others make progress, as a multiple of the wait on a quiet connection: the
+/// others may use the whole of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// State that the responses of a connection share.
@@ -387,7 +391,7 @@ impl ResponseTurns {
         }
     }
 
-    /// Runs `sending` when it is its turn. Errors: `TimedOut` if the client takes nothing of it.
+    /// Runs `sending` when it is its turn. Errors: `TimedOut` if the client takes no data of this response.
     pub(super) async fn send(
         &self,
         sending: impl Future<Output = Result<(), StreamError>>,

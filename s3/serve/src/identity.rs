@@ -1,4 +1,4 @@
-//! The users: the key pair, and the checks that need nothing but the request's head.
+//! Key pairs, and the checks of a request that need only its head.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,15 +24,15 @@ use crate::users::User;
 /// An access key and its secret.
 #[derive(Clone)]
 pub struct AccessKeyPair {
-    /// The public half, which requests name.
+    /// The public half, which requests state.
     pub access_key: String,
     /// The secret half, which requests are signed with.
     pub secret_key: String,
 }
 
 impl AccessKeyPair {
-    /// A pair from the system's random source: 20 characters, and 40 with 240 random bits.
-    /// Errors: `Io`.
+    /// Generates a pair from the system's random source: an access key of 20 characters, and a secret key of 40
+    /// characters with 240 random bits. Errors: `Io`.
     pub fn generate() -> Result<Self> {
         const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
         let mut random = [0u8; 48];
@@ -45,14 +45,14 @@ impl AccessKeyPair {
     }
 }
 
-/// The secret is left out, so that no log ever shows it.
+/// Omits the secret, so that it never appears in a log.
 impl fmt::Debug for AccessKeyPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity").field("access_key", &self.access_key).finish_non_exhaustive()
     }
 }
 
-/// Knows the users' secrets.
+/// Looks up the secret keys of users for the S3 layer.
 pub(crate) struct KnownKeys(pub(crate) Arc<Users>);
 
 #[async_trait::async_trait]
@@ -70,18 +70,19 @@ impl S3Auth for KnownKeys {
     }
 }
 
-/// AWS's words.
+/// AWS's message for an unknown access key.
 const UNKNOWN_KEY: &str = "The AWS Access Key Id you provided does not exist in our records.";
 
-/// How far a client's clock may be off (S3's limit).
+/// The maximum difference between a client's clock and ours (S3's limit).
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// Says whose a request is, by an extension of it, and lets no other pass.
+/// Decides which user sent a request, adds the [`User`] to the request's extensions, and refuses requests without a
+/// user.
 #[derive(Clone)]
 pub(crate) enum RequestAdmission {
-    /// Those pass that are signed in a way that cannot be replayed for ever.
+    /// Admits requests whose signature cannot be replayed forever.
     Signed(Arc<Users>),
-    /// All pass: whose they are was known before they came.
+    /// Admits all requests: the user was identified when the client connected.
     Peers,
 }
 
@@ -99,7 +100,8 @@ impl S3Access for RequestAdmission {
 }
 
 impl RequestAdmission {
-    /// Whose a request is that goes past the operations. Errors: as for all others.
+    /// Returns the user who sent a request that the S3 layer does not pass to an operation. Errors: the same as for all
+    /// other requests.
     pub(crate) fn admit_request<T>(&self, request: &S3Request<T>) -> S3Result<Arc<User>> {
         let known = request.extensions.get::<Arc<User>>().cloned();
         let access_key = request.credentials.as_ref().map(|credentials| credentials.access_key.as_str());
@@ -126,7 +128,8 @@ impl RequestAdmission {
             return Err(s3_error!(InvalidAccessKeyId, "the access key has just been taken away"));
         };
         let is_version_2 = signed_with_version_2(headers, uri);
-        // Those of version 2 cover all of Amazon's headers. What looks like both must do for both.
+        // Signatures of version 2 cover all `x-amz-` headers. A request that looks like both versions must pass the
+        // checks of both.
         if has_version_4_query(uri) || !is_version_2 {
             check_all_signed(headers, uri)?;
         }
@@ -137,8 +140,8 @@ impl RequestAdmission {
         Ok(user)
     }
 
-    /// Says in the request's trace what is asked, and by whom; `names` are bucket and key, where the path
-    /// spells them otherwise.
+    /// Records the operation and the user in the request's trace. `names` are the bucket and the key, in case the path
+    /// spells them differently.
     pub(crate) fn take_note(
         extensions: &mut Extensions,
         user: &Arc<User>,
@@ -151,7 +154,7 @@ impl RequestAdmission {
     }
 }
 
-/// Bucket and key, each empty where there is none.
+/// Returns the bucket and the key, each an empty string if the path has none.
 fn names(path: &S3Path) -> (String, String) {
     match path {
         S3Path::Root => Default::default(),
@@ -160,10 +163,11 @@ fn names(path: &S3Path) -> (String, String) {
     }
 }
 
-/// Headers that say whose a bucket must be.
+/// Headers that state who must own a bucket.
 const EXPECTED_OWNERS: [&str; 2] = ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"];
 
-/// Buckets here belong to the caller, as in listings. Errors: `AccessDenied`.
+/// Checks that every expected owner is the caller, whom listings name as the owner of all buckets. Errors:
+/// `AccessDenied`.
 fn check_owner(user: &User, headers: &HeaderMap) -> S3Result<()> {
     let is_other =
         |name: &&&str| headers.get(**name).is_some_and(|owner| owner.as_bytes() != user.name.as_bytes());
@@ -182,17 +186,17 @@ fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
     header.is_some_and(|value| value.as_bytes().starts_with(b"AWS ")) || parameter(uri, "Signature").is_some()
 }
 
-/// Headers of Amazon's that change nothing about what is asked for, or are covered by every signature.
+/// `x-amz-` headers that do not change what is requested, or that every signature covers.
 const UNSIGNED: [&str; 4] =
     ["x-amz-content-sha256", "x-amz-date", "x-amz-security-token", "x-amz-user-agent"];
 
-/// A header of Amazon's can make another request of one (a put becomes a copy), so a user who
-/// passes a signed address on must be sure that none is added. Errors: `AccessDenied`.
+/// Checks that all `x-amz-` headers are signed. Such a header can turn a request into a different one (a put into a
+/// copy), so a user who passes on a signed URL must be sure that no header can be added. Errors: `AccessDenied`.
 fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
     let of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
-    // Some presigned URLs hold headers, and are covered whole.
+    // Some presigned URLs carry headers as parameters; the signature covers the whole URL.
     let is_in_url = |name: &str| has_version_4_query(uri) && has_parameter(uri, name);
     let left_out = |name: &&str| !UNSIGNED.contains(name) && !is_signed(name) && !is_in_url(name);
     let mut names: Vec<&str> = of_amazon.filter(left_out).collect();
@@ -207,7 +211,7 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
 }
 
-/// Checks what a valid signature of version 4 covers: AWS takes none that leaves the host out. Errors: from AWS.
+/// Checks what a valid version 4 signature covers; AWS refuses one that does not cover the host. Errors: as from AWS.
 fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     if signed.split(';').all(|name| name.trim().is_empty()) {
@@ -222,7 +226,8 @@ fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     Ok(())
 }
 
-/// What AWS calls a signature that is not as it has to be, by where it stands.
+/// Returns AWS's error for a malformed signature; its code depends on whether the signature is in the URL or in a
+/// header.
 fn malformed(uri: &Uri, why: &'static str) -> S3Error {
     let code = match has_version_4_query(uri) {
         true => "AuthorizationQueryParametersError",
@@ -236,13 +241,13 @@ fn malformed(uri: &Uri, why: &'static str) -> S3Error {
     error
 }
 
-/// The names of the headers that a signature of version 4 covers, with semicolons between them.
+/// Returns the names of the headers that a version 4 signature covers, separated by semicolons.
 fn signed_headers(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     if has_version_4_query(uri) {
         let names = parameter(uri, "X-Amz-SignedHeaders")?;
         return percent_decode_str(names).decode_utf8().ok().map(Cow::into_owned);
     }
-    // What stands before it, the scope, is signed, and so nobody's to choose.
+    // The text before `SignedHeaders=`, the scope, is signed, so a third party cannot insert another one there.
     let (_, names) = headers.get(AUTHORIZATION)?.to_str().ok()?.rsplit_once("SignedHeaders=")?;
     names.split(',').next().map(str::to_owned)
 }
@@ -251,7 +256,7 @@ fn has_version_4_query(uri: &Uri) -> bool {
     parameter(uri, "X-Amz-Signature").is_some()
 }
 
-/// The value of a parameter, encoded; its name may be encoded too, and is found all the same.
+/// Returns the value of a parameter, still encoded. The parameter is found even if its name is encoded.
 fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
     let mut pairs = uri.query().unwrap_or_default().split('&');
     pairs.find_map(|pair| {
@@ -260,7 +265,7 @@ fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
     })
 }
 
-/// Whether there is a parameter of this name, in capitals or not.
+/// Whether there is a parameter with this name, in upper or lower case.
 fn has_parameter(uri: &Uri, wanted: &str) -> bool {
     uri.query().unwrap_or_default().split('&').any(|pair| {
         let name = pair.split('=').next().unwrap_or_default();
@@ -268,7 +273,7 @@ fn has_parameter(uri: &Uri, wanted: &str) -> bool {
     })
 }
 
-/// Whether `name` is spelled as regions are.
+/// Whether `name` has the form of a region's name.
 pub(crate) fn is_region(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }

@@ -1,9 +1,9 @@
-//! What an error document says: the words that AWS has for a failure in `Message`, and our own sentence, which
-//! names what failed and what to do next, in `Detail`. Programs compare the first; people need the second.
+//! The texts of error documents: `Message` holds AWS's words for a failure; `Detail` holds our own sentence, which says
+//! what failed and what to do next. Programs compare the message; people need the detail.
 //!
-//! The S3 layer carries one text for each error, and this module splits it into lines. The first line holds
-//! AWS's words, the second our sentence, and each further line a fact, which becomes an element. A text of one
-//! line is our sentence; the table below then gives AWS's words for the code.
+//! The S3 layer carries one text for each error, and this module splits it into lines. The first line holds AWS's
+//! words, the second our sentence, and each further line a fact, which becomes an element. A text of one line is our
+//! sentence; the table below then gives AWS's words for the code.
 
 use fordway_store::ChecksumAlgorithm;
 use fordway_wire::s3_xml::escaped;

@@ -51,7 +51,7 @@ pub(crate) async fn exchange(
         response.headers_mut().insert(monitor::REQUEST_ID, id);
     }
     response.headers_mut().insert(monitor::HOST_ID, shared.monitor.ids.host().clone());
-    // What becomes of the body is not known here, because frames of many responses share the socket.
+    // Whether the client receives the body is not known here, because frames of many responses share the socket.
     let (status, body_bytes) = (response.status(), response.body().len());
     counted.is_over = true;
     shared.monitor.finish(&trace, &ResponseEnding { status, body_bytes, ready, is_complete: true });
@@ -77,7 +77,7 @@ impl Drop for CountedRequest<'_> {
     }
 }
 
-/// The status that servers log for a request that nobody waits for any more.
+/// The status that is logged for a request whose client no longer waits for it.
 const CLIENT_IS_GONE: u16 = 499;
 
 /// The error type of bodies.
@@ -281,11 +281,11 @@ impl Body for ReplyBody {
     }
 }
 
-/// Bytes that may wait for the client of one connection while its responses are read ahead freely.
+/// The maximum number of bytes that wait for the client of one connection while its responses are read ahead freely.
 const CONNECTION_BYTES: u64 = 4 << 20;
-/// The same for all clients of the process together.
+/// The maximum number of bytes that wait for all clients of the process while responses are read ahead freely.
 const PROCESS_BYTES: u64 = 32 << 20;
-/// Bytes that are read at a time when twice as much waits.
+/// Bytes that are read at a time when at least twice the limit waits.
 const SMALL_BYTES: u64 = 4 << 10;
 
 static OF_PROCESS: AtomicU64 = AtomicU64::new(0);
@@ -294,11 +294,11 @@ static OF_PROCESS: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Default)]
 pub(crate) struct HeldBytes(Arc<AtomicU64>);
 
-/// The bytes of one response that wait.
+/// The number of bytes of one response that wait.
 #[derive(Default)]
 struct ResponseBacklog {
     bytes: AtomicU64,
-    /// Wakes the task that waits for them to be gone.
+    /// Wakes the task that waits until these bytes are gone.
     waker: Mutex<Option<Waker>>,
 }
 

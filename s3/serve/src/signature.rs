@@ -54,8 +54,8 @@ pub(crate) fn check_form(
     }
 }
 
-/// Checks the date of a signature of version 2, which nothing else binds to the time it was made at. A presigned URL
-/// has its own.
+/// Checks the date of a version 2 signature; without this check, such a request could be replayed at any time. A
+/// presigned URL states its own expiry.
 fn check_version_2_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let refused = |code, message| Err(GateRefusal { status: StatusCode::FORBIDDEN, code, message });
     let stated = headers.get(AMZ_DATE).or_else(|| headers.get(DATE));

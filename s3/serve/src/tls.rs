@@ -1,4 +1,4 @@
-//! TLS by rustls: the certificate that clients are shown, and its replacement by a newer one.
+//! TLS by rustls: the gateway's certificate, and its replacement by a newer one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::connection::ClientSocket;
 
-/// The protocols that clients are offered, the preferred one first (ALPN, RFC 7301).
+/// The protocols offered to clients, the preferred one first (ALPN, RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// A certificate and its key, from two PEM files. Clones share the certificate.

@@ -1,5 +1,5 @@
-//! Who is at the other end of a connection; and requests whose signature is of no account, because that is known: the
-//! signature is taken off, and what it did to the body is undone.
+//! The peer of a connection, and requests of peers that the kernel has identified: their signature has no meaning, so
+//! it is removed, and the body's `aws-chunked` encoding is decoded.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,16 +17,16 @@ use serde::{Serialize, Serializer};
 use crate::http1::{ChunkDecoder, ChunkStep};
 use crate::users::User;
 
-/// Said by a body whose chunks are not what their sender says; the S3 operation recognises it.
+/// The error of a body that is not encoded as its head says; the S3 operation recognises the text.
 pub(crate) const NOT_CHUNKED: &str = "the body is not what aws-chunked encoding makes";
 
-/// Said by a body that ends within a chunk.
+/// The error of a body that ends within a chunk.
 const CUT_SHORT: &str = "the body ended within a chunk";
 
-/// Says of a body how it is signed.
+/// The header that says how the body is signed.
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-content-length");
-/// Headers that mean nothing without a signature.
+/// Headers that have no meaning without a signature.
 const SIGNATURE_HEADERS: [HeaderName; 5] = [
     AUTHORIZATION,
     CONTENT_SHA256,
@@ -34,7 +34,7 @@ const SIGNATURE_HEADERS: [HeaderName; 5] = [
     HeaderName::from_static("x-amz-date"),
     HeaderName::from_static("x-amz-security-token"),
 ];
-/// Parameters of a presigned URL, of version 4 and of version 2.
+/// Parameters of a presigned URL, of signature versions 4 and 2.
 const SIGNATURE_PARAMETERS: [&str; 11] = [
     "X-Amz-Algorithm",
     "X-Amz-Content-Sha256",
@@ -49,19 +49,20 @@ const SIGNATURE_PARAMETERS: [&str; 11] = [
     "Signature",
 ];
 
-/// The trailers of an `aws-chunked` body, an extension of its request; there once the body was read.
+/// The trailers of an `aws-chunked` body, stored as an extension of its request. They are available once the body was
+/// read.
 #[derive(Clone, Default)]
 pub(crate) struct TrailerFields(Arc<OnceLock<HeaderMap>>);
 
 impl TrailerFields {
-    /// The value of a trailer.
+    /// Returns the value of a trailer.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.get()?.get(name)?.to_str().ok()
     }
 }
 
-/// The request as one who need not sign would have sent it. Neither signatures nor their dates are
-/// looked at, nor is the SHA-256 of the body that they cover; checksums stay.
+/// Returns the request without its signature. Neither the signature nor its date is checked, nor is the SHA-256 of the
+/// body; checksums stay.
 pub(crate) fn unsigned(request: Request<s3s::Body>) -> Request<s3s::Body> {
     let (mut parts, mut body) = request.into_parts();
     parts.uri = without_signature(parts.uri);
@@ -82,7 +83,7 @@ pub(crate) fn unsigned(request: Request<s3s::Body>) -> Request<s3s::Body> {
     Request::from_parts(parts, body)
 }
 
-/// Whether a parameter of this name belongs to a presigned URL.
+/// Whether this is the name of a parameter of a presigned URL.
 pub(crate) fn is_of_signature(name: &str) -> bool {
     SIGNATURE_PARAMETERS.contains(&name)
 }
@@ -99,21 +100,21 @@ fn without_signature(uri: Uri) -> Uri {
         false => format!("{}?{}", uri.path(), kept.join("&")),
     };
     let mut parts = uri.into_parts();
-    // A part of what was a target is one too.
+    // This always succeeds, because the target is a part of one that was valid.
     parts.path_and_query = PathAndQuery::try_from(target).ok();
     Uri::from_parts(parts).unwrap_or_default()
 }
 
-/// What bodies fail with.
+/// The error type of bodies.
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The content of an `aws-chunked` body. Its chunks are HTTP/1.1's, with signatures for
-/// extensions and checksums for trailers. Content is passed on where it lies.
+/// Decodes the content of an `aws-chunked` body. Its chunks are those of HTTP/1.1, with signatures as extensions and
+/// checksums as trailers. Content is passed on without a copy.
 struct UnchunkedBody {
     inner: s3s::Body,
     decoder: ChunkDecoder,
     at_hand: Bytes,
-    /// Bytes of content that are left, where they are known.
+    /// Bytes of content that are left, if known.
     left: Option<u64>,
     found: HeaderMap,
     trailers: TrailerFields,
@@ -135,7 +136,7 @@ impl UnchunkedBody {
                     self.left = self.left.map(|left| left.saturating_sub(count as u64));
                     return Poll::Ready(Ok(Some(self.at_hand.split_to(count))));
                 }
-                // The rest is read, so that the connection stands at the next request.
+                // The rest of the body is read, so that the connection is at the start of the next request.
                 ChunkStep::End => {
                     self.at_hand.clear();
                     if !ready!(self.poll_more(context))? {
@@ -144,18 +145,18 @@ impl UnchunkedBody {
                 }
                 ChunkStep::More => match ready!(self.poll_more(context))? {
                     true => {}
-                    // Some senders leave out the empty line behind the last trailer.
+                    // Some senders leave out the empty line after the last trailer.
                     false if self.decoder.is_behind_data() && self.at_hand.is_empty() => break,
                     false => return Poll::Ready(Err(CUT_SHORT.into())),
                 },
             }
         }
-        // The body ends once.
+        // The value cannot be set already, because the body ends only once.
         let _ = self.trailers.0.set(std::mem::take(&mut self.found));
         Poll::Ready(Ok(None))
     }
 
-    /// Puts the next frame behind what is at hand; false at the body's end.
+    /// Appends the next frame to `at_hand`. Returns false at the end of the body.
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, BodyError>> {
         let Some(frame) = ready!(Pin::new(&mut self.inner).poll_frame(context)) else {
             return Poll::Ready(Ok(false));
@@ -172,7 +173,7 @@ impl UnchunkedBody {
         Poll::Ready(Ok(true))
     }
 
-    /// Takes the trailer of `count` bytes, its end of line included, that is at hand.
+    /// Removes the trailer from the start of `at_hand` and records it; its `count` bytes include the end of the line.
     fn note_trailer(&mut self, count: usize) -> Result<(), BodyError> {
         let line = self.at_hand.split_to(count);
         let colon = line.iter().position(|&byte| byte == b':').ok_or(NOT_CHUNKED)?;
@@ -198,12 +199,12 @@ impl Body for UnchunkedBody {
     }
 }
 
-/// The other end of a connection, and how it is known who that is.
+/// The other end of a connection.
 #[derive(Clone)]
 pub(crate) enum ConnectionPeer {
-    /// Somebody at an address, whose requests must be signed.
+    /// A remote address, whose requests must be signed.
     Remote(SocketAddr),
-    /// A program of this machine that the kernel has named; signatures are of no account.
+    /// A program on this machine whose user the kernel has identified; signatures have no meaning.
     Peer(Arc<User>),
 }
 
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(stripped("http://h:1/b?X-Amz-Date=3"), "http://h:1/b");
     }
 
-    /// What `body` decodes to, sent in pieces of `piece`, and the trailer named.
+    /// Decodes `body`, which arrives in pieces of `piece` bytes. Returns the content, and the value of `trailer`.
     fn decoded(body: &[u8], piece: usize, trailer: &str) -> Result<(Vec<u8>, Option<String>), String> {
         let pieces = body.chunks(piece).map(Bytes::copy_from_slice).collect();
         let (trailers, pieces) = (TrailerFields::default(), s3s::Body::http_body_unsync(InPieces(pieces)));

@@ -19,8 +19,8 @@ enum WatchMessage {
 pub struct ReloadSignal(Sender<WatchMessage>);
 
 impl ReloadSignal {
-    /// Has the credentials file read again and the access log opened again, soon. A broken file is
-    /// logged, and changes nothing.
+    /// Makes the gateway read the credentials file and open the access log again soon. A broken file is logged, and
+    /// changes nothing.
     pub fn trigger(&self) {
         // Sending fails only when the gateway has ended.
         let _ = self.0.send(WatchMessage::Reload);
@@ -35,8 +35,8 @@ pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
     (ReloadSignal(sender), WatchReceiver(receiver))
 }
 
-/// The thread that watches. Dropping this tells it to end, but does not wait for the end: checking a
-/// directory whose server is gone may take long.
+/// The thread that watches. Dropping this tells the thread to end, but does not wait for it: checking a directory whose
+/// server is gone may take long.
 pub(crate) struct WatchThread(ReloadSignal);
 
 impl WatchThread {
@@ -69,7 +69,7 @@ impl Drop for WatchThread {
     }
 }
 
-/// Most unused memory that may lie idle.
+/// The maximum amount of unused memory that may stay idle.
 const IDLE_BYTES_MAX: u64 = 32 << 20;
 /// Number of checks after which memory counts as unused.
 const LOOKS: u32 = 5;

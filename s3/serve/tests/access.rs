@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Authentication: which signatures are accepted.
 
 mod client;
 
@@ -64,7 +64,7 @@ fn presigned_urls_work_until_they_expire() {
     assert_eq!(send("GET", &expired, "").error(), (403, "AccessDenied".to_owned()));
 }
 
-/// s3cmd learns the region this way.
+/// s3cmd finds out the region this way.
 #[test]
 fn a_signature_for_no_region_is_told_the_right_one() {
     let fixture = serve();
@@ -76,7 +76,7 @@ fn a_signature_for_no_region_is_told_the_right_one() {
     assert_eq!(answer.element("Region").unwrap(), "us-east-1");
 }
 
-/// What a gateway answers to a listing that was signed the old way at `date`; `query` is not signed.
+/// Sends a listing with a version 2 signature made at `date`; `query` is not signed. Returns the response.
 fn answer_to_version_2(fixture: &Fixture, date: &str, query: &str) -> Answer {
     let identity = &fixture.client.identity;
     let mut mac = Hmac::<sha1::Sha1>::new_from_slice(identity.secret_key.as_bytes()).unwrap();
@@ -95,7 +95,7 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     let now = date::format_http(SystemTime::now());
     let refused = answer_to_version_2(&serve(), &now, "");
     assert_eq!(refused.error(), (400, "InvalidRequest".to_owned()));
-    // What boto3 calls the other version, and what the gateway's operator can do.
+    // boto3's names of the other version, and the option for the gateway's operator.
     for word in ["AWS4-HMAC-SHA256", "s3v4", "--signature-v2"] {
         assert!(refused.text().contains(word), "{}", refused.text());
     }
@@ -104,7 +104,7 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     assert_eq!(answer_to_version_2(&willing, &now, "").status, 200);
     let old = date::format_http(SystemTime::now() - Duration::from_secs(16 * 60));
     assert_eq!(answer_to_version_2(&willing, &old, "").error(), (403, "RequestTimeTooSkewed".to_owned()));
-    // Made to look like one of version 4, it is still none.
+    // A query that looks like version 4 does not change the result.
     let disguise = "?X-Amz-Signature=00";
     assert_eq!(answer_to_version_2(&serve(), &now, disguise).error(), (400, "InvalidRequest".to_owned()));
     assert_eq!(
@@ -114,8 +114,8 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     assert_eq!(answer_to_version_2(&willing, "soon", "").error(), (403, "AccessDenied".to_owned()));
 }
 
-/// The holder of an address to put an object must not turn it into a copy of another one: what changes what is
-/// asked for is signed, or refused.
+/// The holder of a presigned URL for a put must not be able to turn it into a copy of another object: every header that
+/// changes the request must be signed, or the request is refused.
 #[test]
 fn what_was_not_signed_changes_nothing() {
     let fixture = serve();
@@ -141,21 +141,21 @@ fn what_was_not_signed_changes_nothing() {
     let more = head.replacen("\r\n\r\n", "\r\nx-amz-copy-source: /data/secret\r\n\r\n", 1);
     assert_eq!(fixture.client.send_raw("PUT", &more).error(), (403, "AccessDenied".to_owned()));
     fixture.client.send_raw("PUT", &head).ok();
-    // Nor does it help to hide which signature counts.
+    // Hiding which signature is checked does not help either.
     let hidden = query.replace("X-Amz-Signature", "%58-Amz-Signature");
     let pretence = "authorization: AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=x-amz-copy-source, Signature=00\r\n\
                     x-amz-copy-source: /data/secret\r\n";
     for query in [&query, &hidden] {
         assert_eq!(put_to(query, pretence).error(), (403, "AccessDenied".to_owned()), "{query}");
     }
-    // Headers that stand in the URL are covered by its signature as all of it is.
+    // A signature covers all headers that are in the URL.
     let further = format!("{query}&x-amz-copy-source=%2Fdata%2Fsecret");
     assert_eq!(put_to(&further, "").error(), (403, "SignatureDoesNotMatch".to_owned()));
-    // What says the same as the signature, or nothing.
+    // Headers that are redundant or harmless need not be signed.
     put("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\nx-amz-user-agent: test\r\n").ok();
 }
 
-/// A request for an object that is signed over these headers and no others, by a header or in the URL.
+/// Returns a GET request whose signature, in a header or in the URL, covers exactly the named headers.
 fn signed_over(fixture: &Fixture, names: &[&str], in_url: Option<u64>) -> String {
     let (client, path) = (&fixture.client, format!("/{BUCKET}/k"));
     let (now, host) = (SystemTime::now(), client.address.to_string());
@@ -202,7 +202,7 @@ fn signed_over(fixture: &Fixture, names: &[&str], in_url: Option<u64>) -> String
     }
 }
 
-/// As AWS has it: a signature is of the host it was made for, and a URL is good for a week at most.
+/// As on AWS, a signature must cover the host, and a URL is valid for up to a week.
 #[test]
 fn signatures_that_fit_and_cover_too_little_are_refused() {
     let fixture = serve();
@@ -222,7 +222,7 @@ fn signatures_that_fit_and_cover_too_little_are_refused() {
     assert_eq!(refused.error(), (400, "AuthorizationQueryParametersError".to_owned()), "a URL over nothing");
 }
 
-/// The answer to a listing with these lines in its head.
+/// Sends a listing with these lines in its head, and returns the response.
 fn answer_to(fixture: &Fixture, target: &str, lines: &str) -> Answer {
     let request = format!("GET {target} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n{lines}\r\n");
     fixture.client.send_raw("GET", &request)
@@ -230,7 +230,7 @@ fn answer_to(fixture: &Fixture, target: &str, lines: &str) -> Answer {
 
 const SCOPE: &str = "20260101/us-east-1/s3/aws4_request";
 
-/// AWS says what is wrong with the form of a signature, in these words.
+/// AWS describes each fault in the form of a signature in these words.
 #[test]
 fn the_form_of_a_signature_in_a_header_is_explained() {
     let fixture = serve();
@@ -326,7 +326,7 @@ fn the_form_of_a_signature_in_a_url_is_explained() {
     refused("X-Amz-Expires", Some("604801"), "must be less than 604800 seconds");
 }
 
-/// Programs compare AWS's words; ours, and the facts, stand beside them.
+/// Programs compare AWS's words. Our sentence and further facts are separate elements.
 #[test]
 fn errors_have_the_words_of_aws_and_ours() {
     let fixture = serve();
@@ -339,7 +339,7 @@ fn errors_have_the_words_of_aws_and_ours() {
     assert_eq!(refused.element("AWSAccessKeyId").unwrap(), "nobody");
 }
 
-/// A request that is dated by `Date` alone is as good.
+/// A request that states its time only in `Date` is valid.
 #[test]
 fn the_header_date_is_enough() {
     let fixture = serve();
@@ -348,7 +348,7 @@ fn the_header_date_is_enough() {
     client.send(&Call::new("GET", "/")).ok();
 }
 
-/// Nobody learns what is there by asking for what is never given.
+/// Requests for operations that are not offered must not reveal to strangers what exists.
 #[test]
 fn what_is_not_offered_is_refused_to_known_callers_only() {
     let fixture = serve();

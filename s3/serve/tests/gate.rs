@@ -1,5 +1,5 @@
-//! What is asked is done or refused, over each version of HTTP and with presigned URLs: the operation is known
-//! before anything of a request is believed.
+//! The gate over each version of HTTP and with presigned URLs: a request is either served completely or refused,
+//! because its operation is determined before anything else.
 
 mod client;
 
@@ -41,9 +41,9 @@ fn fixture(fixture: Fixture) -> Fixture {
 fn check(call: &Call<'_>, answer: &Answer, fixture: &Fixture) {
     let said = format!("{} {}?{}: {} {}", call.method, call.path, call.query, answer.status, answer.text());
     let refusals = match call.path.as_ref() {
-        // Of a bucket that is not there S3 says just that.
+        // For a bucket that does not exist, S3 reports just that.
         "/fresh" => [(501, "NotImplemented"), (404, "NoSuchBucket")],
-        // What was added to a signed address is known by its signature.
+        // The signature reveals parameters that were added to a presigned URL.
         _ if call.query.starts_with('&') => [(501, "NotImplemented"), (403, "SignatureDoesNotMatch")],
         _ => [(501, "NotImplemented"); 2],
     };
@@ -109,7 +109,7 @@ fn over_http_2_and_tls() {
     });
 }
 
-/// The value of a presigned URL is its query, and its holder may add to it what is not signed.
+/// The query of a presigned URL is signed. Its holder may append parameters that are not.
 #[test]
 fn with_presigned_urls() {
     let fixture = fixture(serve());
@@ -124,7 +124,7 @@ fn with_presigned_urls() {
     }
 }
 
-/// Nothing that a plain read has beside it comes past the gate.
+/// The gate refuses unknown parameters and headers of a plain read, too.
 #[test]
 fn on_the_fast_lane() {
     let fixture = fixture(serve());
@@ -160,7 +160,7 @@ fn what_is_harmless_goes_on_working() {
     );
 }
 
-/// An empty name of a version must not come to mean the latest.
+/// An empty version ID must not come to mean the latest version.
 #[test]
 fn a_version_without_a_name() {
     let fixture = fixture(serve());
@@ -192,7 +192,7 @@ fn documents_are_what_their_heads_say() {
     fixture.client.send(&call()).ok();
 }
 
-/// What a bucket is made with is done or refused.
+/// Options of a new bucket are either applied or refused.
 #[test]
 fn new_buckets_lie_here_and_have_names_of_s3() {
     let fixture = serve();
@@ -234,7 +234,7 @@ fn a_bucket_of_somebody_else_is_not_touched() {
     assert_eq!(asked("GET", &me).ok().text(), "precious");
 }
 
-/// Readers of XML fold a carriage return that stands for itself, and refuse other control characters.
+/// XML parsers convert a literal carriage return, and reject other control characters.
 #[test]
 fn keys_come_back_as_they_are() {
     let fixture = fixture(serve());
@@ -264,7 +264,7 @@ fn keys_come_back_as_they_are() {
     assert_eq!(left.entries.len(), 2, "a part of the batch was deleted");
 }
 
-/// AWS's SDKs differ in how they write a list.
+/// AWS's SDKs differ in how they send a list: in one header or in several.
 #[test]
 fn a_list_may_take_several_headers() {
     let fixture = fixture(serve());
@@ -277,7 +277,7 @@ fn a_list_may_take_several_headers() {
     let twice = "x-amz-object-attributes: ETag\r\nx-amz-object-attributes: ObjectSize\r\n";
     let request =
         format!("GET {path}?{query}&attributes HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{twice}\r\n");
-    // The signature covers neither: what matters is that the gate has nothing against it.
+    // The signature covers neither header, hence the 403; the gate itself must not refuse the request.
     assert_eq!(fixture.client.send_raw("GET", &request).status, 403);
 }
 

@@ -47,7 +47,7 @@ fn a_body_is_asked_for_where_the_client_waits_to_be_asked() {
     assert_eq!(next_answer(&mut stream).1, b"hello");
 }
 
-/// The response comes instead of `100 Continue`, and the connection ends, because nobody can tell whether the
+/// The response comes instead of `100 Continue`, and the connection ends, because the server cannot tell whether the
 /// body follows.
 #[test]
 fn a_body_that_is_not_wanted_is_not_asked_for() {

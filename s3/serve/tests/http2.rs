@@ -276,7 +276,7 @@ fn a_head_that_is_too_large_is_refused() {
     });
 }
 
-/// A body whose length only its chunks tell has the same limit as others.
+/// A body without `content-length` has the same size limit as others.
 #[test]
 fn a_body_of_unstated_length_is_limited_too() {
     let fixture = serve_with(|config| config.body_bytes_max = 100_000);

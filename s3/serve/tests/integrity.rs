@@ -167,7 +167,8 @@ fn parts_are_checked_too() {
     assert_eq!(put("x-amz-checksum-crc32", CRC32, "hello").ok().header("x-amz-checksum-crc32"), Some(CRC32));
 }
 
-/// All checksums of S3, in headers: content with a wrong one is not stored, a right one is stored and returned.
+/// All checksums of S3, in headers: content with a wrong checksum is not stored, and a right checksum is stored and
+/// returned.
 #[test]
 fn every_checksum_in_a_header() {
     let fixture = serve();
@@ -197,7 +198,7 @@ fn every_checksum_in_a_header() {
     }
 }
 
-/// The same in trailers, with the algorithm as SDKs announce it.
+/// All checksums in trailers, with the algorithm announced as by SDKs.
 #[test]
 fn every_checksum_in_a_trailer() {
     let fixture = serve();

@@ -1,4 +1,4 @@
-//! Objects over HTTP: stored content is returned, whole, in part, and under conditions.
+//! Objects over HTTP: content is returned as it was stored, whole, in ranges, and under conditions.
 
 mod client;
 
@@ -91,7 +91,7 @@ fn conditions_of_reads() {
     assert_eq!((current.status, current.text().as_str()), (304, ""));
     assert_eq!(current.header("etag"), Some(tag));
     assert_eq!(get("if-none-match", "\"other\"").status, 200);
-    // One matching tag of several is enough.
+    // One matching ETag of several is enough.
     assert_eq!(get("if-match", &format!("\"other\", {tag}")).status, 200);
     assert_eq!(get("if-none-match", &format!("{tag}, \"other\"")).status, 304);
     assert_eq!(get("if-none-match", &format!("W/\"a\",W/\"b\",{tag}")).status, 304);

@@ -1,4 +1,4 @@
-//! Parts of objects over HTTP: their checksums, reading one, and what is known of them.
+//! Parts of objects over HTTP: their checksums, reading a part, and attributes of parts.
 
 mod client;
 
@@ -214,7 +214,7 @@ fn uploads_in_progress_are_rolled_up() {
     assert_eq!(seen, ["a/", "b", "c/"]);
 }
 
-/// The initiator of an upload, and its checksum.
+/// A listing of uploads names the initiator and the checksum algorithm.
 #[test]
 fn listings_of_uploads_say_whose_and_which() {
     let fixture = serve();

@@ -1,4 +1,4 @@
-//! Several ranges in one answer, over both versions of HTTP and however they are asked for.
+//! Several ranges in one response, over both versions of HTTP, and in all ways to request them.
 
 mod client;
 
@@ -8,7 +8,7 @@ use client::http2::{Http2, run};
 use client::{Answer, BUCKET, Call, Fixture, serve, serve_with};
 use fordway_wire::byteranges::{MultipartParser, MultipartStep, boundary_of};
 
-/// The parts of a `multipart/byteranges` answer.
+/// Returns the parts of a `multipart/byteranges` response.
 fn parts_of(answer: &Answer) -> Vec<(Range<u64>, Vec<u8>)> {
     assert_eq!(answer.status, 206);
     assert_eq!(answer.header("content-length"), Some(&*answer.body.len().to_string()));
@@ -34,13 +34,13 @@ fn content() -> Vec<u8> {
     (0..900_000u32).map(|i| (i * 7 / 5) as u8).collect()
 }
 
-/// Puts [`content`] and returns its tag.
+/// Puts [`content`] and returns its ETag.
 fn put(fixture: &Fixture) -> String {
     let put = Call::on("PUT", "k").header("content-type", "text/x").header("x-amz-meta-a", "b");
     fixture.client.send(&put.body(content())).ok().header("etag").unwrap().to_owned()
 }
 
-/// Both versions answer the same but for what is drawn or dated.
+/// Sends the call over HTTP/1.1 and HTTP/2, and checks that the responses differ only in random or dated values.
 fn both_ways(fixture: &Fixture, call: &Call<'_>) -> Answer {
     let over_1 = fixture.client.send(call);
     run(async {
@@ -102,7 +102,7 @@ fn conditions_hold_and_what_is_not_understood_is_refused() {
     assert_eq!(both_ways(&fixture, &part).status, 400);
 }
 
-/// A user who may not read may not read in pieces either.
+/// A user who may not read an object may not read ranges of it either.
 #[test]
 fn signatures_are_checked_as_for_all_else() {
     let fixture = serve();

@@ -1,4 +1,4 @@
-//! What HTTP requires of servers for unusual heads of reads, and metadata that is not S3's.
+//! Requirements of HTTP for unusual heads of reads, and metadata that S3 did not write.
 
 mod client;
 

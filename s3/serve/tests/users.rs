@@ -15,7 +15,7 @@ use fordway_store::{Bucket, MemoryStore, Objects, PutOptions};
 
 const DENIED: (u16, &str) = (403, "AccessDenied");
 
-/// A gateway over one store in memory, and its credentials file.
+/// A gateway over one store in memory, with a credentials file.
 struct Ground {
     dir: tempfile::TempDir,
     store: MemoryStore,
@@ -59,7 +59,7 @@ fn file_in(dir: &Path) -> PathBuf {
     dir.join("users.toml")
 }
 
-/// Puts a file of that content in the place of the one before.
+/// Replaces the file by one with this content.
 fn write(path: &Path, text: &str) {
     let new = path.with_extension("new");
     std::fs::write(&new, text).unwrap();
@@ -67,7 +67,7 @@ fn write(path: &Path, text: &str) {
     std::fs::rename(&new, path).unwrap();
 }
 
-/// A user who is the one that runs this test.
+/// Returns the entry of a user whose uid is that of this test.
 fn user(name: &str, more: &str) -> String {
     let (uid, gid) = (fordway_sys::user_id(), fordway_sys::group_id());
     format!(
@@ -99,7 +99,7 @@ const TAGGING: &str = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag><
 const DELETION: &str = "<Delete><Object><Key>k</Key></Object></Delete>";
 const VERSIONING: &str = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
 
-/// Every S3 operation that is offered, on the object `alpha/k`; `U` stands for an upload's name.
+/// Every S3 operation that is offered, on the object `alpha/k`; `U` stands for an upload ID.
 const OPERATIONS: &[(Kind, &str, &str, &str, &str)] = &[
     (Reads, "GetObject", "GET /alpha/k", "", ""),
     (Reads, "GetObject of a version", "GET /alpha/k", "versionId=null", ""),
@@ -157,7 +157,7 @@ fn call<'a>(
     call
 }
 
-/// A query with the name of an upload of `alpha/k` in it.
+/// Starts an upload of `alpha/k`, and returns the query with the upload's ID in it.
 fn upload_query(client: &Client, query: &str) -> String {
     let begun = client.send(&Call::new("POST", "/alpha/k").query("uploads")).ok();
     query.replace("uploadId=U", &format!("uploadId={}", begun.element("UploadId").unwrap()))
@@ -176,7 +176,7 @@ fn who_may_only_read_is_refused_every_write_and_nothing_else() {
                 assert_eq!(answer.element("Code").as_deref(), Some("AccessDenied"), "{}", answer.text());
             }
             Writes => assert_denied(&answer, name),
-            // What buckets here never have is not found, which is an answer too.
+            // Configurations that no bucket here has are reported as not found, which is a valid response.
             Reads => {
                 assert!(matches!(answer.status, 200 | 404), "{name}: {} {}", answer.status, answer.text())
             }
@@ -230,7 +230,7 @@ fn the_file_is_read_again_and_a_broken_one_changes_nothing() {
     std::thread::sleep(Duration::from_millis(300));
     ground.client("first").send(&get).ok();
 
-    // By itself, within about a second.
+    // The gateway reads the file by itself within about a second.
     ground.write(&user("second", ""));
     let start = Instant::now();
     while ground.client("second").send(&get).status != 200 {
@@ -246,7 +246,7 @@ fn a_root_that_goes_away_is_said_and_comes_back() {
     let (one, root) = (ground.client("one"), ground.dir.path().join("root"));
     one.send(&Call::new("GET", "/")).ok();
     std::fs::rename(&root, ground.dir.path().join("away")).unwrap();
-    // At once where it matters, and for all requests when the watch has looked.
+    // Requests that need the root fail at once, and all requests as soon as the watch thread has checked.
     assert_eq!(one.send(&Call::new("GET", "/")).error(), (503, "ServiceUnavailable".to_owned()));
     assert_eq!(one.send(&Call::new("GET", "/alpha/k")).error(), (503, "ServiceUnavailable".to_owned()));
     assert_eq!(one.send(&Call::new("PUT", "/alpha/k").body("x")).error().0, 503);
@@ -256,7 +256,7 @@ fn a_root_that_goes_away_is_said_and_comes_back() {
         assert!(start.elapsed() < Duration::from_secs(10), "it did not come back");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Another directory in its place is opened in the place of the old one.
+    // A new directory at the root's path is opened in place of the old one.
     std::fs::remove_dir(&root).unwrap();
     assert_eq!(one.send(&Call::new("GET", "/")).error().0, 503);
     std::fs::create_dir(&root).unwrap();

@@ -1,4 +1,4 @@
-//! Versions over HTTP: kept, named, listed, marked as deleted, removed.
+//! Versions over HTTP: keeping, reading, listing and removing them, and delete markers.
 
 mod client;
 
@@ -53,7 +53,7 @@ fn an_unversioned_bucket_names_no_versions() {
         fixture.client.send(&Call::on("GET", "k").query(&query)).error()
     };
     assert_eq!(version("0123456789abcdef0123456789abcdef"), (404, "NoSuchVersion".to_owned()));
-    // A name that no store makes is S3's InvalidArgument.
+    // A version ID that no store makes is answered with S3's InvalidArgument.
     assert_eq!(version("other"), (400, "InvalidArgument".to_owned()));
 }
 

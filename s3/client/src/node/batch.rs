@@ -1,4 +1,4 @@
-//! Many objects at once: several messages on their way, each for many objects.
+//! Batches: operations on many objects, sent as several messages with many objects each.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -15,19 +15,19 @@ use crate::node::read::read;
 use crate::node::session::{NodeCall, NodeSession};
 use crate::node::write::{WHOLE_BYTES_MAX, put};
 
-/// Objects asked for by one message.
+/// The maximum number of objects in one message.
 const OBJECTS_MAX: usize = 64;
-/// The most bytes of content in one message, unless a single object has more.
+/// The maximum number of bytes of content in one message, unless a single object has more.
 const BODY_BYTES_MAX: usize = 128 << 10;
-/// Messages on their way at once. Their keys fit the buffers of a socket: neither side ever waits for
-/// room in one while the other does the same.
+/// The maximum number of messages in flight. Their keys fit into the buffers of a socket, so it never happens that both
+/// sides wait for each other to read.
 const ON_THEIR_WAY_MAX: usize = 2;
 
-/// One kind of batch.
+/// A batch in progress.
 struct NodeBatch<'b, T> {
     session: &'b Arc<NodeSession>,
     call: NodeCall<'b>,
-    /// What has been answered so far, by the place in the batch.
+    /// The results so far, by position in the batch.
     results: Vec<Option<Result<T>>>,
 }
 
@@ -36,8 +36,8 @@ impl<'b, T> NodeBatch<'b, T> {
         NodeBatch { session, call, results: (0..len).map(|_| None).collect() }
     }
 
-    /// Asks for all of `chunks`: `ask` gathers the message for one, `answer` reads the results for the
-    /// first objects of it, perhaps for all. What a broken connection leaves open is asked for again.
+    /// Sends a request for each of `chunks`. `ask` queues the message for a chunk; `answer` decodes the results for the
+    /// chunk's next objects, possibly all of them. Chunks left unfinished by a broken connection are requested again.
     fn run<A: ReadField>(
         mut self,
         chunks: Vec<Range<usize>>,
@@ -48,7 +48,7 @@ impl<'b, T> NodeBatch<'b, T> {
         let mut open: VecDeque<Range<usize>> = chunks.into();
         let done = session.run(&call, |connection| {
             let mut asked: VecDeque<(u32, Range<usize>)> = VecDeque::new();
-            // What a connection before this one was asked for and did not answer comes first.
+            // Chunks that a previous connection has not finished come first.
             open.retain(|chunk| results[chunk.end - 1].is_none());
             let mut next = 0;
             while next < open.len() || !asked.is_empty() {
@@ -88,7 +88,7 @@ impl<'b, T> NodeBatch<'b, T> {
     }
 }
 
-/// Of several messages some may have been sent whole before the connection broke.
+/// If several messages were sent, some may have arrived whole before the connection broke.
 fn maybe_done(failure: NodeFailure) -> NodeFailure {
     match failure {
         NodeFailure::NotSent(errno) => NodeFailure::Unknown(errno),
@@ -96,7 +96,7 @@ fn maybe_done(failure: NodeFailure) -> NodeFailure {
     }
 }
 
-/// The error of a whole batch as one object's.
+/// Converts the error of a whole batch to that of one object.
 fn as_each(failed: Option<&Error>) -> Error {
     match failed {
         Some(error) => Error::new(error.kind(), error.detail()).after_tries(error.tries()),
@@ -104,7 +104,7 @@ fn as_each(failed: Option<&Error>) -> Error {
     }
 }
 
-/// Cuts a batch into messages: `body_bytes` is the content that goes with an object.
+/// Splits a batch into messages; `body_bytes` returns the size of an object's content.
 fn chunks(len: usize, body_bytes: impl Fn(usize) -> usize) -> Vec<Range<usize>> {
     let (mut all, mut start, mut bytes) = (Vec::new(), 0, 0);
     for at in 0..len {

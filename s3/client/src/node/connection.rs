@@ -1,4 +1,4 @@
-//! One socket to the gateway: where it is, greeting, sending, waiting for answers.
+//! One socket to the gateway: its address, the handshake, sending requests and waiting for responses.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -18,28 +18,28 @@ use fordway_wire::node::{
 
 use crate::node::read::SpareFile;
 
-/// How long an answer is looked out for before the thread sleeps, while the gateway does the same.
+/// How long a thread polls for a response before it sleeps, if the gateway polls for requests too.
 const LOOKOUT: Duration = Duration::from_micros(20);
-/// So often in a row looking out may be without effect, before it is done rarely.
+/// The number of unsuccessful polls in a row after which the thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// How rarely.
+/// Rarely means every `RARELY`th time.
 const RARELY: u32 = 64;
 
-/// Why a request has no answer that can be used.
+/// The reason why a request has no usable response.
 #[derive(Debug)]
 pub(super) enum NodeFailure {
-    /// The gateway cannot have done it: it never had the whole request.
+    /// The gateway cannot have acted on the request, because it never received all of it.
     NotSent(Errno),
-    /// The connection broke before the answer came.
+    /// The connection broke before the response arrived.
     Unknown(Errno),
-    /// The gateway answered with an error.
+    /// The gateway responded with an error.
     Answered(Error),
-    /// What came is no answer, or something failed on this side while it was used.
+    /// The response is invalid, or processing it failed on this side.
     Unusable(Error),
 }
 
 impl NodeFailure {
-    /// The failure that an answer which could not be read is.
+    /// Returns the failure for a response that was decoded to an error.
     fn of_answer(error: Error) -> Self {
         match error.kind() {
             ErrorKind::BadResponse => NodeFailure::Unusable(error),
@@ -48,24 +48,24 @@ impl NodeFailure {
     }
 }
 
-/// A connection to a gateway that has welcomed us.
+/// A connection to a gateway that has completed the handshake.
 pub(super) struct NodeConnection {
     socket: OwnedFd,
     inbox: FrameBuffer,
-    /// The one that came with the frame being read.
+    /// The descriptor that arrived with the frame being read.
     descriptor: Option<OwnedFd>,
     out: Vec<u8>,
     next_id: u32,
-    /// Lent by the gateway ahead of the next large object.
+    /// A file that the gateway has lent ahead for the next large object.
     pub(super) spare: Option<SpareFile>,
-    /// Whether the gateway looks out for our next request.
+    /// Whether the gateway polls for our next request.
     is_awake: bool,
     misses: u32,
 }
 
 impl NodeConnection {
-    /// Connects, and proves what the gateway wants proved. Errors: `Unavailable` if there is nobody
-    /// (and nothing else is), `AccessDenied`, `BadResponse`, errors of the gateway.
+    /// Connects, and authenticates if the gateway requires it. Errors: `Unavailable` if no gateway can be reached,
+    /// `AccessDenied`, `BadResponse`, errors of the gateway.
     pub(super) fn open(address: &NodeAddress) -> Result<Self> {
         let socket = address.connect().map_err(|error| cannot_connect(address, error))?;
         let mut connection = NodeConnection {
@@ -89,7 +89,8 @@ impl NodeConnection {
 
     fn greet(&mut self, address: &NodeAddress) -> Result<(), NodeFailure> {
         let hello = ClientHello { version: VERSION, takes_descriptors: address.is_local() };
-        // A gateway that refuses us may be done with us already: what it said is still there.
+        // A gateway that refuses us may already have closed the connection. Its response can still be read, so an error
+        // of sending is not reported yet.
         let sent = send_all(&self.socket, &hello.to_bytes(), &[], None);
         while self.inbox.waiting().len() < WELCOME_BYTES {
             self.receive(WaitMode::Yes).map_err(|errno| NodeFailure::NotSent(sent.err().unwrap_or(errno)))?;
@@ -117,7 +118,7 @@ impl NodeConnection {
         }
     }
 
-    /// Shows that we know the secret, and has the gateway show the same.
+    /// Proves to the gateway that we know the secret, and checks that the gateway knows it too.
     fn prove(&mut self, secret: &NodeSecret, theirs: &[u8; NONCE_BYTES]) -> Result<(), NodeFailure> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(|error| {
@@ -141,7 +142,8 @@ impl NodeConnection {
         }
     }
 
-    /// Asks, and waits for the answer. The header tells where its body is: [`NodeConnection::body`].
+    /// Sends a request and waits for the response. Its body is available through [`NodeConnection::body`] with the
+    /// returned header.
     pub(super) fn call<T: ReadField>(
         &mut self,
         request: &Request<'_>,
@@ -151,13 +153,13 @@ impl NodeConnection {
         self.reply(id)
     }
 
-    /// Sends a request, together with those that were gathered before it; answers its id.
+    /// Sends a request, together with the queued ones. Returns its ID.
     pub(super) fn send(&mut self, request: &Request<'_>, body: &[u8]) -> Result<u32, NodeFailure> {
         let id = self.gather(request, body.len());
         self.send_gathered(body).map(|()| id)
     }
 
-    /// Makes a request part of the next send; the caller appends `body_bytes` of body to it.
+    /// Queues a request for the next send. The caller appends `body_bytes` of body. Returns the request's ID.
     pub(super) fn gather(&mut self, request: &Request<'_>, body_bytes: usize) -> u32 {
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1).max(1);
@@ -165,24 +167,23 @@ impl NodeConnection {
         id
     }
 
-    /// Appends body to the request that was gathered last.
+    /// Appends body to the request that was queued last.
     pub(super) fn gather_body(&mut self, body: &[u8]) {
         self.out.extend_from_slice(body);
     }
 
-    /// Sends what was gathered, and `body` behind it.
+    /// Sends the queued requests, followed by `body`.
     pub(super) fn send_gathered(&mut self, body: &[u8]) -> Result<(), NodeFailure> {
         let sent = send_all(&self.socket, &self.out, body, None);
         self.out.clear();
         sent.map_err(NodeFailure::NotSent)
     }
 
-    /// Waits for the answer to the request `id`, which is the next that comes. What is left of the
-    /// answer before is dropped.
+    /// Waits for the response to the request `id`, which must be the next response to arrive.
     pub(super) fn reply<T: ReadField>(&mut self, id: u32) -> Result<(T, FrameHeader), NodeFailure> {
         let header = self.wait_for_frame()?;
         let bad = |why: &str| NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why));
-        // A gateway that could not make out a request at all answers to none.
+        // A gateway that cannot decode a request responds with the ID 0.
         if header.id != id && header.id != 0 {
             return Err(bad("the gateway answered to something else"));
         }
@@ -197,17 +198,17 @@ impl NodeConnection {
         }
     }
 
-    /// The body of the answer with this header, until [`NodeConnection::finish`].
+    /// Returns the body of the response with this header, which is valid until [`NodeConnection::finish`].
     pub(super) fn body(&self, header: &FrameHeader) -> &[u8] {
         self.inbox.frame(header).map_or(&[], |frame| frame.body)
     }
 
-    /// Drops the answer with this header, which was made use of.
+    /// Drops the response with this header from the buffer.
     pub(super) fn finish(&mut self, header: &FrameHeader) {
         self.inbox.consume(header.frame_bytes());
     }
 
-    /// The file whose descriptor came with the answer. Errors: `BadResponse` if there is none.
+    /// Returns the file whose descriptor arrived with the response. Errors: `BadResponse` if there is none.
     pub(super) fn file(&mut self, header: &FrameHeader) -> Result<File, NodeFailure> {
         let passed = self.descriptor.take().filter(|_| header.flags.has(ResponseFlags::DESCRIPTOR));
         passed.map(File::from).ok_or_else(|| {
@@ -216,7 +217,8 @@ impl NodeConnection {
         })
     }
 
-    /// Content that follows the last answer: what has arrived of it, else as much as comes.
+    /// Reads content that follows the last response: bytes that have already arrived, otherwise as many as the socket
+    /// returns.
     pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let waiting = self.inbox.waiting();
         if waiting.is_empty() {
@@ -228,7 +230,7 @@ impl NodeConnection {
         Ok(count)
     }
 
-    /// Whether nothing is under way, so that somebody else can use it.
+    /// Whether no data is pending, so that another caller can use the connection.
     pub(super) fn is_at_rest(&self) -> bool {
         self.inbox.waiting().is_empty() && self.out.is_empty()
     }
@@ -252,7 +254,7 @@ impl NodeConnection {
         }
     }
 
-    /// Awake for a moment where the gateway is too and that was of use before, then asleep.
+    /// Decides how to wait: polling for a moment if the gateway polls too and polling has helped before, then sleeping.
     fn how_to_wait(&mut self, since: &mut Option<Instant>) -> WaitMode {
         match since {
             None if self.is_awake && (self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)) => {
@@ -311,25 +313,25 @@ fn cannot_connect(address: &NodeAddress, error: std::io::Error) -> Error {
     Error::new(kind, why).caused_by(error)
 }
 
-/// Where a gateway listens.
+/// The address of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeAddress {
-    /// A socket on this node; the kernel tells the gateway who calls.
+    /// A Unix socket on this node; the kernel tells the gateway who the caller is.
     Unix(PathBuf),
     /// A host and port, for clients that know the secret.
     Tcp(String, NodeSecret),
 }
 
-/// The keys that a gateway wants by TCP.
+/// The key pair that a gateway requires over TCP.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NodeSecret {
-    /// Names the key; not secret.
+    /// The public half, which identifies the key.
     pub access_key: String,
-    /// Is never sent.
+    /// The secret half, which is never sent.
     pub secret_key: String,
 }
 
-/// The secret is left out, so that no log ever shows it.
+/// Omits the secret, so that it never appears in a log.
 impl fmt::Debug for NodeSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secret").field("access_key", &self.access_key).finish_non_exhaustive()
@@ -349,7 +351,7 @@ impl NodeAddress {
         }
     }
 
-    /// Whether descriptors can be passed.
+    /// Whether descriptors can be passed over the connection.
     pub(super) fn is_local(&self) -> bool {
         matches!(self, NodeAddress::Unix(_))
     }

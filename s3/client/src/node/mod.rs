@@ -1,11 +1,11 @@
 //! The `node` lane: a gateway on the same node, over a Unix socket, or on another, over TCP.
 //!
-//! Small content goes through the socket; large content does not: the gateway passes the descriptor
-//! of a file, and the caller reads or writes that itself.
+//! Small content goes through the socket. For large content, the gateway passes the descriptor of a file, and the
+//! caller reads or writes that file itself.
 //!
-//! * `connection`: one socket: the gateway's address, greeting, sending, waiting for responses
-//! * `session`: idle connections, and what happens when one breaks
-//! * `store`: the calls of `Store`; `batch`, `read`, `write`: those that take more than one message
+//! * `connection`: one socket: the gateway's address, the handshake, sending, waiting for responses
+//! * `session`: idle connections, and retries when one breaks
+//! * `store`: the calls of `Store`; `batch`, `read`, `write`: calls that take more than one message
 
 mod batch;
 mod connection;

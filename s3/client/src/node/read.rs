@@ -1,6 +1,5 @@
-//! Content that comes: inline, through a descriptor, or as a stream.
-//!
-//! Of large objects one after the other, the file for the next one came with the answer to the last.
+//! Receives content: inline, through a descriptor, or as a stream. Also stores large objects through spare files, which
+//! the gateway lends ahead with the response to the previous put.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -22,7 +21,7 @@ use crate::node::connection::{NodeConnection, NodeFailure};
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
 use crate::node::write::failed_write;
 
-/// An object, its content in the form it was sent in.
+/// Opens an object. Its content has the form in which the gateway sent it.
 pub(super) fn get(
     session: &Arc<NodeSession>,
     call: &NodeCall<'_>,
@@ -54,7 +53,7 @@ pub(super) fn get(
     })
 }
 
-/// Bytes alone, into `buffer`.
+/// Reads only content, into `buffer`.
 pub(super) fn read(
     session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
@@ -66,7 +65,7 @@ pub(super) fn read(
         bucket: Cow::Borrowed(bucket),
         key: Cow::Borrowed(key),
         options: Cow::Borrowed(options),
-        // A caller with much room has read as much before.
+        // A large buffer suggests that the caller's previous objects were large.
         is_large: buffer.capacity() > INLINE_BYTES_MAX,
     };
     let done = session.run(&call, |connection| {
@@ -78,7 +77,7 @@ pub(super) fn read(
     done.map(|(size, _)| size)
 }
 
-/// Reads what was sent into `buffer`, to its end.
+/// Reads the content that was sent into `buffer`, and finishes the response.
 fn fill(
     connection: &mut NodeConnection,
     header: &FrameHeader,
@@ -102,7 +101,7 @@ fn fill(
     Ok(())
 }
 
-/// Reads `len` bytes that follow into `buffer`.
+/// Reads the `len` bytes of a stream into `buffer`.
 fn read_stream(connection: &mut NodeConnection, len: usize, buffer: &mut Vec<u8>) -> Result<(), NodeFailure> {
     let mut failed = None;
     let received = receive_exact(buffer, len, |mut piece| {
@@ -121,7 +120,7 @@ fn read_stream(connection: &mut NodeConnection, len: usize, buffer: &mut Vec<u8>
     received.map_err(|error| failed.unwrap_or(NodeFailure::Unusable(error)))
 }
 
-/// Reads `wanted` bytes of a file that was passed, behind what is in `buffer`.
+/// Appends `wanted` bytes of a passed file to `buffer`.
 fn read_file(file: &File, offset: u64, wanted: usize, buffer: &mut Vec<u8>) -> Result<()> {
     let got = read_into_spare(file, buffer, offset, wanted)
         .map_err(|errno| Error::new(ErrorKind::Io, "reading the file that was passed").caused_by(errno))?;
@@ -132,7 +131,7 @@ fn cut_short(left: usize) -> Error {
     Error::new(ErrorKind::IncompleteBody, format!("the content ended with {left} bytes to come"))
 }
 
-/// Many ranges of one version, too much for one message: the object is opened once, and read here.
+/// Reads ranges of one version that are too large for one message: opens the object once, and reads the ranges from it.
 pub(super) fn read_large_ranges(
     session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
@@ -147,7 +146,7 @@ pub(super) fn read_large_ranges(
     let wanted = ranges.iter().map(|range| range.resolve(object.info.size)).collect::<Result<Vec<_>>>();
     let wanted = wanted.map_err(|error| call.named(error))?;
     let ObjectContent::File(file) = object.content else {
-        // By TCP the ranges come one by one, all of the version that was seen first.
+        // Over TCP, the ranges are read one by one, with the condition that the version is still the same.
         let same = GetOptions { conditions: Conditions::only_if(object.info.etag), ..options.clone() };
         drop(object.content);
         let one = |range: &ByteRange| {
@@ -164,7 +163,7 @@ pub(super) fn read_large_ranges(
     wanted.into_iter().map(one).collect::<Result<_>>().map_err(|error| call.named(error))
 }
 
-/// Many ranges of one version, all in one message.
+/// Reads ranges of one version with one message.
 pub(super) fn read_ranges(
     session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
@@ -198,7 +197,7 @@ pub(super) fn read_ranges(
     read.map(|(all, _)| all)
 }
 
-/// Content that arrives behind an answer; the connection is its own until the last byte.
+/// A stream of content that follows a response. It uses the connection exclusively until the last byte.
 struct StreamReader {
     lease: ConnectionLease,
     left: u64,
@@ -231,17 +230,17 @@ impl Read for StreamReader {
 impl Drop for StreamReader {
     fn drop(&mut self) {
         if self.left > 0 {
-            // The rest would be taken for an answer.
+            // The unread bytes would be taken for a response.
             self.lease.give_up();
         }
     }
 }
 
-/// An empty file of the gateway's, for an object like the one that was stored last.
+/// An empty file that the gateway has lent for an object similar to the last one stored.
 pub(super) struct SpareFile {
     file: File,
     bucket: Bucket,
-    /// The last key up to its last slash: in another directory the file is of no use.
+    /// The directory of the last key, up to its last slash. The file cannot be used for a key in another directory.
     directory: String,
     options: PutOptions,
 }
@@ -261,8 +260,8 @@ fn directory(key: &Key) -> &str {
     key.as_str().rsplit_once('/').map_or("", |(directory, _)| directory)
 }
 
-/// Stores `body` through a spare file; `None` if there is none, or none that suits, and nothing was done.
-/// Cost: one write of the content, and one round trip.
+/// Stores `body` through a spare file. Returns `None`, and does nothing, if there is no suitable one. Cost: one write
+/// of the content, and one round trip.
 pub(super) fn put_spare(
     session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
@@ -270,7 +269,7 @@ pub(super) fn put_spare(
     options: &PutOptions,
 ) -> Result<Option<PutResult>> {
     let options = PutOptions { size_hint: None, ..options.clone() };
-    // Done twice, "create only" would find what it made itself.
+    // With conditions it must not be repeated: a second "create only" would find the object that the first created.
     let is_idempotent = options.conditions.is_empty();
     let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
     let done = session.run(&call, |connection| put_on(connection, (bucket, key), body, &options));

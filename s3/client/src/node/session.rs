@@ -13,19 +13,19 @@ use crate::node::connection::NodeAddress;
 use crate::node::connection::{NodeConnection, NodeFailure};
 use fordway_http::retry::backoff;
 
-/// The most idle connections kept.
+/// The maximum number of idle connections that are kept.
 const IDLE_MAX: usize = 64;
 /// How often a request is tried. With the waits in between, the tries take about 2 s: long enough for a gateway
 /// to restart.
 const TRIES_MAX: u32 = 6;
 
-/// An operation and its target, and whether it may be sent twice.
+/// An operation with its target.
 #[derive(Clone, Copy)]
 pub(super) struct NodeCall<'c> {
     pub(super) operation: &'static str,
     pub(super) bucket: &'c str,
     pub(super) key: &'c str,
-    /// Whether doing it twice has the same effect as doing it once.
+    /// Whether the operation may be sent twice, because that has the same effect as sending it once.
     pub(super) is_idempotent: bool,
 }
 

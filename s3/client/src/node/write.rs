@@ -17,7 +17,7 @@ use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
 /// Content up to this size is sent in one message: as much as the socket's buffer takes at once. With more, both
 /// sides would wait for one another, and a file is faster.
 pub(super) const WHOLE_BYTES_MAX: usize = 128 << 10;
-/// The most content of one message when content is sent in several.
+/// The maximum amount of content in one message when content is sent in several.
 const PIECE_BYTES: usize = 128 << 10;
 
 /// The object or part to write.

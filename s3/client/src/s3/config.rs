@@ -11,25 +11,25 @@ use fordway_http::{HttpVersion, ProxySettings, Timeouts, TlsRoots};
 const DEFAULT_REGION: &str = "us-east-1";
 const DEFAULT_PART_BYTES: usize = 8 * 1024 * 1024;
 
-/// Where a bucket's name goes in a request.
+/// The part of a request that contains the bucket's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BucketAddressing {
-    /// Into the host name at AWS, into the path everywhere else.
+    /// The host name at AWS, the path everywhere else.
     #[default]
     Auto,
-    /// Into the path.
+    /// The path.
     Path,
-    /// Into the host name.
+    /// The host name.
     VirtualHost,
 }
 
-/// How requests are signed.
+/// The version of the signatures of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SignatureVersion {
-    /// [`fordway_wire::sigv4`].
+    /// Version 4; see [`fordway_wire::sigv4`].
     #[default]
     V4,
-    /// [`fordway_wire::sigv2`], for services that support no other.
+    /// Version 2, for services that support no other; see [`fordway_wire::sigv2`].
     V2,
 }
 
@@ -47,37 +47,38 @@ impl SignatureVersion {
     }
 }
 
-/// Everything an [`crate::s3::S3Store`] needs to know.
+/// The configuration of an [`crate::s3::S3Store`].
 #[derive(Clone, Debug)]
 pub struct S3Config {
-    /// `http(s)://host[:port][/path]`.
+    /// The URL of the service: `http(s)://host[:port][/path]`.
     pub endpoint: String,
-    /// Whether no endpoint was configured, so that it is AWS; errors say so.
+    /// Whether no endpoint was configured, so that AWS is used; error messages mention this.
     pub is_endpoint_unset: bool,
     /// The region that requests are signed for.
     pub region: String,
     /// The credentials that sign requests.
     pub credentials: S3Credentials,
-    /// The signature version; `FORDWAY_SIGNATURE_VERSION` or the profile's `s3.signature_version`.
+    /// The signature version, from `FORDWAY_SIGNATURE_VERSION` or the profile's `s3.signature_version`.
     pub signature: SignatureVersion,
-    /// Where the bucket's name goes.
+    /// The part of a request that contains the bucket's name.
     pub addressing: BucketAddressing,
-    /// The HTTP version; `FORDWAY_HTTP_VERSION`, `1.1` or `2`.
+    /// The HTTP version, from `FORDWAY_HTTP_VERSION`: `1.1` or `2`.
     pub http: HttpVersion,
-    /// How long to wait.
+    /// The timeouts of connections.
     pub timeouts: Timeouts,
-    /// How long a call may wait in all, retries included; it also bounds each of `timeouts`. A body
-    /// that keeps moving is not cut.
+    /// The maximum duration of a call's waits in total, including retries; also limits each of `timeouts`. A body that
+    /// makes progress is not interrupted.
     pub timeout: Option<Duration>,
-    /// The most retries of a request after a transient failure (0 is never).
+    /// The maximum number of retries of a request after a transient failure; 0 means none.
     pub max_retries: u32,
-    /// Sent with every upload unless its options name another, and checked by the server.
+    /// The algorithm of the checksum that is sent with every upload, unless its options name another. The server checks
+    /// it.
     pub checksum: Option<ChecksumAlgorithm>,
     /// Whether reads are checked against the checksum that the server states.
     pub verify_reads: bool,
     /// Whether signatures cover bodies (a SHA-256 of each: 0.6 ms per MiB).
     pub sign_payload: bool,
-    /// Bytes of one part of a streamed upload, at least 5 MiB.
+    /// The size of one part of a streamed upload in bytes, at least 5 MiB.
     pub part_bytes: usize,
     /// The trusted certificates.
     pub tls_roots: TlsRoots,
@@ -88,7 +89,7 @@ pub struct S3Config {
 }
 
 impl S3Config {
-    /// The defaults for a service.
+    /// Returns the default configuration for a service.
     pub fn new(endpoint: impl Into<String>, region: impl Into<String>, credentials: S3Credentials) -> Self {
         S3Config {
             endpoint: endpoint.into(),
@@ -111,16 +112,16 @@ impl S3Config {
         }
     }
 
-    /// What the environment and the shared configuration files say. The endpoint is `endpoint` if
-    /// given, else `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else the profile's, else AWS.
-    /// Errors: `InvalidArgument`, `Io`.
+    /// Reads the configuration from the environment and the shared configuration files. The endpoint is `endpoint` if
+    /// given, else `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else the profile's, else AWS. Errors:
+    /// `InvalidArgument`, `Io`.
     pub fn from_environment(endpoint: Option<&str>) -> Result<Self> {
         Self::resolve(endpoint, &|name| std::env::var(name).ok())
     }
 
-    /// The endpoint asked for: `endpoint` if given, else `AWS_ENDPOINT_URL_S3`, else
-    /// `AWS_ENDPOINT_URL`, else the profile's; `None` means AWS itself. The files are read only if
-    /// nothing nearer says it. Errors: `InvalidArgument`, `Io`.
+    /// Returns the configured endpoint: `endpoint` if given, else `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else
+    /// the profile's; `None` means AWS itself. The files are read only if the argument and the environment name no
+    /// endpoint. Errors: `InvalidArgument`, `Io`.
     pub fn find_endpoint(
         endpoint: Option<&str>,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -139,7 +140,7 @@ impl S3Config {
         Ok(setting("s3.endpoint_url").or_else(|| setting("endpoint_url")))
     }
 
-    /// As [`S3Config::from_environment`], with `variable` instead of the environment.
+    /// Like [`S3Config::from_environment`], with `variable` instead of the environment.
     pub fn resolve(endpoint: Option<&str>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let profile = CredentialProfile::load(variable)?;
@@ -174,7 +175,7 @@ impl S3Config {
         })
     }
 
-    /// Errors: `InvalidArgument` for what no service takes.
+    /// Checks the settings. Errors: `InvalidArgument` for a setting that no service accepts.
     pub(super) fn check(&self) -> Result<()> {
         if self.part_bytes < fordway_store::MIN_PART_BYTES as usize {
             let detail = format!("parts of {} bytes are too small; S3 wants 5 MiB", self.part_bytes);

@@ -1,30 +1,30 @@
-//! Who signs, and where that was found: the environment, and the configuration files that all AWS tools share.
+//! Finds the credentials: in the environment, and in the configuration files that all AWS tools share.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// Keys to sign with, or none. The secret never shows in `Debug` output.
+/// The credentials of requests. The secret never appears in `Debug` output.
 #[derive(Clone, PartialEq, Eq)]
 pub enum S3Credentials {
     /// Requests are not signed.
     Anonymous,
     /// Requests are signed with these keys.
     Keys {
-        /// Names the key; not secret.
+        /// The public half, which identifies the key.
         access_key: String,
-        /// Signs.
+        /// The secret half, which signs requests.
         secret_key: String,
-        /// Goes along with temporary keys.
+        /// The session token of temporary keys.
         session_token: Option<String>,
-        /// Where the keys were found, for messages: `AWS_ACCESS_KEY_ID in the environment`.
+        /// The place where the keys were found, for messages: `AWS_ACCESS_KEY_ID in the environment`.
         source: String,
     },
 }
 
 impl S3Credentials {
-    /// Permanent keys that the caller has from `source`, a phrase for messages.
+    /// Creates credentials from permanent keys; `source` is a phrase for messages that says where they were found.
     pub fn keys(
         access_key: impl Into<String>,
         secret_key: impl Into<String>,
@@ -38,8 +38,8 @@ impl S3Credentials {
         }
     }
 
-    /// The keys of the environment, else the profile's, else none.
-    /// Errors: `InvalidArgument` where one half of a pair is missing.
+    /// Returns the keys in the environment, else those of the profile, else [`S3Credentials::Anonymous`]. Errors:
+    /// `InvalidArgument` if one half of a pair is missing.
     pub(super) fn find(
         variable: &dyn Fn(&str) -> Option<String>,
         profile: &CredentialProfile,
@@ -57,7 +57,7 @@ impl S3Credentials {
         Ok(pair(keys, &profile.described())?.unwrap_or(S3Credentials::Anonymous))
     }
 
-    /// How messages call them.
+    /// Returns a phrase for messages that describes the credentials.
     pub fn described(&self) -> String {
         match self {
             S3Credentials::Anonymous => "no credentials (AWS_ACCESS_KEY_ID is not set)".to_owned(),
@@ -93,7 +93,7 @@ impl fmt::Debug for S3Credentials {
 
 type Section = (String, Vec<(String, String)>);
 
-/// The settings of one profile: the credentials file's before the config file's.
+/// The settings of one profile. Those in the credentials file take precedence over those in the config file.
 #[derive(Default)]
 pub(super) struct CredentialProfile {
     name: String,
@@ -102,8 +102,8 @@ pub(super) struct CredentialProfile {
 }
 
 impl CredentialProfile {
-    /// Reads the profile that `AWS_PROFILE` names, or `default`. Files that do not exist are empty.
-    /// Errors: `InvalidArgument` for a profile that is asked for and is not there, `Io`.
+    /// Reads the profile that `AWS_PROFILE` names, or `default`. Files that do not exist count as empty. Errors:
+    /// `InvalidArgument` if a profile is named but does not exist, `Io`.
     pub(super) fn load(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let wanted = get("AWS_PROFILE");
@@ -128,12 +128,12 @@ impl CredentialProfile {
         Ok(profile)
     }
 
-    /// A setting's value; S3's own settings are called `s3.NAME`.
+    /// Returns a setting's value. S3's own settings have names of the form `s3.NAME`.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.settings.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// How messages call it.
+    /// Returns a phrase for messages that describes the profile.
     pub(super) fn described(&self) -> String {
         format!("profile `{}` of {}", self.name, self.credentials_file.display())
     }
@@ -155,14 +155,14 @@ fn read_sections(path: &Path) -> Result<Vec<Section>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(parse(&text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        // The home is somebody else's, or no directory (`/dev/null`), as for services.
+        // The home directory belongs to another user, or is not a directory (`/dev/null`), as is common for services.
         Err(_) if path.try_exists().is_err() => Ok(Vec::new()),
         Err(error) => Err(Error::new(ErrorKind::Io, format!("reading {}", path.display())).caused_by(error)),
     }
 }
 
-/// Sections of `name = value` lines; an indented line belongs to the setting above it, and is named
-/// after both (`s3.endpoint_url`).
+/// Parses sections of `name = value` lines. An indented line belongs to the setting above it, and its name is composed
+/// of both (`s3.endpoint_url`).
 fn parse(text: &str) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
     let mut outer = String::new();

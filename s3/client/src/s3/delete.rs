@@ -13,7 +13,7 @@ use crate::s3::headers::{OF_OBJECT, add_conditions, version};
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
 
-/// The most keys that one request may name.
+/// The maximum number of keys in one request.
 const MAX_BATCH: usize = 1000;
 
 pub(super) fn delete(

@@ -11,7 +11,7 @@ use crate::s3::request::S3Call;
 use fordway_http::retry::retry_after;
 use fordway_http::{HttpResponse, ReplayPolicy};
 
-/// The most that is read of an error document.
+/// The maximum number of bytes that are read of an error document.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
 
 /// Headers in which gateways state the error code where the response has no body (HEAD).
@@ -116,7 +116,7 @@ fn says_no_version(said: &ErrorDocument) -> bool {
     said.code.is_empty() || said.message.starts_with("Invalid version id")
 }
 
-/// Returns whether the code of a 404 says no more than the status, so that the bucket is what is missing.
+/// Returns whether the code of a 404 adds nothing to the status. Then the bucket is missing.
 fn speaks_of_bucket(code: &str) -> bool {
     ["", "NotFound", "NoSuchKey", "404"].contains(&code)
 }

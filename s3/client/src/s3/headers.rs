@@ -1,4 +1,4 @@
-//! Metadata, conditions and checksums as headers, both ways.
+//! Converts metadata, conditions and checksums to headers, and back.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use fordway_http::HttpResponse;
 
 const USER_PREFIX: &str = "x-amz-meta-";
 
-/// Adds the headers of `metadata`. Errors: `InvalidArgument` for what no header can carry.
+/// Adds the headers of `metadata`. Errors: `InvalidArgument` for a value that no header can carry.
 pub(super) fn add_metadata<'a>(call: &mut S3Call<'a>, metadata: &'a Metadata) -> Result<()> {
     let standard = [
         ("content-type", &metadata.content_type),
@@ -46,7 +46,7 @@ pub(super) fn add_tags(call: &mut S3Call, tags: &Tags) {
     }
 }
 
-/// The names that conditions have on requests and on the sources of copies.
+/// The header names of conditions, which differ between requests and the sources of copies.
 pub(super) struct ConditionNames([&'static str; 4]);
 
 /// Conditions on the object that the request is for.
@@ -88,12 +88,12 @@ fn tag_list(tags: &ETagMatch) -> String {
     }
 }
 
-/// Adds a checksum for the server to check.
+/// Adds a checksum, which the server checks.
 pub(super) fn add_checksum(call: &mut S3Call, checksum: &Checksum) {
     call.header(checksum.algorithm.header(), checksum.to_base64());
 }
 
-/// What an answer says about an object of `size` bytes.
+/// Returns what a response says about an object of `size` bytes.
 pub(super) fn object_info(response: &HttpResponse, size: u64) -> ObjectInfo {
     let mut info = ObjectInfo::new(size, etag(response));
     info.modified = response.header("last-modified").and_then(date::parse_http).unwrap_or(UNIX_EPOCH);
@@ -106,12 +106,12 @@ pub(super) fn object_info(response: &HttpResponse, size: u64) -> ObjectInfo {
     info
 }
 
-/// The version that an answer names.
+/// Returns the version that a response names.
 pub(super) fn version(response: &HttpResponse) -> Option<VersionId> {
     VersionId::new(response.header("x-amz-version-id")?).ok()
 }
 
-/// What an answer says that a write made.
+/// Returns what a response says about the result of a write.
 pub(super) fn put_result(response: &HttpResponse) -> PutResult {
     PutResult {
         etag: etag(response),
@@ -121,18 +121,19 @@ pub(super) fn put_result(response: &HttpResponse) -> PutResult {
     }
 }
 
-/// The tag that an answer states, or an empty one.
+/// Returns the ETag that a response states, or an empty one.
 pub(super) fn etag(response: &HttpResponse) -> ETag {
     ETag::new(response.header("etag").unwrap_or_default())
 }
 
-/// The server's clock, which is when it published what it answers for.
+/// Returns the server's time of the response, which serves as the time of publication; the local time if the response
+/// states none.
 pub(super) fn answered_at(response: &HttpResponse) -> SystemTime {
     response.header("date").and_then(date::parse_http).unwrap_or_else(SystemTime::now)
 }
 
-/// The checksum that an answer states. One made of parts' checksums must say of how many: without, it
-/// would be checked against the bytes.
+/// Returns the checksum that a response states. A composite checksum must state the number of parts; otherwise it is
+/// ignored, because it would be checked against the content.
 fn checksum(response: &HttpResponse) -> Option<Checksum> {
     let found = |algorithm: ChecksumAlgorithm| {
         let value = response.header(algorithm.header())?;
@@ -146,7 +147,7 @@ fn checksum(response: &HttpResponse) -> Option<Checksum> {
 fn metadata(response: &HttpResponse) -> Metadata {
     let own = |name| response.header(name).map(str::to_owned);
     Metadata {
-        // What S3 answers where the writer said nothing is nothing.
+        // S3 returns this type if the writer gave none, so it counts as none.
         content_type: own("content-type").filter(|value| value != "binary/octet-stream"),
         content_encoding: own("content-encoding"),
         content_language: own("content-language"),

@@ -192,7 +192,7 @@ fn versions_call<'a>(
     }
 }
 
-/// The most consecutive pages without an entry. Services send such pages where objects were deleted.
+/// The maximum number of consecutive pages without an entry. Services send such pages where objects were deleted.
 const EMPTY_PAGES_MAX: usize = 10_000;
 
 /// The positions of a listing's pages so far, to detect a listing that does not end.
@@ -204,8 +204,8 @@ pub(super) struct PageTrail {
 }
 
 impl PageTrail {
-    /// Records a page that had `new_entries` and says that the listing continues at `next`. Errors: `BadResponse` if
-    /// an earlier page said so too, or after more than [`EMPTY_PAGES_MAX`] pages without an entry.
+    /// Records a page that had `new_entries` and after which the listing continues at `next`. Errors: `BadResponse` if
+    /// an earlier page named the same `next`, or after more than [`EMPTY_PAGES_MAX`] pages without an entry.
     pub(super) fn go_on(&mut self, next: &impl Hash, new_entries: usize) -> Result<()> {
         self.empty = if new_entries > 0 { 0 } else { self.empty + 1 };
         if !self.seen.insert(self.hasher.hash_one(next)) {

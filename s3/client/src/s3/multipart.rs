@@ -19,7 +19,7 @@ use crate::s3::session::S3Session;
 use crate::s3::store::head;
 use crate::s3::{failure, read, store};
 
-/// The most entries of one page.
+/// The maximum number of entries in one page.
 const MAX_PAGE: usize = 1000;
 
 /// Creates an upload. Declares the checksum of `options`, if they have one.
@@ -86,7 +86,7 @@ impl<'a> PartAddress<'a> {
         })
     }
 
-    /// Has the server fill the part from (a range of) an object.
+    /// Makes the server fill the part from an object or a range of it.
     pub(super) fn copy(
         &self,
         session: &S3Session,

@@ -26,8 +26,8 @@ use crate::s3::request::S3Call;
 use crate::s3::session::{CallAddress, S3Session};
 use crate::s3::store::head;
 
-/// The most that is buffered of an object of unknown length. Only servers that generate content on the fly omit the
-/// length.
+/// The maximum number of bytes that are buffered of an object of unknown length. Only servers that generate content on
+/// the fly omit the length.
 const MAX_UNSIZED_BYTES: usize = 1 << 30;
 
 /// Returns the request for an object (`GET`) or its description (`HEAD`).
@@ -56,7 +56,7 @@ pub(super) fn call<'a>(
 struct OpenedResponse {
     info: ObjectInfo,
     range: Range<u64>,
-    /// The checksum that the bytes must have; only if they are the whole object.
+    /// The checksum of the content; set only if the content is the whole object.
     checksum: Option<Checksum>,
     response: HttpResponse,
     body: ObjectBody,

@@ -17,18 +17,18 @@ use fordway_http::{
     HttpClient, HttpExchange, HttpResponse, Origin, ReplayPolicy, Timeouts, USER_AGENT, vector,
 };
 
-/// A service with the connections to it. Shared between threads.
+/// A service, and the connections to it. Shared between threads.
 pub(super) struct S3Session {
     pub(super) config: S3Config,
     http: Arc<HttpClient>,
-    /// Reads many ranges.
+    /// Reads many ranges of an object.
     pub(super) vector: Arc<vector::HttpSession>,
     origin: Origin,
     base_path: String,
     signer: RequestSigner,
 }
 
-/// Where a call goes: all of it that does not depend on the time.
+/// The address of a call: all parts of it that do not depend on the time.
 pub(super) struct CallAddress {
     pub(super) origin: Origin,
     host: String,
@@ -37,7 +37,7 @@ pub(super) struct CallAddress {
 }
 
 impl S3Session {
-    /// Errors: `InvalidArgument` for an endpoint or setting that cannot be.
+    /// Creates a session. Errors: `InvalidArgument` for an invalid endpoint or setting.
     pub(super) fn new(config: S3Config) -> Result<Self> {
         config.check()?;
         let (origin, base_path) = Origin::parse(&config.endpoint)?;
@@ -50,9 +50,9 @@ impl S3Session {
         Ok(S3Session { config, http, vector, origin, base_path, signer })
     }
 
-    /// Carries out a call and hands its answer (2xx) to `receive`, which must read the body. Both
-    /// are done again where a failure may pass and the call allows it.
-    /// Errors: from the service, with the number of tries, and errors of `receive`.
+    /// Sends a call and passes its response (2xx) to `receive`, which must read the body. Repeats both if the failure
+    /// may be temporary and the call may be repeated. Errors: from the service, with the number of tries, and errors of
+    /// `receive`.
     pub(super) fn run<T>(
         &self,
         call: &S3Call,
@@ -76,13 +76,14 @@ impl S3Session {
         }
     }
 
-    /// Who has named neither a service nor keys did not mean AWS, most likely: there is nothing to be patient for.
+    /// Returns the maximum number of retries. If neither an endpoint nor keys are configured, AWS was probably not
+    /// intended, so there are no retries.
     fn retries_max(&self) -> u32 {
         let is_meant = !self.config.is_endpoint_unset || self.config.credentials != S3Credentials::Anonymous;
         if is_meant { self.config.max_retries } else { 0 }
     }
 
-    /// `error`, with a word on who was asked where nobody has said whom to ask.
+    /// Adds a hint to `error` if no endpoint was configured: that AWS was used, and how to name a service.
     fn with_endpoint(&self, error: Error) -> Error {
         if !self.config.is_endpoint_unset {
             return error;
@@ -95,12 +96,12 @@ impl S3Session {
         error.with_detail(detail.trim_start_matches("; "))
     }
 
-    /// A call whose answer has no body worth reading.
+    /// Sends a call whose response has no body of interest.
     pub(super) fn run_for_status(&self, call: &S3Call) -> Result<()> {
         self.run(call, |mut response| response.read_document().map(|_| ()))
     }
 
-    /// A call whose answer is a document.
+    /// Sends a call whose response is a document.
     pub(super) fn run_for_document(&self, call: &S3Call) -> Result<Vec<u8>> {
         self.run(call, |mut response| response.read_document())
     }
@@ -150,7 +151,8 @@ impl S3Session {
         head.extend_from_slice(b"\r\n");
     }
 
-    /// Appends the signature and the headers that only it needs; every other header is covered too.
+    /// Appends the signature, and the headers that only the signature needs. The signature covers all other headers
+    /// too.
     fn write_signature(&self, head: &mut Vec<u8>, call: &S3Call, address: &CallAddress, now: SystemTime) {
         if self.config.credentials == S3Credentials::Anonymous {
             return;
@@ -216,8 +218,8 @@ impl S3Session {
         CallAddress { host: origin.authority(), origin, path, query }
     }
 
-    /// Whether the bucket's name goes into the host's. One with dots does not where a certificate
-    /// has to fit.
+    /// Whether the host name contains the bucket's name. By default this excludes a bucket whose name contains a dot,
+    /// because no certificate would match.
     fn is_virtual(&self, bucket: &str) -> bool {
         if bucket.is_empty() {
             return false;
@@ -235,7 +237,7 @@ impl S3Session {
         }
     }
 
-    /// A URL that carries its own signature. Errors: `InvalidArgument`.
+    /// Returns a presigned URL. Errors: `InvalidArgument`.
     pub(super) fn presign(&self, call: &S3Call, expires_s: u64, now: SystemTime) -> Result<String> {
         let refused = |detail: String| call.named(Error::new(ErrorKind::InvalidArgument, detail));
         if !(1..=MAX_EXPIRES_S).contains(&expires_s) {
@@ -256,7 +258,7 @@ impl S3Session {
     }
 }
 
-/// A reader of many ranges, on the same connections.
+/// Creates a reader of many ranges that uses the same connections.
 fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::HttpSession {
     let (max_retries, tls_roots) = (config.max_retries, config.tls_roots.clone());
     let proxies = config.proxies.clone();

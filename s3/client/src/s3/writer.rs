@@ -14,7 +14,7 @@ use crate::s3::request::{S3Call, base64_digest};
 use crate::s3::session::S3Session;
 use crate::s3::store::LANE;
 
-/// Content whose size is known and at most this is buffered whole and sent in one request.
+/// Content of known size up to this limit is buffered whole and sent in one request.
 const SINGLE_PUT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Stores `body` in one request. The server checks it against a checksum, and against `md5` if given.

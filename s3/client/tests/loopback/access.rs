@@ -1,4 +1,4 @@
-//! Credentials: what is sent, and to which servers.
+//! Which credentials are sent, and to which servers.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use crate::scripted::read_head;
 
-/// Asks for a certificate and takes any, or none.
+/// Requests a client certificate, and accepts any or none.
 #[derive(Debug)]
 struct Curious;
 
@@ -66,7 +66,7 @@ impl ClientCertVerifier for Curious {
     }
 }
 
-/// What a server was told: the head of the request, and the client's chain of certificates.
+/// The data that a server received: the head of the request, and the client's certificate chain.
 struct Told {
     head: String,
     chain: Vec<CertificateDer<'static>>,
@@ -78,7 +78,7 @@ struct TlsServer {
     thread: JoinHandle<Told>,
 }
 
-/// A server of one request.
+/// Starts a server that answers one request.
 fn serve(answer: String) -> TlsServer {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let secret = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -106,7 +106,7 @@ fn serve(answer: String) -> TlsServer {
 
 const FILE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
 
-/// A directory as grids keep it, with these authorities.
+/// Makes a directory of trusted authorities in the form that grids use, with the certificates of these servers.
 fn trusting(servers: &[&TlsServer]) -> (TempDir, TlsRoots) {
     let dir = TempDir::new().unwrap();
     for (number, server) in servers.iter().enumerate() {
@@ -117,7 +117,7 @@ fn trusting(servers: &[&TlsServer]) -> (TempDir, TlsRoots) {
     (dir, roots)
 }
 
-/// A certificate with the critical extension of proxies, and its key, in a file of mode `mode`.
+/// Writes a certificate with the critical extension for proxy certificates, and its key, to a file of mode `mode`.
 fn proxy(dir: &TempDir, mode: u32) -> (PathBuf, CertificateDer<'static>) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     let mut info = CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 14], vec![0x30, 0]);

@@ -153,7 +153,7 @@ fn a_length_out_of_all_proportion_costs_no_memory() {
     }
 }
 
-/// The same for ranges whose end the server states.
+/// Memory grows only with the bytes that arrive, also for ranges whose end the server states.
 #[test]
 fn ranges_of_a_file_out_of_all_proportion_cost_no_memory() {
     for size in [1_u64 << 40, i64::MAX as u64] {

@@ -7,7 +7,7 @@ use fordway_store::{
 
 use crate::scripted::{Server, answer, bucket, key};
 
-/// A call that lists something.
+/// A function that calls a listing operation.
 type Ask = fn(&dyn Store, &Bucket) -> Result<()>;
 
 const LISTINGS: [(&str, &str, Ask); 6] = [
@@ -60,7 +60,8 @@ fn a_service_that_leads_in_a_circle_is_not_followed() {
     }
 }
 
-/// Otherwise it would be taken for a complete listing, and `sync --delete` removes what a listing does not have.
+/// Otherwise the client would take it for a complete listing, and `sync --delete` would remove everything that is not
+/// in it.
 #[test]
 fn a_listing_that_goes_on_nowhere_is_an_error() {
     for (document, _, ask) in &LISTINGS[..4] {

@@ -1,4 +1,4 @@
-//! The requests that each call sends, and the results it makes of the responses.
+//! The requests that each call sends, and the results it returns for the responses.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! Content checked against its digests.
+//! Checks content against its digests.
 
 use std::fs::File;
 
@@ -10,26 +10,28 @@ use fordway_sys::{Errno, read_into_spare, stat};
 use super::{FindingKind, FsckRun, is_sealed};
 use crate::record::Record;
 
-/// Content read at a time: enough to hide a system call, little enough to stay in the cache.
+/// Bytes of content read at a time: enough to hide the cost of a system call, and few enough to stay in the processor's
+/// cache.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// Content between two words about progress.
+/// Bytes of content between two reports of progress.
 const PROGRESS_BYTES: u64 = 16 * CHUNK_BYTES as u64;
 
-/// A stretch of content, and what its digests must be.
+/// A range of content, and its expected digests.
 struct ContentSpan<'r> {
-    /// The part's number, where it is one.
+    /// The number of the part; `None` if the range is not a part.
     part: Option<u16>,
     size: u64,
     md5: Option<[u8; 16]>,
     checksum: Option<&'r Checksum>,
 }
 
-/// Whether a record has something that the content can be checked against.
+/// Whether a record has a digest that the content can be checked against.
 pub(super) fn can_be_checked(record: &Record) -> bool {
     !pieces_of(record).is_empty()
 }
 
-/// The content as a whole, or its parts where only they have digests; nothing where nothing has.
+/// Returns the ranges that have digests: the whole content, or its parts if only they have digests. Empty if there is
+/// no digest.
 fn pieces_of(record: &Record) -> Vec<ContentSpan<'_>> {
     let Some(seal) = record.seal else { return Vec::new() };
     let (md5, checksum) = (record.etag.as_ref().and_then(ETag::as_md5), record.checksum.as_ref());
@@ -48,7 +50,7 @@ fn piece_of_part(part: &ObjectPart) -> Option<ContentSpan<'_>> {
 }
 
 impl FsckRun<'_> {
-    /// Reads the sealed `file` and compares. Cost: its content once, and what its digests cost.
+    /// Reads the sealed `file` and compares its digests. Cost: reading its content once, and computing the digests.
     pub(super) fn content(&mut self, path: &str, file: &File, record: &Record) -> Result<()> {
         let pieces = pieces_of(record);
         if pieces.is_empty() {
@@ -112,7 +114,7 @@ impl ContentSpan<'_> {
         ContentHasher::new(ETagPolicy::Fast, self.md5.is_some(), algorithm)
     }
 
-    /// What is stored and what was found, where they differ.
+    /// Returns a text with the stored and the computed digest if they differ.
     fn difference(&self, found: &HashResult) -> Option<String> {
         let what = self.part.map_or("the content".to_owned(), |number| format!("part {number}"));
         if let Some(stored) = self.md5
@@ -131,7 +133,7 @@ impl ContentSpan<'_> {
     }
 }
 
-/// How the record contradicts itself: its pieces, `size` bytes together, are not the object.
+/// Returns a text if the record contradicts itself: if its parts, of `size` bytes in total, do not make up the object.
 fn misfit(record: &Record, size: u64) -> Option<String> {
     let sealed = record.seal?.size;
     if size != sealed {

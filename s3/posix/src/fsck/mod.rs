@@ -39,9 +39,9 @@ pub struct FsckOptions {
 /// An event during a check. The receiver may end the check with an error.
 #[derive(Debug)]
 pub enum FsckEvent<'e> {
-    /// What has been done so far; at least once for 1,024 entries, and for some MiB of content.
+    /// The counts so far; sent at least once for 1,024 entries, and for some MiB of content.
     Progress(&'e FsckSummary),
-    /// Something was found.
+    /// A finding.
     Found(FsckFinding),
 }
 
@@ -56,7 +56,7 @@ pub struct FsckSummary {
     pub size_bytes: u64,
     /// Files whose content was checked against a digest.
     pub read_files: u64,
-    /// Content read for that, in bytes.
+    /// Bytes of content read to check digests.
     pub read_bytes: u64,
     /// Findings of severity `Note`.
     pub notes: u64,
@@ -67,11 +67,10 @@ pub struct FsckSummary {
 }
 
 impl PosixStore {
-    /// Checks everything in the buckets, and tells `tell` of each finding. A process that may act as other
-    /// users does so in each bucket as its owner, and on what is another's as that user.
-    /// Memory: one open directory for each level of the tree. Cost: see the module; with
-    /// [`FsckOptions::read`] about 1.4 ms for a MiB that has an MD5.
-    /// Errors: `NoSuchBucket` at the start; what `tell` returns.
+    /// Checks everything in the buckets, and passes each finding to `tell`. A process that may act as other users
+    /// examines each bucket as its owner, and files of another user as that user. Memory: one open directory for each
+    /// level of the tree. Cost: see the module; with [`FsckOptions::read`] about 1.4 ms for a MiB that has an MD5.
+    /// Errors: `NoSuchBucket` at the start; errors that `tell` returns.
     pub fn check(
         &self,
         options: &FsckOptions,
@@ -96,7 +95,7 @@ struct FsckRun<'c> {
     read: bool,
     tell: &'c mut dyn FnMut(FsckEvent) -> Result<()>,
     summary: FsckSummary,
-    /// A buffer for content to be digested.
+    /// A reused buffer for content to be hashed.
     buffer: Vec<u8>,
 }
 
@@ -114,7 +113,7 @@ impl FsckRun<'_> {
     fn tree(&mut self, area: &BucketArea) -> Result<()> {
         match self.inner.volume.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top),
-            // What is no directory is told of with the private area.
+            // A file that is not a directory is reported with the private area.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => self.unreadable(&area.top, errno, "opening"),
         }
@@ -208,7 +207,7 @@ impl FsckRun<'_> {
     fn file(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         let stat = match stat_in(dir, name) {
             Ok(stat) if stat.is_file => stat,
-            // Something else has taken its place.
+            // Another file has taken its place.
             Ok(_) | Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return self.unreadable(&join(path, name), errno, "looking at"),
         };
@@ -298,8 +297,8 @@ impl FsckRun<'_> {
     }
 }
 
-/// Whether what the record says of the content holds for the file as it is. A record that says
-/// nothing of it always does.
+/// Whether the record's statements about the content hold for the file as it is. A record without such statements
+/// always does.
 fn is_sealed(record: &Record, stat: &FileStat) -> bool {
     (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(ContentSeal::of(stat))
 }
@@ -346,7 +345,7 @@ macro_rules! findings {
                 match self { $(FindingKind::$kind => FindingSeverity::$severity),* }
             }
 
-            /// What a person can do next.
+            /// Advice on what a person can do next.
             pub const fn advice(self) -> &'static str {
                 match self { $(FindingKind::$kind => $advice),* }
             }
@@ -355,17 +354,17 @@ macro_rules! findings {
 }
 
 findings! {
-    /// The content is not what the stored MD5 or checksum says, although size and time are.
+    /// The content does not match the stored MD5 or checksum, although its size and time do.
     Corrupt = "corrupt", Corrupt,
         "restore it from a copy; do not write over it before you have one";
     /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, does not decode.
     BadRecord = "bad-record", Corrupt,
         "restore it, or remove it (an attribute: setfattr -x user.fordway) to accept the content without metadata";
-    /// The attribute says that the rest of the record lies in a sidecar file, and that is gone, or is
-    /// of another version. The content is whole; metadata, tags and parts of the object are lost.
+    /// The attribute says that the rest of the record is in a sidecar file, but that file is gone, or belongs to
+    /// another version. The content is whole; metadata, tags and parts of the object are lost.
     RecordMissing = "record-missing", Corrupt,
         "restore the file below .fordway/meta that has the inode's name, or put the object again with its metadata";
-    /// The file `.fordway/versioning` says neither that old versions are kept nor that they are not.
+    /// The content of the file `.fordway/versioning` is not valid.
     BadVersioning = "bad-versioning", Corrupt,
         "old versions are kept as long as it is so; set the bucket's versioning anew with an S3 client";
     /// The record of a multipart upload, or of a part, does not decode, or names no key.
@@ -374,16 +373,16 @@ findings! {
     /// The file or directory cannot be opened or read.
     Unreadable = "unreadable", Unreadable,
         "run as a user who may read it; if that does not help, look for disk errors in the kernel's log";
-    /// A POSIX program changed the file, so that its stored ETag and checksum no longer count.
+    /// A POSIX program changed the file, so that its stored ETag and checksum no longer apply.
     Changed = "changed", Note,
         "nothing if that was meant; else restore it; copying it onto itself, with a --content-type or --metadata, stores a new ETag";
-    /// A name below `.fordway/odd` that no key has.
+    /// A name below `.fordway/odd` that is not the encoded form of any key.
     OddName = "odd-name", Note,
         "move it away; no S3 client can see it";
-    /// A name below `.fordway/versions` that no version has.
+    /// A name below `.fordway/versions` that is not the name of a version.
     VersionName = "version-name", Note,
         "move it away; no S3 client can see it";
-    /// A name below `.fordway/meta` that no sidecar file has.
+    /// A name below `.fordway/meta` that is not the name of a sidecar file.
     SidecarName = "sidecar-name", Note,
         "move it away; nothing reads it";
     /// A key of more than 1,024 bytes.
@@ -395,7 +394,7 @@ findings! {
     /// A symbolic link that leads outside the root, or in a circle.
     LinkOutside = "link-outside", Note,
         "replace it by what it leads to, or a link within the root; it is refused to S3 clients";
-    /// A symbolic link to nothing.
+    /// A symbolic link whose target does not exist.
     LinkDangling = "link-dangling", Note,
         "remove it or restore what it leads to; S3 clients do not see it";
     /// A FIFO, socket or device.
@@ -410,8 +409,9 @@ findings! {
     /// A name in `.fordway` that Fordway does not write.
     StrayPrivate = "stray-private", Note,
         "move it away; nothing reads it, and nothing of Fordway's removes it";
-    /// `.fordway`, or something in it, is not what Fordway makes there: a link, a FIFO, a file in the place of a
-    /// directory; or, in a bucket with the sticky bit, a third user's, who could remove what others keep there.
+    /// `.fordway`, or a file in it, is not of the kind that Fordway makes there: a link, a FIFO, a file in the place of
+    /// a directory. Or, in a bucket with the sticky bit, it belongs to a third user, who could remove the files of
+    /// others there.
     NotOurs = "not-ours", Corrupt,
         "see who put it there, and remove it; or run `fordway fsck --migrate` as root, which gives directories to the bucket's owner";
 }
@@ -419,15 +419,15 @@ findings! {
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FsckFinding {
-    /// Its kind.
+    /// The kind of finding.
     pub kind: FindingKind,
-    /// Its path relative to the root; bytes that are not UTF-8 are shown as `\xNN`.
+    /// The path of the file, relative to the root; bytes that are not UTF-8 are shown as `\xNN`.
     pub path: String,
     /// Details beyond the kind; may be empty.
     pub detail: String,
 }
 
-/// A name in any bytes, as text that tells one from another.
+/// Returns a name of any bytes as text that distinguishes it from other names.
 pub(super) fn show_name(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len() + 8);
     for chunk in name.utf8_chunks() {

@@ -1,4 +1,4 @@
-//! Checks the rest of a bucket's private directory: sidecar files, documents, staged files, uploads in progress.
+//! Checks the rest of a bucket's private directory: sidecar files, documents, staged files and uploads in progress.
 
 use std::fs::File;
 
@@ -121,7 +121,7 @@ impl FsckRun<'_> {
         guard: Option<TrustedOwner>,
     ) -> Result<()> {
         let Some((state, guard)) = state.zip(guard) else { return Ok(()) };
-        // Checked as for root: what belongs to neither root nor the bucket's owner is dangerous to all writers.
+        // Checked as for root: a file that belongs to neither root nor the bucket's owner is dangerous to all writers.
         let danger = guard.danger(&state, 0).filter(|_| state.is_dir || !guard.trusts(state.user));
         danger.map_or(Ok(()), |why| self.found(FindingKind::NotOurs, path, format!("it {why}")))
     }

@@ -1,5 +1,5 @@
-//! Removes what interrupted work left behind. Safe next to writers: everything it removes is old, or checked again
-//! under its key's lock, or an empty directory, which a writer makes again.
+//! Removes files that interrupted work left behind. This is safe while others write: it removes only files that are
+//! old, files that were checked again under their key's lock, and empty directories, which a writer makes again.
 
 mod sidecars;
 mod tree;
@@ -25,21 +25,22 @@ use crate::{PosixStore, SharedStore};
 pub struct GcOptions {
     /// The buckets; none means all.
     pub buckets: Vec<Bucket>,
-    /// The age since the last change of a staged file, the rest of an upload without its record, a sidecar file without
-    /// its object, or a second name of the latest version, before it is removed. Must be longer than any writer takes
-    /// between two writes.
+    /// The minimum age, since the last change, of the following files before they are removed: staged files, the rest
+    /// of an upload without its record, sidecar files without their objects, and second names of the latest version.
+    /// Must be longer than any writer takes between two writes.
     pub staged_age: Duration,
     /// The time since the last activity of an upload before it is removed.
     pub upload_age: Duration,
-    /// How long a directory must have been empty. A put that finds its directory gone makes it again a few times; with
-    /// an age far above the tick of the file system's clock (10 ms), it never needs to do so twice.
+    /// How long a directory must have been empty before it is removed. A put that finds its directory gone makes it
+    /// again a few times; with an age far above the tick of the file system's clock (10 ms), it never needs to do so
+    /// twice.
     pub empty_dir_age: Duration,
     /// Whether to report only.
     pub dry_run: bool,
 }
 
 impl Default for GcOptions {
-    /// All buckets; uploads of a week, everything else of a day.
+    /// Returns the defaults: all buckets; uploads of a week, everything else of a day.
     fn default() -> Self {
         let day = Duration::from_secs(24 * 60 * 60);
         GcOptions {
@@ -53,13 +54,12 @@ impl Default for GcOptions {
 }
 
 impl PosixStore {
-    /// Removes what interrupted work left behind, and tells `tell` of each thing. A process that may act as
-    /// other users does so in each bucket as its owner, and on what is another's as that user.
-    /// Memory: one open directory for each level of the tree, and about 20 bytes for each old sidecar
-    /// file of one bucket. Cost: one `getdents64` for about a thousand entries, and two or three calls
-    /// for each directory and each thing removed; where there are old sidecar files, one `newfstatat`
-    /// for each file, and one `openat`, `pread` and `close` for each sidecar file.
-    /// Errors: `NoSuchBucket` before anything is removed; what `tell` returns.
+    /// Removes files that interrupted work left behind, and reports each to `tell`. A process that may act as other
+    /// users does so in each bucket as its owner, and on files of another user as that user. Memory: one open directory
+    /// for each level of the tree, and about 20 bytes for each old sidecar file of one bucket. Cost: one `getdents64`
+    /// for about a thousand entries, and two or three calls for each directory and for each file or directory removed;
+    /// if there are old sidecar files, one `newfstatat` for each file, and one `openat`, `pread` and `close` for each
+    /// sidecar file. Errors: `NoSuchBucket` before anything is removed; errors that `tell` returns.
     pub fn collect_garbage(
         &self,
         options: &GcOptions,
@@ -90,7 +90,7 @@ pub enum GarbageKind {
     EmptyDir,
     /// A sidecar file whose object is gone or was changed since.
     Sidecar,
-    /// A name among the old versions of a version that is still, or again, the latest.
+    /// A name among the old versions whose version is still, or again, the latest.
     VersionAlias,
 }
 
@@ -109,12 +109,12 @@ impl GarbageKind {
     }
 }
 
-/// A thing that was removed, or would be.
+/// A file or directory that was removed, or would be in a dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GarbageFile {
-    /// What it was.
+    /// The kind of garbage.
     pub kind: GarbageKind,
-    /// Its path, relative to the root.
+    /// The path, relative to the root.
     pub path: String,
     /// The size of its content in bytes.
     pub size_bytes: u64,
@@ -125,25 +125,25 @@ pub struct GarbageFile {
 pub enum GcEvent {
     /// The number of directory entries examined so far.
     Progress {
-        /// Entries since the start.
+        /// The number of entries since the start.
         entries: u64,
     },
-    /// Something was removed, or would be.
+    /// A file or directory was removed, or would be in a dry run.
     Removed(GarbageFile),
-    /// Something could not be examined or removed; the collection goes on.
+    /// A file or directory could not be examined or removed; the collection goes on.
     Failed(Error),
 }
 
-/// The counts of a collection, or of a rehearsal.
+/// The counts of a collection, or of a dry run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcSummary {
     /// Directory entries examined.
     pub entries: u64,
-    /// Things removed.
+    /// The number of files and directories removed.
     pub removed: u64,
-    /// Bytes of content in them.
+    /// The number of bytes of content in them.
     pub freed_bytes: u64,
-    /// Things that could not be examined or removed.
+    /// The number of files and directories that could not be examined or removed.
     pub failed: u64,
 }
 
@@ -174,7 +174,8 @@ impl<'s> GcRun<'s> {
     }
 
     pub(super) fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
-        // Sidecars go first, so that a rehearsal finds what the real run does, which also removes some objects' files.
+        // Sidecar files go first, so that a dry run finds what the real run does: the real run later also removes the
+        // files of some objects.
         self.sidecars(bucket)?;
         self.staged_files(bucket)?;
         self.uploads(bucket)?;
@@ -184,7 +185,7 @@ impl<'s> GcRun<'s> {
         Ok(())
     }
 
-    /// Removes `garbage`, which is `owner`'s, unless this is only a rehearsal, and tells; says whether it is
+    /// Removes `garbage`, which belongs to `owner`, unless this is a dry run, and reports it. Returns whether it is
     /// gone, or would be.
     pub(super) fn remove(
         &mut self,
@@ -199,13 +200,14 @@ impl<'s> GcRun<'s> {
                 self.summary.freed_bytes += garbage.size_bytes;
                 (self.tell)(GcEvent::Removed(garbage)).map(|()| true)
             }
-            // It is needed after all.
+            // The file is needed after all.
             Ok(false) => Ok(false),
             Err(error) => self.tell_failure(bucket, &garbage.path, error).map(|()| false),
         }
     }
 
-    /// Calls `visit` for every name that can be ours in the directory at `path`, if there is one.
+    /// Calls `visit` for every name in the directory at `path` that Fordway could have written, if there is such a
+    /// directory.
     pub(super) fn each_below(
         &mut self,
         bucket: &Bucket,
@@ -250,14 +252,14 @@ impl<'s> GcRun<'s> {
         (self.tell)(GcEvent::Failed(error.during(OPERATION, LANE, bucket.as_str(), below)))
     }
 
-    /// Whether a change at that time is no longer ago than `limit`.
+    /// Whether a change at time `changed_ns` is no longer ago than `limit`.
     pub(super) fn is_younger(&self, changed_ns: i64, limit: Duration) -> bool {
         let limit_ns = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
         self.now_ns.saturating_sub(changed_ns) <= limit_ns
     }
 }
 
-/// Whether a call removed something; what is gone, or in use again, is no failure.
+/// Returns whether a call removed something. A file that is gone already, or in use again, is not a failure.
 pub(super) fn removed(done: Result<(), Errno>) -> Result<bool> {
     match done {
         Ok(()) => Ok(true),
@@ -266,12 +268,13 @@ pub(super) fn removed(done: Result<(), Errno>) -> Result<bool> {
     }
 }
 
-/// A program can set the time of the last write into the past, but not the time of the last change.
+/// Returns the later of modification time and change time. A program can set the modification time into the past, but
+/// not the change time.
 pub(super) fn newest_ns(stat: &FileStat) -> i64 {
     stat.modified_ns.max(stat.changed_ns)
 }
 
-/// A second name keeps the bytes where they are.
+/// Returns the bytes that a removal frees. None if the file has a second name.
 pub(super) fn size_freed(stat: &FileStat) -> u64 {
     if stat.links > 1 || stat.is_dir { 0 } else { stat.size }
 }

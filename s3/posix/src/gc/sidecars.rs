@@ -1,8 +1,8 @@
-//! Records kept apart whose object is gone, or was changed since.
+//! Removes sidecar files whose object is gone or was changed since.
 //!
-//! A sidecar file is called by the inode of its object's file, so only a look at every file of the
-//! bucket tells that there is none. A file that is renamed meanwhile can be missed by one look: a
-//! sidecar file goes when two came to no file that it is of.
+//! A sidecar file is named after the inode of its object's file, so only a search through every file of the bucket can
+//! tell that the object is gone. One search can miss a file that is renamed meanwhile. Therefore a sidecar file is
+//! removed only if two searches did not find its object's file.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::sidecar::{inode_of, sidecar_name};
 use crate::stage::hidden_name;
 use crate::volume::RootVolume;
 
-/// Looks at the whole bucket that must come to no file of a sidecar file's.
+/// The number of searches through the bucket that must not find the file of a sidecar file.
 const LOOKS: usize = 2;
 
 impl GcRun<'_> {
@@ -41,7 +41,7 @@ impl GcRun<'_> {
         orphans.into_iter().try_for_each(|inode| self.sidecar(bucket, &dir, &path, inode))
     }
 
-    /// The inodes of all sidecar files that no writer is at work on.
+    /// Returns the inodes of all sidecar files that are too old to belong to a write in progress.
     fn old_sidecars(&mut self, bucket: &Bucket, path: &str) -> Result<HashSet<u64>> {
         let mut inodes = HashSet::new();
         let limit = self.options.staged_age;
@@ -53,8 +53,8 @@ impl GcRun<'_> {
         Ok(inodes)
     }
 
-    /// Strikes the inodes that files of the bucket have, if the sidecar file is of that file; says
-    /// whether all files were seen.
+    /// Removes from `orphans` the inodes of files whose sidecar files belong to them. Returns whether all files of the
+    /// bucket were seen.
     fn strike_living(&mut self, bucket: &Bucket, orphans: &mut HashSet<u64>) -> Result<bool> {
         match self.inner.volume.open_to_scan(bucket.as_str()) {
             Ok(dir) => self.strike_in(bucket, &dir, bucket.as_str(), orphans),
@@ -95,7 +95,7 @@ impl GcRun<'_> {
             EntryKind::Unknown | EntryKind::Other => return Ok(true),
         };
         match found {
-            // A link to a directory may lead to files of other buckets, which have sidecar files here.
+            // A link to a directory may lead to files of other buckets whose sidecar files are in this bucket.
             Ok(stat) if stat.is_dir => Ok(false),
             Ok(stat) => {
                 if orphans.contains(&stat.inode) && is_described(&self.inner.volume, bucket, &stat) {
@@ -141,18 +141,18 @@ impl GcRun<'_> {
     }
 }
 
-/// The state of what the link at `path` leads to.
+/// Returns the state of the target of the link at `path`.
 fn followed(volume: &RootVolume, path: &str) -> Result<FileStat, Errno> {
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
 }
 
-/// Whether the sidecar file of a file with that state is of that very file, or may be.
+/// Whether the sidecar file for a file with this state belongs to this very file, or may do so.
 fn is_described(volume: &RootVolume, bucket: &Bucket, stat: &FileStat) -> bool {
     stat.is_file && !matches!(volume.read_sidecar(bucket, stat), Ok(None))
 }
 
-/// Removes the sidecar file `name`, unless it is no longer the one that was seen: its inode may
-/// belong to a new object by now. It is moved aside first, so that none is removed unseen.
+/// Removes the sidecar file `name`, unless it was replaced since it was examined: its inode may belong to a new object
+/// by now. The file is first moved aside, so that no file is removed that was not examined.
 fn remove_if_same(
     volume: &RootVolume,
     bucket: &Bucket,
@@ -170,7 +170,7 @@ fn remove_if_same(
     let now = stat_in(&aside, &hidden).map_err(failed)?;
     let is_same = (now.inode, now.modified_ns) == (seen.inode, seen.modified_ns);
     if !is_same {
-        // Unless there is an even newer one.
+        // Moved back, unless there is an even newer one.
         link(&aside, &hidden, meta, name).or_else(|errno| match errno {
             Errno::EXIST => Ok(()),
             errno => Err(failed(errno)),

@@ -94,7 +94,7 @@ impl GcRun<'_> {
             return Ok(false);
         }
         let inner = self.inner;
-        // Outside the private area an empty directory may be an object, or one that somebody wants.
+        // Outside the private area an empty directory may be an object, or may be wanted by a user.
         let is_ours = match area.held {
             AreaKind::Plain => {
                 let look = || Ok(is_marked(parent, name) && !is_marker(&inner.volume, area.bucket, &path));

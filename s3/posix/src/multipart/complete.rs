@@ -1,4 +1,4 @@
-//! How uploads end: completed to an object, or aborted.
+//! Completes and aborts uploads.
 
 use std::os::fd::OwnedFd;
 
@@ -21,37 +21,37 @@ use crate::record::Record;
 use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
 
-/// An upload that nobody else completes or aborts meanwhile.
+/// An upload that this process has locked, so that no other completes or aborts it.
 struct LockedUpload {
     held: WorkDirectory,
-    /// The object to be; `None` once it was handed on.
+    /// The file of the future object; `None` once it was passed on.
     data: Option<OwnedFd>,
-    /// The same open file, whose lock says that the upload is taken.
+    /// The same open file, which holds the lock of the upload.
     locked: OwnedFd,
     upload: OpenUpload,
-    /// Whether a completion that died had taken it before.
+    /// Whether the upload was already closed, by a completion that died.
     was_closed: bool,
 }
 
 impl LockedUpload {
-    /// Lets parts arrive again after a completion failed, unless it failed when `data` was an object
-    /// already: a write into that would change the object.
+    /// Reopens the upload for parts after a completion failed. If `data` had already become an object, the upload stays
+    /// closed: writing a part into `data` would change the object.
     fn reopen(self) {
         if !self.is_published() {
-            // Where that fails, the upload can be completed and aborted, but takes no part.
+            // If this fails, the upload can still be completed and aborted, but accepts no parts.
             let _ = rename(&self.held, CLOSED, &self.held, UPLOAD);
         }
     }
 
-    /// Whether `data` is, or was, an object: then it has another name, or no longer its own.
+    /// Whether `data` is, or was, an object: then the file has a second name, or has lost the name `data`.
     fn is_published(&self) -> bool {
         links_in(&self.held, DATA) != Ok(1)
     }
 }
 
 impl StoreUploads<'_> {
-    /// Publishes the object. One call at a time works on an upload, and a part that is still being
-    /// written when it begins is not in the object.
+    /// Publishes the object. Only one call at a time works on an upload. A part that is still being written when the
+    /// call begins is not in the object.
     pub(crate) fn complete_upload(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -65,7 +65,7 @@ impl StoreUploads<'_> {
             Err(error) => error.kind() == ErrorKind::NoSuchUpload,
         };
         if was_completed && let Some(made) = self.made_before(bucket, key, upload, parts.len())? {
-            // The object is there: what cannot be removed is left to `gc`.
+            // The object exists already. Files that cannot be removed are left to `gc`.
             match taken {
                 Ok(taken) => drop(self.end_upload(taken)),
                 Err(_) => self.remove_rest(bucket, key, upload),
@@ -81,15 +81,15 @@ impl StoreUploads<'_> {
         let found = &taken.upload;
         let made = self.assemble((bucket, key), (upload, found), &taken.held, data, (parts, options));
         match &made {
-            // The object is there: what cannot be removed is left to the next completion, or to `gc`.
+            // The object exists. Files that cannot be removed are left to the next completion, or to `gc`.
             Ok(_) => drop(self.end_upload(taken)),
             Err(_) => taken.reopen(),
         }
         made
     }
 
-    /// What this upload was completed to, if its object is still the one at `key`: a client that missed
-    /// the answer asks again.
+    /// Returns the result of an earlier completion of this upload, if its object is still the one at `key`. A client
+    /// that missed the response sends the request again.
     fn made_before(
         &self,
         bucket: &Bucket,
@@ -116,8 +116,8 @@ impl StoreUploads<'_> {
         self.end_upload(taken?)
     }
 
-    /// Removes what a completion left that died when `data` had been renamed to the object: it is listed as
-    /// an upload, but nobody can complete or abort it any more.
+    /// Removes the remains of a completion that died after `data` was renamed to the object: they are listed as an
+    /// upload, but nobody can complete or abort it any more.
     fn remove_rest(&self, bucket: &Bucket, key: &Key, upload: &UploadId) {
         let Some(ours) = upload_of(upload.as_str()) else { return };
         let dir = upload_dir(bucket, &ours);
@@ -132,21 +132,21 @@ impl StoreUploads<'_> {
                 .is_ok_and(|held| matches!(stat_in(held, DATA), Err(Errno::NOENT)))
         };
         if is_closed() && has_no_data() {
-            // What cannot be removed is left to `gc`.
+            // Files that cannot be removed are left to `gc`.
             let _ = self.remove_upload(&dir);
         }
     }
 
     fn end_upload(&self, taken: LockedUpload) -> Result<()> {
         let LockedUpload { held, data, locked, upload, .. } = taken;
-        // From now on nobody can go on with it, so the lock may go before the file that it is on: NFS
-        // and FUSE keep one that is open under a hidden name, and then its directory cannot go.
+        // The upload can no longer be completed or aborted, so the locked file may be closed before it is removed. It
+        // must be: NFS and FUSE keep an open file under a hidden name, and then its directory cannot be removed.
         remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
         drop((data, locked));
         self.remove_upload(&upload.dir)
     }
 
-    /// Takes an upload for oneself. From now on no part is begun.
+    /// Locks and closes an upload. From then on no part can be started.
     fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<LockedUpload> {
         let missing = || self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload);
         let dir = upload_dir(bucket, &upload_of(upload.as_str()).ok_or_else(missing)?);
@@ -158,7 +158,7 @@ impl StoreUploads<'_> {
         self.inner.volume.check_keeping(bucket, &dir)?;
         let data = open_content(&held, DATA, OFlags::RDWR)?.ok_or_else(missing)?;
         match lock_file(&data, self.inner.volume.config.lock_patience) {
-            // Without locks two completions at once may both succeed, with the same object.
+            // Without locks, two concurrent completions may both succeed, with the same object.
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => return Err(not_locked(errno)),
         }
@@ -170,8 +170,8 @@ impl StoreUploads<'_> {
         Ok(LockedUpload { held, data: Some(data.into()), locked: locked.into(), upload, was_closed })
     }
 
-    /// Keeps parts from being begun, and answers what the upload is to become, and whether it was closed
-    /// already: then it was left so by a completion that died, because we hold the lock.
+    /// Closes the upload, so that no part can be started. Returns the upload with the record of its future object, and
+    /// whether it was closed already. Because we hold the lock, only a completion that died can have closed it.
     fn close_upload(
         &self,
         bucket: &Bucket,
@@ -194,7 +194,7 @@ impl StoreUploads<'_> {
         Ok((OpenUpload { record, dir }, name == CLOSED))
     }
 
-    /// Makes the object of the parts named: of `data` itself where it holds just these, else of a copy.
+    /// Makes the object of the given parts: from `data` itself if it holds exactly these parts, otherwise from a copy.
     fn assemble(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -210,7 +210,7 @@ impl StoreUploads<'_> {
         options.check(chosen.iter().map(|part| part.size).sum(), record.checksum.as_ref())?;
         let chosen: Vec<&ArrivedPart> =
             parts.iter().filter(|part| chosen.iter().any(|info| info.number == part.info.number)).collect();
-        // Staged as a new file is, which knows where a key's parent is a file.
+        // Staged like a new file, which handles the case that a parent of the key is a file.
         let existing = |data| -> Result<StagedFile> {
             Ok(self.inner.stage(bucket, key, FILE_MODE)?.with_existing(data, held.clone(), DATA))
         };
@@ -249,7 +249,7 @@ impl StoreUploads<'_> {
         self.inner.volume.dirs.forget(dir);
         self.inner.volume.open_dir(parent).and_then(|parent| remove_upload_dir(&parent, name)).or_else(
             |errno| match errno {
-                // What is not ours stays, and the directory with it.
+                // Files that are not ours stay, and so does the directory.
                 Errno::NOTEMPTY => Ok(()),
                 errno => Err(from_errno(errno, "removing the upload")),
             },
@@ -257,8 +257,8 @@ impl StoreUploads<'_> {
     }
 }
 
-/// Whether `data` is exactly these parts: numbered from 1 without a gap, all but the last of one
-/// size, none in a file of its own, and nothing behind them.
+/// Whether `data` consists of exactly these parts: numbered from 1 without a gap, all but the last of one size, none in
+/// a separate file, and no bytes after them.
 fn data_holds_just(parts: &[&ArrivedPart], data: &OwnedFd) -> Result<bool> {
     let size = parts.first().map_or(0, |part| part.info.size);
     let last = parts.len().saturating_sub(1);

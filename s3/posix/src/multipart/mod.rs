@@ -225,8 +225,8 @@ impl OpenUpload {
     }
 }
 
-/// The most consecutive part numbers without a part that are looked up one by one. After that the directory is read,
-/// which costs about as much as this many look-ups per thousand parts.
+/// The maximum number of consecutive part numbers without a part that are looked up one by one. After that the
+/// directory is read, which costs about as much as this many look-ups per thousand parts.
 const GAP_MAX: u16 = 64;
 
 impl StoreUploads<'_> {
@@ -274,7 +274,7 @@ impl StoreUploads<'_> {
         Ok(())
     }
 
-    /// Returns what the record of a part says, or `None` if the part has not arrived.
+    /// Returns the part that a record describes, or `None` if the part has not arrived.
     fn part_info(&self, dir: &str, number: u16) -> Result<Option<PartInfo>> {
         let Some((record, modified_ns)) = self.inner.volume.read_upload(dir, &part_name(number))? else {
             return Ok(None);

@@ -42,15 +42,15 @@ pub(crate) const CLOSED: &str = "closed";
 pub(crate) const DATA: &str = "data";
 const PART_SIZE: &str = "part-size";
 
-/// The greatest length of uniform parts, with which the last possible part still ends within the longest possible file.
+/// The maximum length of uniform parts, with which the last possible part still ends within the longest possible file.
 const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64;
 
-/// The most bytes of a record: enough for metadata and a key, with room to spare.
+/// The maximum number of bytes of a record: enough for metadata and a key, with room to spare.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 
-/// Where the bytes of a part are written as they arrive.
+/// The place where the bytes of a part are written as they arrive.
 pub(crate) enum PartSink {
-    /// Into `data` from `offset` on, at most `limit` bytes.
+    /// Into `data` from `offset` on, up to `limit` bytes.
     InPlace { data: File, offset: u64, limit: u64, written: u64 },
     /// Into a separate file.
     Apart(StagedFile),
@@ -60,7 +60,7 @@ pub(crate) enum PartSink {
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivedPart {
     pub(crate) info: PartInfo,
-    /// The name of the file that holds it; `None` if it lies at its place in `data`.
+    /// The name of the file that holds the part's bytes; `None` if they are at their place in `data`.
     pub(crate) file: Option<String>,
 }
 
@@ -189,11 +189,11 @@ fn uniform_size(
     let mut staged = StagedFile::at(inner, bucket, in_upload(dir, PART_SIZE))?;
     staged.write(size.to_string().as_bytes())?;
     staged.publish_if_new()?;
-    // If several parts set it at the same time, one of them wins, and all use its length.
+    // If several parts set the length at the same time, one of them wins, and all use its length.
     Ok(read_text(held, PART_SIZE)?.and_then(uniform))
 }
 
-/// Parses the length of uniform parts. Returns `None` if it cannot be one.
+/// Parses the length of uniform parts. Returns `None` if it is not a valid length.
 fn uniform(text: String) -> Option<u64> {
     text.parse().ok().filter(|size| *size <= UNIFORM_BYTES_MAX)
 }

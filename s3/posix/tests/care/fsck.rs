@@ -1,4 +1,4 @@
-//! `check`: what is found, and what is not.
+//! Tests of `check`: what it reports, and what it does not.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ fn kinds_and_paths(found: &[FsckFinding]) -> Vec<(&str, &str)> {
     found.iter().map(|finding| (finding.kind.name(), finding.path.as_str())).collect()
 }
 
-/// Changes content behind the back of everybody: the file's time of change is put back.
+/// Changes content without a visible trace: the file's modification time is restored.
 fn rot(rig: &Rig, below: &str, body: &[u8]) {
     let path = rig.path(below);
     let modified = path.metadata().unwrap().modified().unwrap();
@@ -115,7 +115,7 @@ fn each_damage_of_what_lies_beside_objects_is_found() {
     }
     fs::remove_file(rig.sidecar_of("lost")).unwrap();
     fs::write(rig.sidecar_of("mangled"), "\x09nonsense").unwrap();
-    // As when a restore gives an old record to a new file.
+    // Happens when a restore gives an old record to a new file.
     fs::copy(rig.sidecar_of("fine"), rig.sidecar_of("recycled")).unwrap();
     rig.put("versioned", "one");
     rig.put("versioned", "two");
@@ -197,7 +197,7 @@ fn content_that_rotted_is_found_by_reading() {
     let (_, found) = check(&rig, false);
     assert_eq!(found, [], "names and times tell nothing");
     let (summary, found) = check(&rig, true);
-    // A `fast` ETag says nothing of the content, so `fast` cannot be found.
+    // A `fast` ETag does not depend on the content, so the damage of `fast` cannot be found.
     let expected = [
         "CRC32",
         "CRC32C",
@@ -217,7 +217,8 @@ fn content_that_rotted_is_found_by_reading() {
     assert_eq!((summary.read_files, summary.read_bytes), (12, 10 * 700_000 + 14));
 }
 
-/// Whether of the whole or of each part, a checksum tells; each part's tells which.
+/// A checksum of the whole object or of each part reveals the damage; a checksum of each part also tells which part is
+/// damaged.
 #[test]
 fn parts_that_rotted_are_found_by_reading() {
     let rig = Rig::new();

@@ -84,7 +84,7 @@ fn staged_files_go_when_they_are_old() {
     assert_eq!(rig.get("alive").unwrap(), b"x");
 }
 
-/// Anything whose name Fordway does not write, or that is not a file, belongs to somebody else.
+/// A file whose name Fordway does not write, or an entry that is not a file, is not Fordway's and stays.
 #[test]
 fn what_is_not_ours_stays() {
     let rig = Rig::new();

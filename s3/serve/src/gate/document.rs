@@ -1,5 +1,5 @@
-//! Bodies that are documents: they are read whole, checked against all that their sender says of them, and
-//! looked through for elements that nobody knows, before the S3 layer sees a byte.
+//! Request bodies that are XML documents. Each is read whole, checked against the hashes and checksums in its head, and
+//! searched for unknown elements before it is passed to the S3 layer.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -16,24 +16,24 @@ use http_body::{Body, Frame, SizeHint};
 use crate::gate::{GateRefusal, OperationRule};
 use crate::message::composed;
 
-/// The most bytes of a document: 10,000 parts with a checksum each take about 2 MiB.
+/// The maximum size of a document in bytes; 10,000 parts with a checksum each take about 2 MiB.
 const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
-/// What is wrong with a document; known once it was read.
+/// The reason why a document is refused, set once the document was read.
 #[derive(Clone, Default)]
 pub(crate) struct DocumentComplaint(Arc<OnceLock<GateRefusal>>);
 
 impl DocumentComplaint {
-    /// Why the request is refused, if it is.
+    /// Returns the reason why the request is refused, or `None` if it is not refused.
     pub(crate) fn get(&self) -> Option<&GateRefusal> {
         self.0.get()
     }
 }
 
-/// Has the document of a request checked where its operation takes one. Errors: it is none that can be
-/// checked, which shows in the head.
+/// Makes the body of a request a checked document if the operation takes one. Errors: the head shows that the document
+/// cannot be checked.
 pub(crate) fn take_document(
     operation: &'static OperationRule,
     request: Request<s3s::Body>,
@@ -44,7 +44,7 @@ pub(crate) fn take_document(
     let (parts, body) = request.into_parts();
     let claims = DocumentClaims::read(operation, &parts.headers)?;
     if body.size_hint().exact() == Some(0) {
-        // The S3 layer reads nothing that it knows to be empty.
+        // The S3 layer does not read a body that it knows to be empty.
         claims.check(&[])?;
         return Ok((Request::from_parts(parts, s3s::Body::empty()), None));
     }
@@ -59,7 +59,7 @@ pub(crate) fn take_document(
     Ok((Request::from_parts(parts, s3s::Body::http_body_unsync(document)), Some(complaint)))
 }
 
-/// What a head says of the document behind it.
+/// The digests that a request's head states for its document.
 struct DocumentClaims {
     operation: &'static OperationRule,
     sha256: Option<String>,
@@ -86,7 +86,7 @@ impl DocumentClaims {
             operation,
             sha256: sha256.filter(|hash| hash.len() == 64).map(str::to_ascii_lowercase),
             md5: md5.transpose()?,
-            // Beside the parts of an upload it is the future object's.
+            // In CompleteMultipartUpload, the checksum is that of the future object, not of the document.
             checksum: if operation.is_completion() { None } else { stated(headers)? },
         })
     }
@@ -132,12 +132,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The checksum in a head, of which there may be one.
+/// Returns the checksum in a head, which may state only one.
 fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, GateRefusal> {
     crate::s3::stated_checksum(headers).map_err(|text| GateRefusal::bad("InvalidRequest", text))
 }
 
-/// The body as the S3 layer reads it: in one piece, once it is known to be right.
+/// The body passed to the S3 layer: in one piece, after it was checked.
 struct CheckedDocument {
     inner: s3s::Body,
     read: BytesMut,
@@ -149,7 +149,7 @@ struct CheckedDocument {
 impl CheckedDocument {
     fn refuse(&mut self, refusal: GateRefusal) -> Box<dyn std::error::Error + Send + Sync> {
         let message = refusal.message.clone();
-        // The first word counts.
+        // Only the first refusal counts.
         let _ = self.complaint.0.set(refusal);
         message.into()
     }

@@ -1,6 +1,7 @@
-//! The gate that every request passes before anything of it is believed, whatever protocol brought it:
-//! what it asks for is an operation of S3 that is done here, with nothing beside it that nobody knows, or
-//! it is refused by name. The S3 layer behind takes what it does not know for a plain call.
+//! The gate that every request passes first, whichever protocol it arrived by. It identifies the S3 operation and
+//! checks that this gateway offers it and knows all parameters and headers of the request; otherwise it refuses the
+//! request with an error that names the problem. The S3 layer behind the gate would ignore whatever it does not know
+//! and run the plain operation.
 //!
 //! * `table`: the operations
 //! * `document`: bodies that are XML
@@ -19,7 +20,7 @@ use table::{PathResource, PermittedValues, TABLE};
 
 use crate::domains::BucketDomains;
 
-/// Why a request goes no further.
+/// The reason why a request is refused.
 #[derive(Debug)]
 pub(crate) struct GateRefusal {
     pub(crate) status: StatusCode,
@@ -37,11 +38,11 @@ impl GateRefusal {
     }
 }
 
-/// A parameter, decoded.
+/// The decoded name and value of a query parameter.
 type Parameter<'q> = (Cow<'q, str>, Cow<'q, str>);
 
-/// The operation that is asked for. What a presigned URL says in place of headers is put there.
-/// Errors: it is none, or more is asked than it knows.
+/// Returns the operation that is requested. Moves headers that a presigned URL carries as parameters into the headers.
+/// Errors: no operation matches, or the operation does not know a parameter or a header.
 pub(crate) fn admit<B>(
     request: &mut Request<B>,
     domains: &BucketDomains,
@@ -53,7 +54,7 @@ pub(crate) fn admit<B>(
     let headers = request.headers();
     let operation = select(request.method(), resource, &parameters, headers)?;
     if !operation.is_offered {
-        // The route refuses it by name after it has checked the signature.
+        // The route returns NotImplemented with the operation's name after it has checked the signature.
         return Ok(operation);
     }
     check_parameters(operation, &parameters)?;
@@ -66,7 +67,8 @@ pub(crate) fn admit<B>(
     Ok(operation)
 }
 
-/// The parameters of a query. Errors: one is there twice, so that two programs could read it differently.
+/// Parses the parameters of a query. Errors: a parameter occurs twice, so that two programs could read the query
+/// differently.
 fn parameters(query: &str) -> Result<Vec<Parameter<'_>>, GateRefusal> {
     let mut parameters: Vec<Parameter<'_>> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -92,12 +94,13 @@ fn decoded(text: &str) -> Result<Cow<'_, str>, GateRefusal> {
     Ok(Cow::Owned(decoded.map_err(wrong)?.into_owned()))
 }
 
-/// A name that a client made up, as an answer shows it.
+/// Escapes and shortens a name chosen by the client, for use in a response.
 fn shown(name: &str) -> String {
     name.chars().take(80).flat_map(char::escape_default).collect()
 }
 
-/// Whose a path is. Encoded slashes divide it as others do: that is how the S3 layer reads it.
+/// Returns the kind of resource that a request's path names. Encoded slashes separate bucket and key as plain slashes
+/// do, because the S3 layer reads them that way.
 fn resource(headers: &HeaderMap, uri: &Uri, domains: &BucketDomains) -> PathResource {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| uri.authority().map(|authority| authority.as_str()));
@@ -115,7 +118,8 @@ fn resource(headers: &HeaderMap, uri: &Uri, domains: &BucketDomains) -> PathReso
     }
 }
 
-/// The operation with the most selectors that are all there. Errors: the method is none of the resource's.
+/// Returns the operation with the most selectors among those whose selectors are all present. Errors: the resource has
+/// no operation with this method.
 fn select(
     method: &Method,
     resource: PathResource,
@@ -145,7 +149,7 @@ fn check_parameters(operation: &OperationRule, parameters: &[Parameter<'_>]) -> 
     for (name, value) in parameters {
         let is_permitted = match operation.parameter(name) {
             Some(permits) => permits.is_met_by(value),
-            // Those that stand for headers are looked at with these.
+            // Parameters that stand for headers are checked together with the headers.
             None => TABLE.is_harmless_parameter(name) || is_hoisted(name),
         };
         if !is_permitted {
@@ -157,7 +161,7 @@ fn check_parameters(operation: &OperationRule, parameters: &[Parameter<'_>]) -> 
     Ok(())
 }
 
-/// Only reads may ignore conditions.
+/// The conditional headers. Only reads may ignore them.
 const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
@@ -202,20 +206,20 @@ fn check_header(
     }))
 }
 
-/// Whether several headers of a name are one list, as SDKs send them.
+/// Whether several headers with this name form one list, as SDKs send them.
 fn may_be_repeated(name: &str) -> bool {
     name.starts_with("x-amz-meta-")
         || ["x-amz-object-attributes", "x-amz-optional-object-attributes"].contains(&name)
 }
 
-/// Whether a parameter stands for a header of Amazon's.
+/// Whether a query parameter stands for an `x-amz-` header.
 fn is_hoisted(name: &str) -> bool {
     let is_of_amazon = name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("x-amz-"));
     is_of_amazon && !crate::unsigned::is_of_signature(name)
 }
 
-/// Presigned URLs of some clients hold headers as parameters, and S3 takes them from there. Errors: a
-/// header says something else, or the URL is not presigned.
+/// Copies headers that some clients send as parameters of a presigned URL into the headers, because S3 accepts them
+/// there. Errors: a header has a different value, or the URL is not presigned.
 fn take_hoisted(uri: &Uri, parameters: &[Parameter<'_>], headers: &mut HeaderMap) -> Result<(), GateRefusal> {
     for (name, value) in parameters.iter().filter(|(name, _)| is_hoisted(name)) {
         let is_presigned = uri.query().is_some_and(|query| query.contains("X-Amz-Signature="));

@@ -1,8 +1,8 @@
-//! The operations of S3 as a table: the text beside this file, read once.
+//! The table of S3 operations, parsed once from the text file next to this module.
 
 use std::sync::LazyLock;
 
-/// Whose the path of a request is.
+/// The kind of resource that a request's path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PathResource {
     Service,
@@ -10,32 +10,32 @@ pub(super) enum PathResource {
     Object,
 }
 
-/// An operation, with all that may be said in a request for it.
+/// An operation, with all parameters, headers and elements that a request for it may have.
 #[derive(Debug)]
 pub(crate) struct OperationRule {
     pub(crate) name: &'static str,
     pub(super) method: &'static str,
     pub(super) resource: PathResource,
     pub(crate) is_offered: bool,
-    /// Parameters that tell it from others; some have one value only.
+    /// Parameters that distinguish the operation from others; some must have a certain value.
     pub(super) selecting_parameters: Vec<(&'static str, Option<&'static str>)>,
     pub(super) selecting_headers: Vec<&'static str>,
     parameters: Vec<ParameterRule>,
     headers: Vec<ParameterRule>,
-    /// Paths of the elements of its document, if it takes one.
+    /// Paths of the elements that the operation's document may have; empty if it takes no document.
     pub(super) elements: Vec<&'static str>,
 }
 
-/// What may be asked by a name.
+/// A parameter or header that may be sent, and the values it may have.
 #[derive(Clone, Debug)]
 struct ParameterRule {
-    /// Without the asterisk of a name that stands for many.
+    /// The name, or the prefix of names if `is_prefix`, without the asterisk.
     name: &'static str,
     is_prefix: bool,
     permits: PermittedValues,
 }
 
-/// What a parameter or a header may say.
+/// The values that a parameter or a header may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PermittedValues {
     Anything,
@@ -54,29 +54,29 @@ impl PermittedValues {
 }
 
 impl OperationRule {
-    /// What its parameter `name` may say; `None` if it has no such parameter.
+    /// Returns the values that the operation's parameter `name` may have; `None` if it has no such parameter.
     pub(super) fn parameter(&self, name: &str) -> Option<&PermittedValues> {
         let is_selecting = self.selecting_parameters.iter().any(|(known, _)| *known == name);
         if is_selecting { Some(&PermittedValues::Anything) } else { find(&self.parameters, name) }
     }
 
-    /// The same for a header, whose name is in lower case.
+    /// Returns the values that the operation's header `name`, in lower case, may have; `None` if it has no such header.
     pub(super) fn header(&self, name: &str) -> Option<&PermittedValues> {
         let is_selecting = self.selecting_headers.contains(&name);
         if is_selecting { Some(&PermittedValues::Anything) } else { find(&self.headers, name) }
     }
 
-    /// Whether its document may have an element there.
+    /// Whether the operation's document may have an element at this path.
     pub(super) fn has_element(&self, path: &str) -> bool {
         self.elements.contains(&path)
     }
 
-    /// Whether checksums in its head belong to an object, and not to its document.
+    /// Whether checksums in the request's head belong to the object, not to the document in the body.
     pub(super) fn is_completion(&self) -> bool {
         self.name == "CompleteMultipartUpload"
     }
 
-    /// How many things must be there for a request to be one for it.
+    /// Returns the number of parameters and headers that must be present to select the operation.
     fn selectors(&self) -> usize {
         self.selecting_parameters.len() + self.selecting_headers.len()
     }
@@ -88,9 +88,9 @@ fn find<'w>(words: &'w [ParameterRule], name: &str) -> Option<&'w PermittedValue
     words.iter().find(is).map(|word| &word.permits)
 }
 
-/// All operations, and what is harmless with each of them.
+/// All operations, and the parameters and headers that are harmless with each of them.
 pub(super) struct OperationTable {
-    /// Of each resource and method together; those with more selectors come first.
+    /// Sorted by resource and method, then by the number of selectors, most first.
     operations: Vec<OperationRule>,
     harmless_parameters: Vec<ParameterRule>,
     harmless_headers: Vec<ParameterRule>,
@@ -101,7 +101,7 @@ pub(super) static TABLE: LazyLock<OperationTable> =
     LazyLock::new(|| OperationTable::read(include_str!("operations.txt")));
 
 impl OperationTable {
-    /// The operations of a resource by one method.
+    /// Returns the operations on a resource with the given method.
     pub(super) fn of(&self, resource: PathResource, method: &str) -> &[OperationRule] {
         let start =
             self.operations.partition_point(|known| (known.resource, known.method) < (resource, method));
@@ -117,7 +117,7 @@ impl OperationTable {
         find(&self.harmless_headers, name).is_some()
     }
 
-    /// Reads the table's text, which is part of the program: what is wrong with it is a mistake in that.
+    /// Parses the table's text, which is compiled into the program; panics if it is invalid.
     fn read(text: &'static str) -> Self {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let (groups, rows): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with('@'));
@@ -174,7 +174,7 @@ fn read_operation(row: &'static str, words: &impl Fn(&'static str) -> Vec<Parame
 
 type Selector = (Vec<(&'static str, Option<&'static str>)>, Vec<&'static str>);
 
-/// Reads `?name?name=value!header`, or a hyphen for nothing.
+/// Parses `?name?name=value!header`; a hyphen stands for no selector.
 fn read_selector(text: &'static str) -> Selector {
     let (mut parameters, mut headers) = (Vec::new(), Vec::new());
     for word in text.split_inclusive(['?', '!']).collect::<Vec<_>>().windows(2) {
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(named("GetObject").parameter("response-expires"), Some(&PermittedValues::Anything));
     }
 
-    /// Otherwise one would never be found.
+    /// Of two operations with the same selectors, the second could never be selected.
     #[test]
     fn no_two_operations_are_selected_alike() {
         for (at, one) in TABLE.operations.iter().enumerate() {
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// What is passed over is written where users find it.
+    /// The documentation for users must list everything that the gate ignores.
     #[test]
     fn what_is_harmless_is_documented() {
         let docs = include_str!("../../../../docs/reference/semantics.md");

@@ -1,4 +1,4 @@
-//! Tests of which operation a request is, and why requests are refused.
+//! Tests that requests map to the right operations, and that invalid ones are refused.
 
 use crate::gate::*;
 
@@ -51,7 +51,8 @@ fn what_is_not_known_is_not_implemented() {
         ("PUT", "/b/k?x-amz-meta-a=b"),
     ] {
         let answer = asked(Request::builder().method(method).uri(target));
-        // Operations that S3 has are refused by name, once the caller is known.
+        // Operations of S3 that are not offered pass the gate, and are refused with NotImplemented once the caller is
+        // authenticated.
         let is_refused =
             answer.map_or_else(|refusal| refusal.status == 501, |operation| !operation.is_offered);
         assert!(is_refused, "{method} {target}");
@@ -92,7 +93,7 @@ fn a_bucket_may_stand_in_the_host() {
     assert_eq!((at("/"), at("/k")), ("CreateBucket", "PutObject"));
 }
 
-/// Some clients put headers into the URLs that they presign.
+/// Some clients put headers into the parameters of the URLs that they presign.
 #[test]
 fn headers_in_a_presigned_url_are_headers() {
     let domains = BucketDomains::none();

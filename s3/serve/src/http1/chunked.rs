@@ -2,9 +2,9 @@
 
 use crate::http1::head::MessageRefusal;
 
-/// Most bytes of a chunk's size line, which needs no more than a size and a short extension.
+/// The maximum number of bytes of a chunk's size line, enough for a size and a short extension.
 const SIZE_LINE_BYTES_MAX: usize = 256;
-/// Most bytes of all trailers together.
+/// The maximum number of bytes of all trailers together.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
 /// A decoder of a chunked body: the position of the next byte in it.
@@ -25,7 +25,7 @@ enum ChunkState {
     Done,
 }
 
-/// What the next bytes are.
+/// The next element of the body.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ChunkStep {
     /// Framing, which the caller skips.
@@ -41,8 +41,8 @@ pub(crate) enum ChunkStep {
 }
 
 impl ChunkDecoder {
-    /// Says what `bytes` begin with, at most `data_max` bytes of content. The caller removes that many bytes before
-    /// the next call. Errors: framing that does not follow the RFC exactly.
+    /// Returns the element that `bytes` begin with; content is limited to `data_max` bytes. The caller removes that
+    /// many bytes before the next call. Errors: framing that does not follow the RFC exactly.
     pub(crate) fn step(&mut self, bytes: &[u8], data_max: usize) -> Result<ChunkStep, MessageRefusal> {
         match self.state {
             ChunkState::Done => Ok(ChunkStep::End),

@@ -1,4 +1,4 @@
-//! One request after the other on one connection.
+//! Serves requests on one connection, one after the other.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -24,12 +24,12 @@ use crate::monitor::{self, RequestTrace, ResponseEnding, TIMING_WANTED};
 use crate::s3::ObjectUpload;
 use crate::unsigned::ConnectionPeer;
 
-/// The start of HTTP/2 from a client that knows beforehand what is spoken here (RFC 9113 section 3.4).
+/// The preface that a client with prior knowledge of HTTP/2 sends first (RFC 9113 section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Serves one connection, of which `ahead` was read already, until it ends, or until `stopped` and its request in progress is answered.
-/// The socket comes back, with all that was read from it, where the client begins with HTTP/2.
-/// Errors: the connection ended early; `UnexpectedEof` because an object did.
+/// Serves one connection until it ends, or until `stopped` and the request in progress is answered. `ahead` holds bytes
+/// that were already read. If the client begins with HTTP/2, returns the socket with all bytes that were read from it.
+/// Errors: the connection ended early; `UnexpectedEof` if an object's content did.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -52,7 +52,7 @@ struct ConnectionDriver<'s> {
     stopped: StopReceiver,
 }
 
-/// What comes next on a connection.
+/// The next event on a connection.
 enum NextMessage {
     Request(ReceivedRequest),
     Answered(PreparedResponse),
@@ -60,7 +60,7 @@ enum NextMessage {
     Closed,
 }
 
-/// A request whose head has been taken off the socket.
+/// A request whose head has been read from the socket.
 struct ReceivedRequest {
     work: RequestWork,
     framing: RequestFraming,
@@ -71,14 +71,14 @@ struct ReceivedRequest {
     wants_timing: bool,
 }
 
-/// What is to be done for a request.
+/// The way in which a request is served.
 enum RequestWork {
-    /// All that has no faster way.
+    /// Any request that the fast lane does not take.
     Common(Request<()>),
     Upload(Box<ObjectUpload>),
 }
 
-/// A request that is answered already, for the most part.
+/// A request whose response is ready to be sent.
 struct PreparedResponse {
     outgoing: OutgoingResponse,
     keep_alive: bool,
@@ -114,7 +114,7 @@ impl ConnectionDriver<'_> {
         }
     }
 
-    /// Whether the first bytes of a connection are HTTP/2's.
+    /// Returns whether the connection begins with the HTTP/2 preface.
     async fn begins_with_http2(
         &self,
         wire: &mut BufferedSocket,
@@ -130,14 +130,14 @@ impl ConnectionDriver<'_> {
             }
             match self.read_more(wire, stop.as_mut()).await {
                 Ok(0) => return Ok(false),
-                // What follows comes to the same end, and has an answer to it.
+                // The code after this runs into the same timeout, and answers it.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(false),
                 read => read?,
             };
         }
     }
 
-    /// Waits for a whole head; between requests the wait ends when the gateway is told to stop.
+    /// Waits for a complete head. Between requests, the wait ends when the gateway is told to stop.
     async fn next(
         &self,
         wire: &mut BufferedSocket,
@@ -162,7 +162,8 @@ impl ConnectionDriver<'_> {
         }
     }
 
-    /// Waits for more of a head; 0 at its end, or when the gateway stops before its first byte.
+    /// Reads more of a head. Returns 0 at the end of the stream, or if the gateway stops before the first byte of the
+    /// head.
     async fn read_more(
         &self,
         wire: &mut BufferedSocket,
@@ -179,7 +180,7 @@ impl ConnectionDriver<'_> {
         read.await
     }
 
-    /// The request at the start of what was read, once its head is whole.
+    /// Parses the request at the start of the bytes read so far; returns `None` until its head is complete.
     fn received(&self, wire: &mut BufferedSocket) -> Option<NextMessage> {
         if wire.ahead().is_empty() {
             return None;
@@ -226,7 +227,8 @@ impl ConnectionDriver<'_> {
         Some(NextMessage::Request(received))
     }
 
-    /// A request as the S3 layer takes it, from `source`. Errors: it is none.
+    /// Converts a head, which was parsed from `source`, to a request for the S3 layer. Errors: it is not a valid
+    /// request.
     fn common(
         &self,
         head: &RequestHead<'_>,
@@ -243,7 +245,7 @@ impl ConnectionDriver<'_> {
         Ok(request)
     }
 
-    /// Sends an answer, and takes note of its end.
+    /// Sends a response, and records how it ended.
     async fn send(
         &self,
         mut outgoing: OutgoingResponse,
@@ -264,7 +266,7 @@ impl ConnectionDriver<'_> {
         sent
     }
 
-    /// Answers a request; the socket comes back if the connection goes on.
+    /// Answers a request. Returns the socket if the connection stays open.
     async fn exchange(
         &self,
         wire: BufferedSocket,
@@ -314,7 +316,7 @@ impl ConnectionDriver<'_> {
 const TOO_LARGE: MessageRefusal =
     MessageRefusal { status: StatusCode::PAYLOAD_TOO_LARGE, why: answer::TOO_LARGE };
 
-/// Says what the time of the request went to.
+/// Adds the header that states where the request's time went.
 fn add_timing(outgoing: &mut OutgoingResponse, trace: &RequestTrace) {
     outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
 }
@@ -330,13 +332,14 @@ async fn go_on_or_close(wire: BufferedSocket, goes_on: bool) -> Option<BufferedS
 const TOO_SLOW: MessageRefusal =
     MessageRefusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };
 
-/// What holds the socket while a request is answered.
+/// The owner of the socket while a request is answered.
 enum SocketHolder {
     Wire(BufferedSocket),
     Lent(Lent),
 }
 
-/// The body of a request. One that came with its head is handed on as it is; the socket is lent for others.
+/// Returns the body of a request. A body that arrived with its head is passed on as it is; for any other, the socket is
+/// lent to the body.
 fn hold(
     mut wire: BufferedSocket,
     framing: RequestFraming,
@@ -374,10 +377,10 @@ impl SocketHolder {
     }
 }
 
-/// The socket when the answer is there.
+/// The socket once the response is ready.
 enum ReturnedSocket {
     Wire(BufferedSocket),
-    /// Some of the request's body is still to come.
+    /// Part of the request's body has not been read yet.
     Unread(IncomingBody),
 }
 
@@ -396,7 +399,7 @@ impl ReturnedSocket {
         }
     }
 
-    /// The socket at the start of the next request.
+    /// Discards the unread body and returns the socket, positioned at the start of the next request.
     async fn discard(self) -> io::Result<BufferedSocket> {
         match self {
             ReturnedSocket::Wire(wire) => Ok(wire),
@@ -408,12 +411,12 @@ impl ReturnedSocket {
     }
 }
 
-/// Says why, and ends the connection: where the next request begins is not known.
+/// Sends the reason and closes the connection, because the start of the next request is unknown.
 async fn refuse(wire: BufferedSocket, refusal: MessageRefusal) -> io::Result<()> {
     send_last(wire, answer::refusal(refusal.status, refusal.why)).await
 }
 
-/// Answers whatever a client asks first, and ends the connection.
+/// Sends `response` to the client, whatever it requested, and closes the connection.
 pub(crate) async fn turn_away(
     socket: ClientSocket,
     response: Response<PreparedBody>,

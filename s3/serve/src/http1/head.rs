@@ -6,10 +6,10 @@ use std::mem::MaybeUninit;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
-/// The most headers a head may have.
+/// The maximum number of headers in a head.
 pub(crate) const HEADERS_MAX: usize = 128;
 
-/// Why a message is refused. The connection ends after it.
+/// The reason why a message is refused. The connection ends after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageRefusal {
     pub(crate) status: StatusCode,
@@ -26,7 +26,7 @@ impl MessageRefusal {
     }
 }
 
-/// How the end of a body is recognised.
+/// How the end of a body is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestFraming {
     /// By its length in bytes, 0 if none is stated.
@@ -52,11 +52,11 @@ pub(crate) struct RequestHead<'b> {
 
 const TOO_LARGE: &str = "the request's head is larger than this gateway takes";
 
-/// Room for the headers of a head.
+/// Storage for the parsed headers of a head.
 pub(crate) type Room<'b> = [MaybeUninit<httparse::Header<'b>>; HEADERS_MAX];
 
-/// Parses the head at the start of `bytes`; returns it with its length, or `None` while its end is missing.
-/// Errors: the head has more than `bytes_max` bytes, or is not HTTP.
+/// Parses the head at the start of `bytes`. Returns it with its length, or `None` until its end has arrived. Errors:
+/// the head has more than `bytes_max` bytes, or is not HTTP.
 pub(crate) fn parse<'b>(
     bytes: &'b [u8],
     room: &'b mut Room<'b>,

@@ -1,4 +1,4 @@
-//! Bodies of requests on their way to the S3 layer, in pieces as large as a store likes to write.
+//! Request bodies on their way to the S3 layer, in pieces of a size that suits stores.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,42 +13,42 @@ use crate::http1::chunked::{ChunkDecoder, ChunkStep};
 use crate::http1::head::RequestFraming;
 use crate::http1::wire::BufferedSocket;
 
-/// Said by a body that stopped arriving; the S3 operation recognises it.
+/// The error of a body that stopped arriving; the S3 operation recognises the text.
 pub(crate) const STALLED: &str = "the client stopped sending in the middle of the body";
-/// Said by a body whose chunks cannot be told apart; the S3 operation recognises it.
+/// The error of a body whose chunked coding is invalid; the S3 operation recognises the text.
 pub(crate) const BROKEN: &str = "the body's transfer coding is broken";
 
-/// What is not taken of a body that was refused is read and thrown away up to this size, so that the
-/// connection can be used again: clients send parts of 5 to 16 MiB and look at the answer afterwards.
+/// The maximum number of unread bytes of a refused body that are read and discarded so that the connection can be used
+/// again. Clients send parts of 5 to 16 MiB and read the response afterwards.
 const DISCARD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// What a client is told that waits before it sends a body.
+/// The interim response to a client that waits before it sends a body.
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// What bodies fail with.
+/// The error type of bodies.
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The socket while a body is read from it.
+/// A request's body that is being read, with its socket.
 pub(crate) struct IncomingBody {
     wire: BufferedSocket,
     left: UnreadBody,
-    /// Of a client that waits to be told to send: bytes that it was told.
+    /// For a client that waits for `100 Continue`: how many bytes of that response were sent.
     told: Option<usize>,
     has_failed: bool,
     chunk: Option<BufferChunk>,
     filled: usize,
-    /// Bytes that a body of unstated length may still have.
+    /// For a body of unstated length: the number of bytes that it may still have.
     room_bytes: u64,
 }
 
-/// What is still to come.
+/// The part of the body that has not been read yet.
 enum UnreadBody {
     Length(u64),
     Chunked(ChunkDecoder),
 }
 
 impl IncomingBody {
-    /// A body of unstated length fails beyond `bytes_max`.
+    /// Wraps the socket. A body of unstated length fails beyond `bytes_max`.
     pub(crate) fn new(
         wire: BufferedSocket,
         framing: RequestFraming,
@@ -70,7 +70,7 @@ impl IncomingBody {
         }
     }
 
-    /// Whether every byte of the body has been taken off the socket.
+    /// Whether all of the body has been read from the socket.
     pub(crate) fn is_done(&self) -> bool {
         match &self.left {
             UnreadBody::Length(left) => *left == 0,
@@ -78,13 +78,13 @@ impl IncomingBody {
         }
     }
 
-    /// Whether the rest, which nobody wants, is worth reading so that the connection can go on.
+    /// Whether the unread rest of the body is small enough to discard, so that the connection can be reused.
     pub(crate) fn is_worth_discarding(&self) -> bool {
         let is_small = matches!(self.left, UnreadBody::Length(left) if left <= DISCARD_BYTES_MAX);
         is_small && !self.has_failed && self.told.is_none()
     }
 
-    /// Reads the rest for nobody. Errors: from the socket.
+    /// Reads and discards the rest of the body. Errors: from the socket.
     pub(crate) async fn discard(&mut self) -> io::Result<()> {
         while let Some(piece) = std::future::poll_fn(|context| self.poll_piece(context)).await {
             piece.map_err(io::Error::other)?;
@@ -92,7 +92,7 @@ impl IncomingBody {
         Ok(())
     }
 
-    /// The socket, to send the answer on.
+    /// Returns the socket, to send the response on.
     pub(crate) fn wire(&mut self) -> &mut BufferedSocket {
         &mut self.wire
     }
@@ -108,7 +108,7 @@ impl IncomingBody {
         Poll::Ready(piece.transpose())
     }
 
-    /// Gathers a whole chunk, or what there is up to the body's end.
+    /// Fills a whole chunk, or as much of it as remains of the body.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         ready!(self.poll_tell(context))?;
         while self.filled < CHUNK_BYTES && !self.is_done() {
@@ -121,8 +121,8 @@ impl IncomingBody {
         Poll::Ready(Ok(()))
     }
 
-    /// Tells the client to send, if it waits for that and has not begun all the same. A socket that has just
-    /// come to this thread is not known to take anything before the thread has looked.
+    /// Sends `100 Continue` if the client waits for it and has not begun to send anyway. Waits until the socket is
+    /// writable: a socket that has just moved to this thread is not registered as writable yet.
     fn poll_tell(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(told) = &mut self.told {
             if *told > 0 || self.wire.ahead().is_empty() {
@@ -138,7 +138,7 @@ impl IncomingBody {
         Some(chunk.into_bytes(mem::take(&mut self.filled))).filter(|piece| !piece.is_empty())
     }
 
-    /// Some more bytes: first those that came with the head.
+    /// Reads some more bytes, starting with those that arrived with the head.
     fn poll_plain(&mut self, context: &mut Context<'_>, left: u64) -> Poll<io::Result<()>> {
         let chunk = self.chunk.get_or_insert_with(BufferChunk::new);
         let room = &mut chunk.memory()[self.filled..];
@@ -164,7 +164,7 @@ impl IncomingBody {
         let ahead = self.wire.ahead();
         let step = decoder.step(ahead, room.len());
         match step.map_err(|refusal| format!("{BROKEN}: {}", refusal.why))? {
-            // What S3 sends in trailers travels inside of `aws-chunked`.
+            // The trailers of S3 are sent within `aws-chunked`, so these are ignored.
             ChunkStep::Skip(count) | ChunkStep::Trailer(count) => self.wire.consume(count),
             ChunkStep::Data(count) if count as u64 > self.room_bytes => {
                 return Poll::Ready(Err(format!("{BROKEN}: it is larger than this gateway takes").into()));
@@ -196,17 +196,18 @@ fn ended_early(read: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// A body as the S3 layer takes it; the connection takes the socket back when the answer is there.
+/// A request's body in the form that the S3 layer takes. The connection takes the socket back when the response is
+/// ready.
 pub(crate) struct RequestBody {
     incoming: Lent,
     length: Option<u64>,
 }
 
-/// A socket that is lent for a request.
+/// A body with its socket, lent for the duration of a request.
 pub(crate) type Lent = Arc<Mutex<Option<IncomingBody>>>;
 
 impl RequestBody {
-    /// The body, and what the connection keeps to get its socket back.
+    /// Returns the body, and a handle with which the connection gets its socket back.
     pub(crate) fn lend(incoming: IncomingBody) -> (s3s::Body, Lent) {
         let length = match incoming.left {
             UnreadBody::Length(left) => Some(left),
@@ -217,7 +218,7 @@ impl RequestBody {
     }
 }
 
-/// Takes the socket back; a body that somebody still holds fails from now on.
+/// Takes the socket back. If the body is still in use, its further reads fail.
 pub(crate) fn take_back(lent: &Lent) -> Option<IncomingBody> {
     lent.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
@@ -260,8 +261,8 @@ mod tests {
     use super::*;
     use crate::connection::ClientSocket;
 
-    /// A thread that has just got a socket does not know yet that it takes something, and says that it would
-    /// have to wait.
+    /// A thread that has just received a socket does not know yet that it is writable, and reports that a write would
+    /// block.
     #[test]
     fn who_waits_is_told_to_send_also_on_a_new_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,11 +1,11 @@
-//! HTTP/1.1 on one socket, without a general server: content that such a server would copy goes from the page
-//! cache to the socket, and a request of usual size takes one read and one write.
+//! HTTP/1.1 on one socket, without a general-purpose server: content is sent from the page cache to the socket without
+//! the copies that such a server would make, and a request of usual size takes one read and one write.
 //!
-//! * `head`, `chunked`: codecs, bytes in and meaning out
+//! * `head`, `chunked`: codecs that work on bytes, without a socket
 //! * `wire`: the socket, with bytes that were read ahead and bytes to send
 //! * `incoming`: bodies of requests
 //! * `outgoing`: responses
-//! * `fast_lane`: plain requests for objects, past the S3 layer
+//! * `fast_lane`: plain requests for objects, which bypass the S3 layer
 //! * `driver`: one request after the other
 
 mod chunked;

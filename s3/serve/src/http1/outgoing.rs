@@ -25,7 +25,7 @@ const INLINE_BYTES: u64 = 64 * 1024;
 const UNREADABLE: &[u8] =
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-/// What a response depends on in its request.
+/// The properties of the request that its response depends on.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseForm {
     /// Whether the client can take chunks.

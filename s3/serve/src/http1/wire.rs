@@ -1,4 +1,4 @@
-//! A client's socket, with what was read from it ahead of its use.
+//! A client's socket, with the bytes that were read ahead.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -18,24 +18,24 @@ use crate::connection::WaitDeadline;
 use crate::content::{PIECE_BYTES, read_elsewhere, read_piece};
 use crate::workers::here;
 
-/// What one read for a head takes at most: it, and the small body that often comes with it.
+/// The maximum number of bytes read at a time for a head: enough for the head and the small body that often follows it.
 const READ_BYTES: usize = 16 * 1024;
-/// How far apart the bytes are by which a file is judged to be in memory.
+/// The distance between the bytes that are probed to find out whether a file is in memory.
 const PROBE_BYTES: u64 = 1024 * 1024;
-/// What one `sendfile` is asked for, and what a client is sent before the other clients of its thread
-/// have their turn.
+/// The maximum number of bytes of one `sendfile` call, and of one client's turn before the thread serves its other
+/// clients.
 const TURN_BYTES: u64 = 4 * 1024 * 1024;
-/// How long a client that was refused may go on sending before it must have seen the answer.
+/// How long a refused client may go on sending; by then it must have read the response.
 const LINGER: Duration = Duration::from_secs(5);
 
 pub(crate) struct BufferedSocket {
     stream: ClientSocket,
     ahead: Vec<u8>,
-    /// Bytes of `ahead` that were used already.
+    /// The number of bytes of `ahead` that were already used.
     used: usize,
     patience: WaitDeadline,
     stall_timeout: Duration,
-    /// The thread by which the socket learns what happens on it.
+    /// The number of the thread whose runtime reports events on the socket.
     home: usize,
 }
 
@@ -51,8 +51,8 @@ impl BufferedSocket {
         }
     }
 
-    /// Makes the socket one of the thread that serves it now, if it has come from another.
-    /// Cost: nothing where it has not, else four system calls. Errors: from the system.
+    /// Registers the socket with the thread that serves it now, if the connection has moved from another thread. Cost:
+    /// nothing if it has not moved, else four system calls. Errors: from the system.
     pub(crate) fn settle(&mut self) -> io::Result<()> {
         if self.home != here() {
             self.stream.register_anew()?;
@@ -62,7 +62,7 @@ impl BufferedSocket {
         Ok(())
     }
 
-    /// What was read and not yet used.
+    /// Returns the bytes that were read and not yet used.
     pub(crate) fn ahead(&self) -> &[u8] {
         &self.ahead[self.used..]
     }
@@ -75,24 +75,24 @@ impl BufferedSocket {
         }
     }
 
-    /// An idle connection holds no memory.
+    /// Gives back the buffer, so that an idle connection holds no memory.
     fn release(&mut self) {
         self.used = 0;
         give_buffer(std::mem::take(&mut self.ahead));
     }
 
-    /// How long a client may send or take nothing in the middle of a body.
+    /// Returns how long a client may pause while sending or receiving a body.
     pub(crate) fn stall_timeout(&self) -> Duration {
         self.stall_timeout
     }
 
-    /// The wait for a head is over.
+    /// Ends the wait for a head, so that the next read starts a new one.
     pub(crate) fn end_wait(&mut self) {
         self.patience.end();
     }
 
-    /// Reads more behind what is there; 0 at the end of the stream. The wait, which began with the
-    /// first call after [`BufferedSocket::end_wait`], may last for `timeout`. Errors: `TimedOut`.
+    /// Reads more bytes and appends them to those read ahead; returns 0 at the end of the stream. The wait began with
+    /// the first call after [`BufferedSocket::end_wait`], and may last for `timeout`. Errors: `TimedOut`.
     pub(crate) fn poll_ahead(
         &mut self,
         context: &mut Context<'_>,
@@ -118,8 +118,8 @@ impl BufferedSocket {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Reads past what is ahead, which must be used up, into `memory`.
-    /// Errors: `TimedOut` once the client has sent nothing for too long.
+    /// Reads into `memory`; the bytes read ahead must be used up. Errors: `TimedOut` if the client has sent nothing for
+    /// the stall timeout.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -132,7 +132,7 @@ impl BufferedSocket {
         })
     }
 
-    /// An operation on the socket that fails once it had to wait for too long.
+    /// Runs an operation on the socket, which fails if it has to wait longer than the stall timeout.
     fn timed<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -146,7 +146,7 @@ impl BufferedSocket {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// The socket and what was read from it, for a driver that can use them.
+    /// Returns the socket and the unused bytes that were read from it, for another protocol driver.
     pub(crate) fn into_parts(mut self) -> (ClientSocket, Vec<u8>) {
         self.ahead.drain(..self.used);
         (self.stream, self.ahead)
@@ -163,7 +163,7 @@ impl BufferedSocket {
         self.flush().await
     }
 
-    /// Has nothing wait in this process, where TLS keeps what the socket did not take.
+    /// Flushes TLS, which keeps bytes in this process if the socket is full.
     async fn flush(&mut self) -> io::Result<()> {
         if !self.stream.is_encrypted() {
             return Ok(());
@@ -173,7 +173,7 @@ impl BufferedSocket {
         poll_fn(|context| self.timed(context, flush)).await
     }
 
-    /// Sends all of `first` and then all of `second`, in one segment where they fit.
+    /// Sends all of `first` and then all of `second`, in one segment if they fit.
     pub(crate) async fn send_both(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
         let pieces = [io::IoSlice::new(first), io::IoSlice::new(second)];
         let write = |context: &mut Context<'_>| {
@@ -184,7 +184,7 @@ impl BufferedSocket {
         self.send(&second[sent.saturating_sub(first.len())..]).await
     }
 
-    /// Sends `head`, and has the kernel wait for what follows before it sends a segment that is not full.
+    /// Sends `head`, and lets the kernel wait for more data before it sends a partial segment.
     pub(crate) async fn send_before_file(&mut self, mut head: &[u8]) -> io::Result<()> {
         if self.stream.is_encrypted() {
             return self.send(head).await;
@@ -196,7 +196,7 @@ impl BufferedSocket {
         Ok(())
     }
 
-    /// Sends `range` of a file from the page cache; what is not there is read on a thread that may wait.
+    /// Sends `range` of a file from the page cache. Parts that are not in memory are read on a thread that may wait.
     /// Errors: `UnexpectedEof` for a file that is shorter, `TimedOut`, and errors of the socket.
     pub(crate) async fn send_file(&mut self, file: &File, mut range: Range<u64>) -> io::Result<()> {
         let (mut turn_bytes, mut cached_until) = (0, range.start);
@@ -221,7 +221,7 @@ impl BufferedSocket {
         Ok(())
     }
 
-    /// What must be encrypted passes through this process.
+    /// Reads and sends one piece through this process, because the data must be encrypted.
     async fn send_piece(&mut self, file: &File, range: &Range<u64>) -> io::Result<u64> {
         let end = range.end.min(range.start + PIECE_BYTES);
         self.send(&read_piece(file, range.start..end).await?).await?;
@@ -244,7 +244,7 @@ impl BufferedSocket {
         Ok(len as u64)
     }
 
-    /// Calls for up to `len` bytes that TLS has nothing to do with.
+    /// Calls `send` for up to `len` bytes once the socket is writable. The socket must not use TLS.
     async fn when_writable(
         &mut self,
         len: usize,
@@ -256,7 +256,7 @@ impl BufferedSocket {
         poll_fn(|context| self.timed(context, attempt)).await
     }
 
-    /// Sends `data`, of which `sent` bytes were sent before. Errors: `TimedOut` and errors of the socket.
+    /// Sends `data`, of which `sent` bytes were already sent. Errors: `TimedOut` and errors of the socket.
     pub(crate) fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -271,28 +271,28 @@ impl BufferedSocket {
         })
     }
 
-    /// Ends the connection with the word that TLS has for that.
+    /// Ends the connection; with TLS, sends `close_notify` first.
     pub(crate) async fn close(mut self) {
         if self.stream.is_encrypted() {
-            // A client that does not take it is gone.
+            // A failure means that the client is gone.
             let _ = tokio::time::timeout(LINGER, self.stream.shutdown()).await;
         }
     }
 
-    /// Ends the connection so that a client which is still sending sees the answer: closed at once,
-    /// the kernel would throw the answer away with a reset.
+    /// Closes the connection only after the client has had time to read the response: if it was closed at once while
+    /// the client is still sending, the kernel would discard the response with a reset.
     pub(crate) async fn close_after_answer(mut self) {
         if self.stream.shutdown().await.is_err() {
             return;
         }
         let mut sink = BufferChunk::new();
         let discard = async { while self.stream.read(sink.memory()).await.is_ok_and(|count| count > 0) {} };
-        // Whoever is still sending after that is on its own.
+        // A client that still sends after that may lose the response.
         let _ = tokio::time::timeout(LINGER, discard).await;
     }
 }
 
-/// Where what is in memory of the next turn's part of `range` ends, judged by a byte here and there.
+/// Returns the end of the part of `range` that is in memory, within the next turn, by probing single bytes.
 fn find_cached(file: &File, range: &Range<u64>) -> io::Result<u64> {
     let end = range.end.min(range.start + TURN_BYTES);
     let mut until = range.start;

@@ -21,7 +21,7 @@ use serde::Serialize;
 const DELAY: Duration = Duration::from_millis(200);
 /// Waiting bytes that are written without waiting for more.
 const FULL_BYTES: usize = 256 * 1024;
-/// Most bytes that wait. While the disk takes none, further lines are dropped and counted.
+/// The maximum number of waiting bytes. While the disk accepts none, further lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Lines of JSON on their way to a file or to standard output. Dropping the log writes all lines that were
@@ -65,7 +65,7 @@ impl AccessLog {
         }
     }
 
-    /// Has the file at the path opened again, after the old one was moved away.
+    /// Opens the file at the path again, after the old one was moved away.
     pub(crate) fn reopen(&self) {
         self.queue.reopen.store(true, Ordering::Relaxed);
     }

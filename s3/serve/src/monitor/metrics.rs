@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-/// Operations that are counted by name.
+/// Operations that have their own counters.
 const OPERATIONS: [&str; 39] = [
     "other",
     "unknown",
@@ -63,7 +63,7 @@ impl OperationCode {
     pub(crate) const DELETE_OBJECT: Self = OperationCode(8);
     pub(crate) const PUT_OBJECT: Self = OperationCode(33);
 
-    /// Returns the code of an operation, and `other` for one that is not counted by name.
+    /// Returns the code of an operation, and `other` for one without its own counters.
     pub(crate) fn named(name: &str) -> Self {
         OPERATIONS[2..].binary_search(&name).map_or(Self::OTHER, |at| OperationCode(at as u8 + 2))
     }

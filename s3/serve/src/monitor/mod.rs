@@ -1,5 +1,5 @@
-//! What an operator sees of a gateway: counters, the access log, health. `/metrics`, `/health` and `/ready` are served
-//! at a separate address that needs no signature.
+//! Monitoring of a gateway: counters, the access log, health. `/metrics`, `/health` and `/ready` are served at a
+//! separate address that needs no signature.
 //!
 //! * `trace`: data about one request
 //! * `metrics`: counters of all requests
@@ -23,9 +23,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::unsigned::ConnectionPeer;
 
-/// The header of a request that asks where its time went.
+/// The request header by which a client asks where the time of its request went.
 pub(crate) const TIMING_WANTED: HeaderName = HeaderName::from_static("x-fordway-timing");
-/// The response header that says where the time went.
+/// The response header that says where the time of the request went.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Records requests, for all threads of a gateway.
@@ -80,12 +80,12 @@ impl RequestMonitor {
     }
 }
 
-/// Most bytes of a request for one of the three paths.
+/// The maximum number of bytes of a request for one of the three paths.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
-/// How long a client of them may take.
+/// How long a client of these paths may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Provides what these requests ask for.
+/// The data source of responses at the three paths.
 pub(crate) trait HealthProbe: Send + Sync + 'static {
     /// Whether requests are served normally.
     fn is_ready(&self) -> bool;
@@ -93,7 +93,7 @@ pub(crate) trait HealthProbe: Send + Sync + 'static {
     fn metrics(&self) -> String;
 }
 
-/// Answers these requests for as long as it is polled.
+/// Answers requests for the three paths for as long as it is polled.
 pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl HealthProbe>) {
     loop {
         match listener.accept().await {

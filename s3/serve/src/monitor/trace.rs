@@ -22,10 +22,10 @@ pub(crate) struct RequestTrace {
     bytes_in: AtomicU64,
 }
 
-/// What the access log says of a request; kept only if there is a log.
+/// The data of a request that only the access log needs; kept only if there is a log.
 pub(crate) struct LoggedRequest {
     method: String,
-    /// Without the query, which may hold a signature.
+    /// The path without the query, which may hold a signature.
     path: String,
     remote: ConnectionPeer,
 }
@@ -37,7 +37,7 @@ impl LoggedRequest {
     }
 }
 
-/// What is known once the signature was verified.
+/// The data of a request that is known once its signature was verified.
 pub(crate) struct SignedOperation {
     pub(crate) user: Arc<User>,
     pub(crate) operation: OperationCode,

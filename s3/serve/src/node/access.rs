@@ -1,5 +1,5 @@
-//! The users, as whom they act, the store for that, and what clients can make the gateway keep: memory for long messages,
-//! and requests at a time.
+//! Admission of clients: their users, the user that a thread acts as, and that user's store. Also limits what clients
+//! can occupy: memory for long messages, and requests in progress.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -12,23 +12,23 @@ use fordway_wire::node::{BATCH_OBJECTS_MAX, PAGE_ENTRIES_MAX, RANGES_BYTES_MAX, 
 
 use crate::OpenStore;
 
-/// What a caller was admitted to.
+/// The store and the rights of an admitted caller.
 pub(super) struct AdmittedCaller {
-    /// The user; for a client known by a secret, the gateway's own.
+    /// The caller's uid; for a client that proved to know the secret, the gateway's own uid.
     pub(super) uid: u32,
     pub(super) store: Arc<dyn Store>,
-    /// Whether files being written may be handed out: only to whom they belong anyway.
+    /// Whether staged files may be passed to the caller, which is safe only if the caller owns them anyway.
     pub(super) lends_files: bool,
 }
 
 /// Decides who may call.
 pub(super) struct NodeAccess {
     open: OpenStore,
-    /// The gateway's own user.
+    /// The uid of the gateway's own user.
     uid: u32,
     /// The store of that user, opened when the gateway started.
     own: Arc<dyn Store>,
-    /// Users who may call although the gateway cannot act as them.
+    /// Uids of users who may call although the gateway cannot act as them.
     allowed: Vec<u32>,
     /// The stores of other users, for as long as one of their connections is open. What a store
     /// remembers (held directories, sorted names) was found with the permissions of its one user.
@@ -40,20 +40,21 @@ impl NodeAccess {
     pub(super) fn new(open: OpenStore, allowed: Vec<u32>) -> Result<Self> {
         let own = open()?;
         if user_id() == 0 {
-            // Threads that act as clients for good cannot make what is to be a bucket's owner's.
+            // Client threads permanently act as their clients, so they cannot make files that must belong to a bucket's
+            // owner; this thread can.
             PrivilegedThread::start();
         }
         Ok(NodeAccess { open, uid: user_id(), own, allowed, stores: Mutex::default() })
     }
 
-    /// Whether the gateway acts as the caller.
+    /// Whether the gateway runs as root, and so acts as its callers.
     pub(super) fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    /// The store for the peer of a Unix socket. If that is another user and the
-    /// gateway is root, the calling thread acts as that user from now on, for good.
-    /// Errors: `AccessDenied`, and errors of opening the store as that user.
+    /// Returns the store for the peer of a Unix socket. If the peer is another user and the gateway is root, the
+    /// calling thread permanently acts as that user from now on. Errors: `AccessDenied`, and errors of opening the
+    /// store as that user.
     pub(super) fn admit(&self, socket: impl AsFd) -> Result<AdmittedCaller> {
         let peer = peer_of(socket).map_err(|errno| {
             Error::new(ErrorKind::AccessDenied, "the kernel does not say who calls").caused_by(errno)
@@ -78,7 +79,7 @@ impl NodeAccess {
         }
     }
 
-    /// The store for a client that has proved to know the secret.
+    /// Returns the store for a client that has proved to know the secret.
     pub(super) fn admit_by_secret(&self) -> AdmittedCaller {
         AdmittedCaller { uid: self.uid, store: self.own.clone(), lends_files: false }
     }
@@ -102,22 +103,22 @@ impl NodeAccess {
     }
 }
 
-/// Memory that each connection has of its own; what is beyond counts. Enough for nearly all
-/// that Fordway's clients send.
+/// Memory of each connection that does not count against the limits. Enough for nearly all requests of Fordway's
+/// clients.
 pub(super) const OWN_BYTES: usize = 256 << 10;
-/// What an entry of a listing takes that has the longest of names.
+/// Memory for one entry of a listing, with a name of maximum length.
 const ENTRY_BYTES: usize = 1 << 10;
-/// What is said of one object that has the longest of metadata.
+/// Memory for the description of one object, with metadata of maximum length.
 const DESCRIBED_BYTES: usize = 12 << 10;
 
-/// Something there is only so much of.
+/// A limited amount of a resource.
 pub(super) struct LimitedPool {
     most: usize,
     taken: Mutex<usize>,
     given_back: Condvar,
 }
 
-/// A part of a [`LimitedPool`], given back when dropped.
+/// A part of a [`LimitedPool`], returned when dropped.
 pub(super) struct PoolShare {
     pool: Arc<LimitedPool>,
     count: usize,
@@ -128,7 +129,8 @@ impl LimitedPool {
         Arc::new(LimitedPool { most, taken: Mutex::new(0), given_back: Condvar::new() })
     }
 
-    /// Takes `count`, waiting for others to give back; `None` if that takes longer than `patience`.
+    /// Takes `count` units, and waits for others to return theirs if necessary; `None` if that takes longer than
+    /// `patience`.
     pub(super) fn take(self: &Arc<Self>, count: usize, patience: Duration) -> Option<PoolShare> {
         let is_short = |taken: &mut usize| taken.saturating_add(count) > self.most;
         if count > self.most {
@@ -143,7 +145,7 @@ impl LimitedPool {
         Some(PoolShare { pool: self.clone(), count })
     }
 
-    /// How much is taken now.
+    /// Returns the amount that is currently taken.
     pub(super) fn taken(&self) -> usize {
         *self.locked()
     }
@@ -168,20 +170,19 @@ impl Drop for PoolShare {
 
 /// The limits of a gateway.
 pub(super) struct NodeLimits {
-    /// Bytes beyond what each connection has of its own, all connections together.
+    /// Bytes that all connections together may use beyond [`OWN_BYTES`] each.
     pub(super) memory: Arc<LimitedPool>,
-    /// The same of one connection.
+    /// Bytes that one connection may use beyond [`OWN_BYTES`].
     pub(super) connection_bytes_max: usize,
-    /// Requests being done; `None` for as many as there are connections.
+    /// Requests in progress; `None` for as many as there are connections.
     pub(super) requests: Option<Arc<LimitedPool>>,
-    /// How long a request waits for others to end.
+    /// How long a request waits for others to return memory or end.
     pub(super) patience: Duration,
 }
 
 impl NodeLimits {
-    /// Memory for `bytes`, for a connection that holds `held` already; nothing is taken for what fits
-    /// its own.
-    /// Errors: `EntityTooLarge` for more than is ever given, `Unavailable` if others keep it.
+    /// Reserves memory of `bytes` for a connection that already holds `held`; reserves nothing for up to [`OWN_BYTES`].
+    /// Errors: `EntityTooLarge` for more than a connection can ever get, `Unavailable` if other connections use it.
     pub(super) fn memory_for(&self, bytes: usize, held: usize) -> Result<Option<PoolShare>> {
         if bytes <= OWN_BYTES {
             return Ok(None);
@@ -201,7 +202,7 @@ impl NodeLimits {
         })
     }
 
-    /// A place among the requests being done. Errors: `Unavailable` if none becomes free.
+    /// Reserves a slot for a request in progress. Errors: `Unavailable` if none becomes free.
     pub(super) fn place(&self) -> Result<Option<PoolShare>> {
         let Some(requests) = &self.requests else { return Ok(None) };
         requests.take(1, self.patience).map(Some).ok_or_else(|| {
@@ -211,8 +212,8 @@ impl NodeLimits {
     }
 }
 
-/// Memory that answering takes beside the message itself. Errors: `InvalidArgument` for more objects or
-/// longer ranges than one request may have.
+/// Returns the number of bytes that responding takes in addition to the message itself. Errors: `InvalidArgument` for
+/// more objects or longer ranges than one request may have.
 pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
     let objects = request.batch_objects();
     if objects > BATCH_OBJECTS_MAX {
@@ -221,7 +222,7 @@ pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
     }
     Ok(match request {
         Request::ReadRanges { ranges, .. } => match longest_bytes(ranges) {
-            // They are read, and then put one behind the other.
+            // The ranges are read into memory, and then joined in a second buffer.
             bytes if bytes <= RANGES_BYTES_MAX => 2 * bytes as usize,
             _ => {
                 let why =

@@ -1,4 +1,4 @@
-//! One client: greeting, reading, looking out for the next request.
+//! One client: the handshake, reading requests, and waiting for the next request.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -21,39 +21,39 @@ use crate::node::session::ClientSession;
 use crate::node::stats::NodeStats;
 use crate::node::stats::{ConnectionLookout, NodeActivity};
 
-/// What all connections share.
+/// State that all connections share.
 pub(super) struct NodeGatewayState {
     pub(super) access: NodeAccess,
-    /// The keys of clients that come by TCP.
+    /// The keys of clients that connect over TCP.
     pub(super) keys: Option<AccessKeyPair>,
     pub(super) activity: NodeActivity,
     pub(super) stats: Arc<NodeStats>,
     pub(super) limits: Arc<NodeLimits>,
-    /// How long a thread looks out before it sleeps.
+    /// How long a thread polls for the next request before it sleeps.
     pub(super) lookout: Duration,
     pub(super) http: HttpService,
 }
 
-/// How a client came.
+/// The transport of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallerTransport {
-    /// Through the Unix socket: the kernel knows who it is.
+    /// The Unix socket; the kernel identifies the client.
     Unix,
-    /// Through TCP: it must know the secret.
+    /// TCP; the client must prove that it knows the secret.
     Tcp,
 }
 
-/// A connection, as it is known from outside of its thread.
+/// A connection, as seen by other threads.
 pub(super) struct GatewayConnection {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) by: CallerTransport,
     pub(super) standing: Arc<ConnectionStanding>,
 }
 
-/// Whether a connection is in the middle of something that stopping should wait for.
+/// Whether a connection is in the middle of work that a stopping gateway should wait for.
 ///
-/// Its thread and the gateway that stops agree on one order: nothing is started on a connection that
-/// was ended, and what was started before is waited for.
+/// The connection's thread and the stopping gateway agree on one order: no work is started on a connection that was
+/// ended, and work that was started before is waited for.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionStanding(AtomicU8);
 
@@ -62,29 +62,30 @@ impl ConnectionStanding {
     const BUSY: u8 = 1;
     const ENDED: u8 = 2;
 
-    /// Before a client is told that something was started. False if the connection was ended.
+    /// Marks the connection as busy, before the client learns that its write was started. Returns false if the
+    /// connection was ended.
     pub(super) fn enter(&self) -> bool {
         self.turn(Self::IDLE, Self::BUSY) != Self::ENDED
     }
 
-    /// After what was started has come to its end.
+    /// Marks the connection as idle, after its work is finished.
     fn leave(&self) {
         self.turn(Self::BUSY, Self::IDLE);
     }
 
-    /// Ends the connection unless it is busy; says whether it is ended.
+    /// Ends the connection unless it is busy. Returns whether it is ended.
     pub(super) fn end(&self) -> bool {
         self.turn(Self::IDLE, Self::ENDED) != Self::BUSY
     }
 
-    /// Goes to `to` if it stands at `from`; answers where it stood.
+    /// Changes the state to `to` if it is `from`. Returns the previous state.
     fn turn(&self, from: u8, to: u8) -> u8 {
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|stood| stood)
     }
 }
 
 impl GatewayConnection {
-    /// Serves the client until it goes, or until the socket is shut down for reading.
+    /// Serves the client until it disconnects, or until the socket is shut down for reading.
     pub(super) fn serve(&self, shared: &NodeGatewayState) {
         if let Err(errno) = self.greet_and_serve(shared) {
             tracing::debug!(%errno, "a connection ended");
@@ -122,10 +123,11 @@ impl GatewayConnection {
         .run()
     }
 
-    /// Serves a client that began with `ahead` as one that speaks HTTP.
+    /// Serves a client that speaks HTTP; `ahead` holds the bytes that were already read.
     fn serve_http(&self, ahead: &[u8], shared: &NodeGatewayState) -> Result<(), Errno> {
         shared.stats.http_connections.add(1);
-        // Ending has words of its own there, and answers what was asked.
+        // Marked as busy for its whole life, because HTTP has its own way of stopping, which answers requests in
+        // progress.
         if !self.standing.enter() {
             return Ok(());
         }
@@ -139,7 +141,7 @@ impl GatewayConnection {
         Ok(())
     }
 
-    /// Welcomes the client, and has it prove what it must.
+    /// Welcomes the client, which may first have to authenticate.
     fn admit(
         &self,
         hello: ClientHello,
@@ -175,7 +177,7 @@ impl GatewayConnection {
         send_all(&self.socket, &welcome.to_bytes(), &[], None)
     }
 
-    /// Has the client show that it knows the secret, and shows the same.
+    /// Authenticates the client by the shared secret, and proves to it that the gateway knows the secret too.
     fn challenge(
         &self,
         keys: &AccessKeyPair,
@@ -188,7 +190,7 @@ impl GatewayConnection {
         let header = loop {
             match inbox.next_header().map_err(|_| Errno::PROTO)? {
                 Some(header) => break header,
-                // A client that has proved nothing gets no memory.
+                // A client that is not authenticated gets no memory.
                 None if inbox.waiting().len() > 4096 => return Err(Errno::PROTO),
                 None => self.receive(inbox, WaitMode::Yes)?,
             }
@@ -220,7 +222,7 @@ impl GatewayConnection {
         send_all(&self.socket, &bytes, &[], None)
     }
 
-    /// Receives what there is. Errors: from the socket; `CONNRESET` at the end of the stream.
+    /// Receives the bytes that are available. Errors: from the socket; `CONNRESET` at the end of the stream.
     fn receive(&self, inbox: &mut FrameBuffer, wait: WaitMode) -> Result<(), Errno> {
         match receive(self.socket.as_fd(), inbox.room(), wait)? {
             0 => Err(Errno::CONNRESET),
@@ -232,19 +234,19 @@ impl GatewayConnection {
     }
 }
 
-/// Tells a client why it is not served; answers what ends the connection.
+/// Tells a client why it is refused. Returns the error that ends the connection.
 pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
     let welcome =
         GatewayWelcome { version: VERSION, wants_proof: false, is_refusal: true, nonce: [0; NONCE_BYTES] };
     let mut bytes = welcome.to_bytes().to_vec();
     let answer: Result<&(), _> = Err(error);
     NodeResponse { id: 0, flags: ResponseFlags::default(), answer, body_bytes: 0 }.put(&mut bytes);
-    // Whether it is heard or not, it is the last word.
+    // The connection ends even if the client does not receive this.
     let _ = send_all(socket, &bytes, &[], None);
     Errno::ACCESS
 }
 
-/// Reads the request of a frame. Errors: `InvalidArgument`, also for fields that are too long.
+/// Parses the request of a frame. Errors: `InvalidArgument`, also for fields that are too long.
 fn take_request(header: &FrameHeader, fields: &[u8]) -> Result<Request<'static>> {
     if fields.len() > FIELDS_BYTES_MAX {
         let why =
@@ -254,14 +256,14 @@ fn take_request(header: &FrameHeader, fields: &[u8]) -> Result<Request<'static>>
     Request::take(header.code, fields)
 }
 
-/// Reads requests and has them answered.
+/// Reads requests and passes them to the session.
 struct RequestReader<'c> {
     connection: &'c GatewayConnection,
     shared: &'c NodeGatewayState,
     inbox: FrameBuffer,
     session: ClientSession,
     lookout: ConnectionLookout,
-    /// Memory for a message that is longer than what a connection has of its own.
+    /// Memory for a message that exceeds the connection's own memory.
     held: Vec<PoolShare>,
 }
 
@@ -272,7 +274,7 @@ impl RequestReader<'_> {
             self.hold_enough()?;
             match self.wait() {
                 Ok(()) => {}
-                // Nothing came for as long as a client may pause within a message.
+                // The client sent nothing for the stall timeout; between messages that is allowed.
                 Err(Errno::WOULDBLOCK) if self.inbox.waiting().is_empty() => self.inbox.shrink(0),
                 Err(Errno::CONNRESET) => return Ok(()),
                 Err(errno) => return Err(errno),
@@ -280,7 +282,7 @@ impl RequestReader<'_> {
         }
     }
 
-    /// Answers every request that has arrived whole.
+    /// Answers every request that has arrived completely.
     fn answer_all(&mut self) -> Result<(), Errno> {
         let mut next = self.next_header()?;
         while let Some(header) = next {
@@ -307,7 +309,8 @@ impl RequestReader<'_> {
         self.session.outbox.flush()
     }
 
-    /// Errors: `PROTO` for what is no message, after the client was told.
+    /// Returns the header of the next frame, if it has arrived. Errors: `PROTO` for bytes that are not a message, after
+    /// the client was told.
     fn next_header(&mut self) -> Result<Option<FrameHeader>, Errno> {
         self.inbox.next_header().map_err(|error| {
             self.shared.stats.malformed.add(1);
@@ -315,8 +318,8 @@ impl RequestReader<'_> {
         })
     }
 
-    /// Takes memory for the message that has begun to arrive, or gives back what the last one needed.
-    /// Errors: `PROTO` where there is none, after the client was told.
+    /// Reserves memory for the message that has begun to arrive, or returns the memory of the last message. Errors:
+    /// `PROTO` if no memory is available, after the client was told.
     fn hold_enough(&mut self) -> Result<(), Errno> {
         let held = self.held.iter().map(PoolShare::count).sum();
         if self.inbox.waiting().is_empty() {
@@ -338,12 +341,12 @@ impl RequestReader<'_> {
 
     /// Tells the client why its connection ends.
     fn last_word(&mut self, error: Error) -> Errno {
-        // It ends whether that is heard or not.
+        // The connection ends even if the client does not receive this.
         let _ = self.session.outbox.answer::<()>(0, &Err(error));
         Errno::PROTO
     }
 
-    /// Waits for more to arrive: awake for a moment where that pays, then asleep.
+    /// Waits for more bytes: first polls for a moment if that pays, then sleeps.
     fn wait(&mut self) -> Result<(), Errno> {
         if self.session.outbox.flags.has(ResponseFlags::AWAKE) && self.lookout.pays() {
             let since = Instant::now();

@@ -1,7 +1,7 @@
-//! Replies and content on their way out: inline, as a descriptor, or as a stream.
+//! Responses and content on their way to the client: inline, as a descriptor, or as a stream.
 //!
-//! A file may be lent ahead. Who has just stored a large object will often store another one like it: with the file for
-//! that at hand, it takes one round trip and not two.
+//! A staged file may be lent ahead. A client that has just stored a large object often stores a similar one next; with
+//! the file for it already lent, the next put takes one round trip instead of two.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use fordway_wire::node::{
 use crate::node::session::ClientSession;
 use crate::node::stats::NodeStats;
 
-/// From so much content on, a reply to a batch is sent while the rest is read: about what takes as
-/// long to read as a client looks out for it.
+/// The number of bytes of content from which a part of a batch's response is sent while the rest is read. Reading this
+/// much takes about as long as a client polls for the response.
 const BATCH_REPLY_BYTES: usize = 32 << 10;
-/// And from this many objects on, of whatever size.
+/// The number of objects, of whatever size, from which a part of a batch's response is sent.
 const BATCH_REPLY_OBJECTS: usize = 64;
 
-/// What an object is described with in front of its content.
+/// The description of an object that is sent before its content.
 trait ContentHead: WriteField {
     fn new(object: &OpenObject, sent: ContentDelivery) -> Self;
 }
@@ -54,7 +54,7 @@ impl ClientSession {
         self.send_object::<GetResponse>(id, object)
     }
 
-    /// Small content by as few calls of the store as there are; large content as `get` has it.
+    /// Reads an object. Small content takes as few calls of the store as possible; large content is sent as by `get`.
     pub(super) fn read(
         &mut self,
         id: u32,
@@ -62,7 +62,7 @@ impl ClientSession {
         options: &GetOptions,
         is_large: bool,
     ) -> Result<(), Errno> {
-        // One large object seldom comes alone, and to try whether it is small costs an open.
+        // A large object is often followed by another one, and finding out whether an object is small costs an open.
         let small = match is_large || self.was_large {
             true => None,
             false => read_small(&*self.store, bucket, key, options, &mut self.scratch),
@@ -80,7 +80,8 @@ impl ClientSession {
         }
     }
 
-    /// Many small objects, in several replies: the client takes one while the next is read.
+    /// Reads many small objects and sends them in several responses, so that the client processes one while the next is
+    /// read.
     pub(super) fn get_many(&mut self, id: u32, bucket: &Bucket, keys: &[Key]) -> Result<(), Errno> {
         let (mut body, options) = (std::mem::take(&mut self.batch), GetOptions::default());
         let mut results = Vec::with_capacity(keys.len());
@@ -103,11 +104,11 @@ impl ClientSession {
         sent
     }
 
-    /// Answers with the content of the scratch buffer, if all is well.
+    /// Sends the response with the content of the scratch buffer, or without content if it is an error.
     pub(super) fn send_scratch<T: WriteField>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         let body = if answer.is_ok() { self.scratch.as_slice() } else { &[] };
         let sent = self.outbox.answer_with_body(id, answer, body);
-        // What many ranges needed is not kept for good.
+        // Memory for a read of many ranges is not kept.
         self.scratch.truncate(INLINE_BYTES_MAX);
         self.scratch.shrink_to(INLINE_BYTES_MAX);
         sent
@@ -136,7 +137,7 @@ impl ClientSession {
         self.stream(object.content)
     }
 
-    /// Content that ends early ends the connection: the client was told how much would come.
+    /// Streams content. If the content ends early, the connection ends, because the client was told the full length.
     fn stream(&mut self, content: ObjectContent) -> Result<(), Errno> {
         let mut sent = Ok(());
         let streamed = content.for_each_chunk(|chunk| {
@@ -153,8 +154,8 @@ impl ClientSession {
     }
 }
 
-/// Reads what is known to be small, or turns out to be, into `buffer`; `None` where it is not, or
-/// where only an open can tell.
+/// Reads content into `buffer` if the request shows that it is small, or if it turns out to be small. Returns `None` if
+/// it is not small, or if that is known only after an open.
 pub(super) fn read_small(
     store: &dyn Store,
     bucket: &Bucket,
@@ -174,7 +175,7 @@ pub(super) fn read_small(
             let first = GetOptions { range: Some(ByteRange::Inclusive(0, LIMIT - 1)), ..options.clone() };
             match store.read(bucket, key, &first, buffer) {
                 Ok(size) if size > LIMIT => None,
-                // It is empty.
+                // The object is empty.
                 Err(error) if error.kind() == ErrorKind::InvalidRange => None,
                 read => Some(read),
             }
@@ -182,17 +183,17 @@ pub(super) fn read_small(
     }
 }
 
-/// Replies wait until this many bytes of them have come together, or no request waits any more.
+/// Responses are gathered until there are this many bytes of them, or until no further request is waiting.
 const GATHER_BYTES: usize = 64 << 10;
 
-/// Collects replies, and sends as many as there are by one system call.
+/// Gathers responses, and sends as many as possible in one system call.
 pub(super) struct ResponseOutbox {
     socket: Arc<OwnedFd>,
     buffer: Vec<u8>,
     pub(super) stats: Arc<NodeStats>,
-    /// Whether another request has arrived already, so that its reply can share the call.
+    /// Whether another request has already arrived, so that both responses can be sent in one call.
     pub(super) more_to_come: bool,
-    /// Flags that all replies have.
+    /// Flags that are set in all responses.
     pub(super) flags: ResponseFlags,
 }
 
@@ -207,12 +208,12 @@ impl ResponseOutbox {
         }
     }
 
-    /// Answers a request. Errors: from the socket, after which the connection is over.
+    /// Sends a response. Errors: from the socket; the connection cannot be used afterwards.
     pub(super) fn answer<T: WriteField>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         self.answer_with_body(id, answer, &[])
     }
 
-    /// As [`ResponseOutbox::answer`], with content.
+    /// Like [`ResponseOutbox::answer`], with content.
     pub(super) fn answer_with_body<T: WriteField>(
         &mut self,
         id: u32,
@@ -228,7 +229,7 @@ impl ResponseOutbox {
         self.send(body, None)
     }
 
-    /// Answers at once; another answer to the same request will follow.
+    /// Sends a response at once; another response to the same request will follow.
     pub(super) fn answer_before_more<T: WriteField>(
         &mut self,
         id: u32,
@@ -240,20 +241,20 @@ impl ResponseOutbox {
         self.send(body, None)
     }
 
-    /// Has neither side look out before the next request: a client that moves large content itself is
-    /// busy for longer, and two threads that take turns share a core best.
+    /// Lets both sides sleep instead of polling before the next request: a client that moves large content itself is
+    /// busy for longer, and two threads that take turns work best on one core.
     pub(super) fn let_sleep(&mut self) {
         self.flags = ResponseFlags::default();
     }
 
-    /// Answers, and passes `descriptor`.
+    /// Sends a response together with `descriptor`.
     pub(super) fn answer_with_descriptor<T: WriteField>(
         &mut self,
         id: u32,
         answer: &T,
         descriptor: BorrowedFd<'_>,
     ) -> Result<(), Errno> {
-        // A descriptor goes with the first byte of its own frame.
+        // A descriptor is attached to the first byte of its own frame.
         self.flush()?;
         self.let_sleep();
         self.put(id, self.flags.with(ResponseFlags::DESCRIPTOR), Ok(answer), 0);
@@ -261,18 +262,18 @@ impl ResponseOutbox {
         self.send(&[], Some(descriptor))
     }
 
-    /// Answers; content will follow through [`ResponseOutbox::stream`].
+    /// Queues a response whose content follows through [`ResponseOutbox::stream`].
     pub(super) fn answer_before_stream<T: WriteField>(&mut self, id: u32, answer: &T) {
         self.put(id, self.flags.with(ResponseFlags::STREAM), Ok(answer), 0);
     }
 
-    /// Sends content behind what was answered.
+    /// Sends content after its response.
     pub(super) fn stream(&mut self, content: &[u8]) -> Result<(), Errno> {
         self.stats.inline_bytes_out.add(content.len() as u64);
         self.send(content, None)
     }
 
-    /// Sends what has come together.
+    /// Sends the gathered responses.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
         match self.buffer.is_empty() {
             true => Ok(()),
@@ -296,16 +297,16 @@ impl ResponseOutbox {
     fn send(&mut self, body: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let sent = send_all(self.socket.as_fd(), &self.buffer, body, descriptor);
         self.buffer.clear();
-        // What one long page of a listing needed is not kept for good.
+        // Memory for one long page of a listing is not kept.
         self.buffer.shrink_to(GATHER_BYTES);
         sent
     }
 }
 
-/// An object by its name, and what is said of it beside its content.
+/// The name of an object and the options of its put.
 pub(super) type Described = (Bucket, Key, PutOptions);
 
-/// A started object whose key can still change.
+/// An object whose write was started before its key is known.
 pub(super) struct SpareObject {
     bucket: Bucket,
     options: PutOptions,
@@ -313,16 +314,17 @@ pub(super) struct SpareObject {
 }
 
 impl SpareObject {
-    /// For an object like `(bucket, key, options)`; `None` where its content cannot go to a file.
+    /// Starts a spare object with the same bucket and options; `None` if its content cannot go to a file.
     fn new(store: &dyn Store, (bucket, key, options): Described) -> Option<Self> {
-        // The next one may be shorter or longer.
+        // The next object may have a different size.
         let options = PutOptions { size_hint: None, ..options };
         let writer = store.writer(&bucket, &key, &options).ok()?;
         writer.file()?;
         Some(SpareObject { bucket, options, writer })
     }
 
-    /// The writer, turned to an object that it was not made for; `None` if it does not suit.
+    /// Returns the writer, changed to write `key`; `None` if bucket or options differ, or the writer cannot change its
+    /// key.
     fn turned_to(mut self, (bucket, key, options): &Described) -> Option<Box<dyn Writer>> {
         let is_fit = self.bucket == *bucket && self.options == *options && self.writer.retarget(key);
         is_fit.then_some(self.writer)
@@ -330,7 +332,7 @@ impl SpareObject {
 }
 
 impl ClientSession {
-    /// Publishes what the client has written to the spare file, and lends it another one.
+    /// Publishes the content that the client has written to the spare file, and lends the client another spare file.
     pub(super) fn put_spare(&mut self, id: u32, object: Described, bytes: u64) -> Result<(), Errno> {
         let Some(mut writer) = self.spare.take().and_then(|spare| spare.turned_to(&object)) else {
             return self.outbox.answer(id, &Ok(None::<CommitResponse>));
@@ -343,7 +345,7 @@ impl ClientSession {
         }
     }
 
-    /// Answers that an object is stored; with a spare file if another one like `next` is to come.
+    /// Responds that an object is stored. Lends a spare file if `next` describes another object to expect.
     pub(super) fn committed<T: WriteField>(
         &mut self,
         id: u32,

@@ -1,4 +1,4 @@
-//! What is configured, making the socket and whose it may replace, accepting, ending in good order.
+//! Configuring a node gateway, making its socket, accepting connections, and orderly shutdown.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -25,53 +25,54 @@ use crate::node::http::HttpService;
 use crate::node::stats::{NodeActivity, NodeStats};
 use crate::{AccessKeyPair, OpenStore};
 
-/// How long the accept loop rests when the process has no descriptor left.
+/// How long the accept loop pauses when the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-/// How often a gateway that ends looks whether all connections have.
+/// How often a stopping gateway checks whether all connections have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
 
-/// What a node gateway is told. [`NodeConfig::new`] fills in defaults.
+/// The configuration of a node gateway. [`NodeConfig::new`] fills in defaults.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Where the Unix socket is made; at most 107 bytes.
+    /// The path at which the Unix socket is made, limited to 107 bytes.
     pub socket: PathBuf,
-    /// The socket's permissions; `None` is 0666 for root, who asks the kernel who calls, else 0600.
+    /// The socket's permissions. `None` means 0666 for root, because the kernel then identifies each caller, and
+    /// otherwise 0600.
     pub mode: Option<u32>,
-    /// Users who may call a gateway that is not root, and act as its user.
+    /// Uids of users who may call a gateway that is not root; files are accessed as the gateway's user.
     pub allow_uids: Vec<u32>,
-    /// Whether and how to listen by TCP too.
+    /// The settings for TCP; `None` means no TCP.
     pub tcp: Option<NodeTcp>,
-    /// Connections open at a time; further clients are refused.
+    /// The maximum number of open connections; further clients are refused.
     pub connections_max: usize,
-    /// Bytes that all connections together may take for long messages and their answers, beyond the
-    /// 256 KiB that each has of its own.
+    /// Bytes that all connections together may use for long messages and their responses, beyond the 256 KiB that each
+    /// connection has of its own.
     pub memory_bytes_max: usize,
-    /// The same of one connection.
+    /// Bytes that one connection may use for the same purpose.
     pub connection_bytes_max: usize,
-    /// Requests being done at a time; `None` for one of each connection.
+    /// The maximum number of requests in progress; `None` for one per connection.
     pub requests_max: Option<usize>,
-    /// How long a thread looks out for the next request before it sleeps, where cores are free.
+    /// How long a thread polls for the next request before it sleeps, if cores are idle.
     pub lookout: Duration,
-    /// How long a client may pause within a message, or take nothing of its answers.
+    /// How long a client may pause within a message, or take no bytes of its responses.
     pub stall_timeout: Duration,
-    /// How long clients may take to end what they started, after the gateway was told to stop.
+    /// How long clients may take to finish writes that they started, after the gateway was told to stop.
     pub drain_timeout: Duration,
 }
 
-/// How a node gateway listens by TCP.
+/// The TCP settings of a node gateway.
 #[derive(Clone, Debug)]
 pub struct NodeTcp {
-    /// The address; port 0 takes any free one.
+    /// The address to listen on; port 0 picks any free port.
     pub listen: SocketAddr,
-    /// The keys that clients must know. They act as the gateway's user.
+    /// The keys that clients must know. Such clients act as the gateway's user.
     pub keys: AccessKeyPair,
-    /// Whether that may be root.
+    /// Whether TCP is allowed for a gateway that runs as root.
     pub may_be_root: bool,
 }
 
 impl NodeConfig {
-    /// Defaults: no TCP, nobody else allowed, 4,096 connections, 256 MiB for long messages and 32 MiB of
-    /// that for one connection, 20 µs of looking out, 30 s for a stall, 10 s to drain.
+    /// Returns the defaults: no TCP, no other users allowed, 4,096 connections, 256 MiB for long messages and 32 MiB of
+    /// that for one connection, 20 µs of polling, 30 s for a stall, 10 s to drain.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         NodeConfig {
             socket: socket.into(),
@@ -89,7 +90,7 @@ impl NodeConfig {
     }
 }
 
-/// Tells a node gateway to stop; clones tell the same one. Usable from any thread.
+/// Tells a node gateway to stop; clones stop the same gateway. Usable from any thread.
 #[derive(Clone, Debug)]
 pub struct NodeStop(Arc<(AtomicBool, OwnedFd)>);
 
@@ -99,10 +100,10 @@ impl NodeStop {
         Ok(NodeStop(Arc::new((AtomicBool::new(false), wake))))
     }
 
-    /// Stops accepting; requests in progress are finished. Further calls change nothing.
+    /// Stops accepting connections; requests in progress are finished. Further calls have no effect.
     pub fn trigger(&self) {
         self.0.0.store(true, Ordering::Release);
-        // It cannot fail: the counter holds more than anybody triggers.
+        // This cannot fail: the counter's limit is far above the number of calls.
         let _ = rustix::io::write(&self.0.1, &1u64.to_ne_bytes());
     }
 
@@ -122,9 +123,9 @@ pub struct NodeGateway {
 }
 
 impl NodeGateway {
-    /// Opens the store and makes the socket; clients may connect from now on and wait until the
-    /// gateway runs. Errors: from the store; `InvalidArgument` for a socket path that is in use,
-    /// too long or something else's, and for TCP as root; `AccessDenied`, `Io`.
+    /// Opens the store and makes the socket; clients may connect from now on and wait until the gateway runs. Errors:
+    /// from the store; `InvalidArgument` for a socket path that is in use, too long or taken by another kind of file,
+    /// and for TCP as root; `AccessDenied`, `Io`.
     pub fn bind(open: OpenStore, config: NodeConfig) -> Result<Self> {
         let access = NodeAccess::new(open, config.allow_uids.clone())?;
         if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {
@@ -154,19 +155,19 @@ impl NodeGateway {
         Ok(NodeGateway { unix, tcp, shared, config, connections: Arc::default(), stop: NodeStop::new()? })
     }
 
-    /// The endpoint of the Unix socket, which is absolute whatever path was named.
+    /// Returns the endpoint of the Unix socket, with an absolute path.
     pub fn endpoint(&self) -> String {
         let path = self.unix.path();
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         format!("unix://{}", absolute.display())
     }
 
-    /// The address bound by TCP, with the port that was chosen.
+    /// Returns the bound TCP address, with the port that was chosen.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().map(|(_, address)| *address)
     }
 
-    /// What tells this gateway to stop.
+    /// Returns a handle that stops this gateway.
     pub fn stop_handle(&self) -> NodeStop {
         self.stop.clone()
     }
@@ -190,14 +191,14 @@ impl NodeGateway {
             }
         }
         let NodeGateway { unix, tcp, shared, connections, config, .. } = self;
-        // Nobody finds the gateway from now on.
+        // From here on new clients cannot connect.
         drop((unix, tcp));
         shared.http.stop();
         connections.drain(config.drain_timeout);
         Ok(())
     }
 
-    /// Serves on threads of its own until the handle returned is stopped or dropped.
+    /// Serves on its own threads until the returned handle is stopped or dropped.
     pub fn spawn(self) -> Result<RunningNode> {
         let (endpoint, tcp, stop) = (self.endpoint(), self.tcp_addr(), self.stop_handle());
         let named = thread::Builder::new().name("fordway-node".to_owned());
@@ -205,23 +206,23 @@ impl NodeGateway {
         Ok(RunningNode { endpoint, tcp, stop, thread: Some(thread) })
     }
 
-    /// Sleeps until a client comes or the gateway is to stop; says whether one came by TCP.
+    /// Sleeps until a client connects or the gateway is told to stop. Returns whether a client connected over TCP.
     fn wait_for_clients(&self) -> bool {
         let mut polled =
             vec![PollFd::new(&self.stop.0.1, PollFlags::IN), PollFd::new(&self.unix.listener, PollFlags::IN)];
         polled.extend(self.tcp.as_ref().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)));
-        // An interrupted wait is over like any other.
+        // An interrupted wait is treated like any other end of the wait.
         let _ = poll(&mut polled, None);
         polled.get(2).is_some_and(|tcp| !tcp.revents().is_empty())
     }
 
-    /// Takes in all clients that wait.
+    /// Accepts all clients that are waiting.
     fn accept(&self, by: CallerTransport, mut next: impl FnMut() -> io::Result<OwnedFd>) {
         while !self.stop.is_triggered() {
             match next() {
                 Ok(socket) => self.start(socket, by),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // The client gave up before it was accepted: no reason to wait.
+                // The client closed the connection before it was accepted, so there is no reason to pause.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection; if descriptors ran out, raise `ulimit -n`");
@@ -255,7 +256,7 @@ impl NodeGateway {
         let serve = move || {
             connection.serve(&shared);
             shared.stats.connections_ended.add(1);
-            // Closed before the slot is free, so that descriptors do not outnumber slots.
+            // Close the socket before the slot is free, so that open sockets never outnumber slots.
             drop(connection);
             drop(slot);
         };
@@ -266,11 +267,11 @@ impl NodeGateway {
     }
 }
 
-/// The connections that are open.
+/// The open connections.
 #[derive(Default)]
 struct ConnectionTable(Mutex<Vec<Arc<GatewayConnection>>>);
 
-/// The place of a connection among them; free again when dropped.
+/// The entry of a connection in the table, removed when dropped.
 struct TableSlot {
     connections: Arc<ConnectionTable>,
     socket: Arc<OwnedFd>,
@@ -281,7 +282,7 @@ impl ConnectionTable {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` if there are `most` already.
+    /// Adds a connection; returns `None` if `most` connections are already open.
     fn add(self: &Arc<Self>, connection: &Arc<GatewayConnection>, most: usize) -> Option<TableSlot> {
         let mut open = self.locked();
         (open.len() < most).then(|| {
@@ -290,7 +291,8 @@ impl ConnectionTable {
         })
     }
 
-    /// Lets every client be answered what it asked for, and end what it started; then closes.
+    /// Lets each client receive its responses and finish what it started, for up to `limit`; then closes the
+    /// connections.
     fn drain(&self, limit: Duration) {
         let since = Instant::now();
         while since.elapsed() < limit {
@@ -299,7 +301,7 @@ impl ConnectionTable {
                 return;
             }
             for connection in open.iter().filter(|open| open.standing.end()) {
-                // What has arrived is still read; an end of the stream follows it.
+                // Bytes that have already arrived are still read; the end of the stream follows them.
                 let _ = shutdown(connection.socket.as_fd(), Shutdown::Read);
             }
             drop(open);
@@ -319,7 +321,7 @@ impl Drop for TableSlot {
     }
 }
 
-/// A node gateway that serves on threads of its own. Dropping it stops it and waits for its end.
+/// A node gateway that serves on its own threads. Dropping it stops the gateway and waits until it has ended.
 pub struct RunningNode {
     endpoint: String,
     tcp: Option<SocketAddr>,
@@ -328,17 +330,17 @@ pub struct RunningNode {
 }
 
 impl RunningNode {
-    /// The endpoint of the Unix socket.
+    /// Returns the endpoint of the Unix socket.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// The address bound by TCP.
+    /// Returns the bound TCP address.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.tcp
     }
 
-    /// What tells it to stop.
+    /// Returns a handle that stops the gateway.
     pub fn stop_handle(&self) -> NodeStop {
         self.stop.clone()
     }
@@ -367,22 +369,22 @@ fn cannot_start(error: io::Error) -> Error {
     Error::new(ErrorKind::Io, "starting the gateway").caused_by(error)
 }
 
-/// The longest path that a socket can have (`sun_path`, without its final NUL).
+/// The maximum length of a socket's path (`sun_path`, without its final NUL).
 const PATH_BYTES_MAX: usize = 107;
 
-/// A listening socket whose name goes with it.
+/// A listening Unix socket, whose file is removed when it is dropped.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     pub(super) listener: UnixListener,
     path: PathBuf,
-    /// Device and inode, by which its name is known to be still its own.
+    /// Device and inode of the socket's file, which show whether the path still refers to it.
     identity: (u64, u64),
 }
 
 impl SocketFile {
-    /// Listens at `path` with these permissions. The socket of a gateway that is gone is replaced.
-    /// Errors: `InvalidArgument` for a path that is too long, in use, or something else's;
-    /// `AccessDenied`, also for the socket of another user.
+    /// Listens at `path` with these permissions. Replaces the socket of a gateway that is no longer running. Errors:
+    /// `InvalidArgument` for a path that is too long, in use, or taken by another kind of file; `AccessDenied`, also
+    /// for the socket of another user.
     pub(super) fn listen(path: &Path, mode: u32) -> Result<Self> {
         let shown = path.display();
         if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {
@@ -392,7 +394,7 @@ impl SocketFile {
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let failed = |error| cannot_listen(path, error);
-        // Of two gateways that start at once, one waits here until the other listens.
+        // If two gateways start at once, one waits here until the other listens.
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let starting = File::open(dir).map_err(failed)?;
         starting.lock().map_err(failed)?;
@@ -404,7 +406,7 @@ impl SocketFile {
         Ok(SocketFile { listener, path: path.to_owned(), identity: (made.dev(), made.ino()) })
     }
 
-    /// Where it is.
+    /// Returns the path of the socket's file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -414,13 +416,13 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |found: &fs::Metadata| (found.dev(), found.ino()) == self.identity;
         if fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found)) {
-            // What stays is replaced by the next gateway.
+            // If the file stays, the next gateway replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes what a gateway that is gone left at `path`.
+/// Removes the socket that a gateway which is no longer running left at `path`.
 fn make_way(path: &Path) -> Result<()> {
     let shown = path.display();
     let refuse = |kind, why: String| Err(Error::new(kind, why));
@@ -481,7 +483,7 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let again = SocketFile::listen(&path, 0o600).unwrap();
-        // A socket that was put in its place is not removed with it.
+        // Dropping a socket does not remove another one that has taken its path.
         fs::remove_file(&path).unwrap();
         let other = UnixListener::bind(&path).unwrap();
         drop(again);

@@ -22,11 +22,11 @@ use crate::unsigned::ConnectionPeer;
 use crate::users::{User, Users};
 use crate::workers::new_runtime;
 
-/// The region that clients are told. Signatures are not checked here, so a client may sign for any region.
+/// The region reported to clients. Signatures are not checked here, so a client may sign for any region.
 const REGION: &str = "us-east-1";
-/// How long a client may take to send a request's head, idle time before it included.
+/// How long a client may take to send a request's head, including the idle time before it.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Most bytes of a request's head.
+/// The maximum number of bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// State that all connections with HTTP share.
@@ -66,8 +66,8 @@ impl HttpService {
     }
 
     /// Serves a client until it closes or [`HttpService::stop`]; `ahead` holds bytes that were already read. A client
-    /// that is not admitted is told why. Threads that read for the client are started by this thread, and so act
-    /// as the same user.
+    /// that is not admitted gets an error response. Threads that read for the client are started by this thread, and so
+    /// act as the same user.
     pub(super) fn serve(
         &self,
         socket: &OwnedFd,

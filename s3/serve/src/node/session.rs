@@ -15,35 +15,35 @@ use crate::node::connection::ConnectionStanding;
 use crate::node::content::ResponseOutbox;
 use crate::node::content::{Described, SpareObject};
 
-/// One client's requests, one after the other.
+/// Serves the requests of one client, one after the other.
 pub(super) struct ClientSession {
     pub(super) store: Arc<dyn Store>,
     pub(super) outbox: ResponseOutbox,
     pub(super) takes_descriptors: bool,
-    /// Content between the store and the socket.
+    /// A reused buffer for content on its way from the store to the socket.
     pub(super) scratch: Vec<u8>,
-    /// Content of several objects.
+    /// A reused buffer for the content of several objects.
     pub(super) batch: Vec<u8>,
-    /// Whether the object that was read last was too large for the socket.
+    /// Whether the last object read was too large to be sent inline.
     pub(super) was_large: bool,
-    /// Memory that is held for the message being answered.
+    /// The number of bytes held for the message being answered.
     pub(super) held_bytes: usize,
     pub(super) lends_files: bool,
     limits: Arc<NodeLimits>,
     standing: Arc<ConnectionStanding>,
-    /// What was started and is neither committed nor abandoned.
+    /// The write that was started and neither committed nor abandoned.
     writing: Option<PiecewiseWrite>,
-    /// Lent to the client ahead of its next object.
+    /// A staged file lent to the client ahead of its next object.
     pub(super) spare: Option<SpareObject>,
     cores: ThreadCores,
 }
 
-/// Content that arrives in pieces.
+/// A write whose content arrives in pieces.
 struct PiecewiseWrite {
     writer: Box<dyn Writer>,
-    /// What is written; `None` of a part.
+    /// The object that is written; `None` for a part of an upload.
     object: Option<Described>,
-    /// The first thing that went wrong.
+    /// The first error of the write.
     failed: Option<Error>,
 }
 
@@ -72,13 +72,13 @@ impl ClientSession {
         }
     }
 
-    /// Whether something was started that only this client can end.
+    /// Whether a write is in progress that only this client can end.
     pub(super) fn is_writing(&self) -> bool {
         self.writing.is_some()
     }
 
-    /// Does what is asked for, and answers. Errors: from the socket, and `PROTO` for what makes
-    /// no sense; the connection is over then.
+    /// Serves a request. Errors: from the socket, and `PROTO` for a request that is not valid now; the connection then
+    /// ends.
     pub(super) fn handle(&mut self, id: u32, request: Request<'_>, body: &[u8]) -> Result<(), Errno> {
         self.outbox.stats.note(request.code(), body.len());
         let _admitted = match self.admit(&request) {
@@ -86,8 +86,8 @@ impl ClientSession {
             Err(error) => return self.outbox.answer::<()>(id, &Err(error)),
         };
         match &request {
-            // The memory that this put frees is what the client's next one fills: on one processor it is at
-            // hand, and the client waits meanwhile.
+            // The client's next put will fill the memory that this put frees. On one processor, that memory is in the
+            // cache, and the client waits meanwhile.
             Request::PutSpare { core, .. } => self.cores.keep_to(*core),
             _ => self.cores.use_all(),
         }
@@ -118,7 +118,8 @@ impl ClientSession {
         }
     }
 
-    /// Waits for what the request needs. `Append` needs nothing: no answer could say that it is missing.
+    /// Waits for the memory and the slot that the request needs. `Append` needs neither: it has no response that could
+    /// report a failure.
     fn admit(&self, request: &Request<'_>) -> Result<[Option<PoolShare>; 2]> {
         if matches!(request, Request::Append {}) {
             return Ok([None, None]);
@@ -127,7 +128,7 @@ impl ClientSession {
         Ok([memory, self.limits.place()?])
     }
 
-    /// Requests that move content in.
+    /// Serves requests that write content.
     fn write(&mut self, id: u32, request: Request<'_>, body: &[u8]) -> Result<(), Errno> {
         match request {
             Request::Put { bucket, key, options, expected } => {
@@ -185,7 +186,7 @@ impl ClientSession {
         writer.commit(expected)
     }
 
-    /// One by one: threads of the store's own would not act as the client does.
+    /// Puts objects one by one: threads that the store starts would not act as the client's user.
     fn put_many(
         &self,
         bucket: &Bucket,
@@ -228,7 +229,7 @@ impl ClientSession {
         Ok(())
     }
 
-    /// Once something went wrong, the rest is dropped: the client is told when it asks.
+    /// After an error, the rest of the content is dropped; the client gets the error when it commits.
     fn append(&mut self, body: &[u8]) -> Result<(), Errno> {
         let Some(writing) = &mut self.writing else { return Err(Errno::PROTO) };
         if writing.failed.is_none() {
@@ -251,7 +252,7 @@ impl ClientSession {
         writer.commit(expected)
     }
 
-    /// Requests that move no content.
+    /// Serves requests that move no content.
     fn describe(&mut self, id: u32, request: Request<'_>) -> Result<(), Errno> {
         let (store, out) = (&*self.store, &mut self.outbox);
         let version = |version: &Option<Cow<'_, _>>| version.as_deref().cloned();
@@ -303,7 +304,7 @@ impl ClientSession {
         }
     }
 
-    /// Requests about multipart uploads, and about the gateway.
+    /// Serves requests about multipart uploads and about the gateway.
     fn describe_upload(&mut self, id: u32, request: Request<'_>) -> Result<(), Errno> {
         let (store, out) = (&*self.store, &mut self.outbox);
         match request {
@@ -332,7 +333,7 @@ impl ClientSession {
                 let counters = out.stats.counters(&self.limits);
                 out.answer(id, &Ok(counters))
             }
-            // All others are handled above; a proof comes before the session.
+            // All other requests are handled above; `Authenticate` is handled before the session starts.
             _ => Err(Errno::PROTO),
         }
     }

@@ -1,8 +1,8 @@
-//! Counters of requests, and of busy connections, which decide whether looking out for the next request pays.
+//! Counters of requests, and of busy connections, which decide whether polling for the next request pays.
 //!
-//! Waking a sleeping thread takes several times as long as a small get. A thread that looks out, that is, polls its
-//! connection for some microseconds before it sleeps, saves that if a processor is idle. If more threads look out than
-//! there are processors, they keep each other from working.
+//! Waking a sleeping thread takes several times as long as a small get. A thread that "looks out", that is, polls its
+//! connection for some microseconds before it sleeps, saves that time if a processor is idle. If more threads look out
+//! than there are processors, they keep each other from working.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

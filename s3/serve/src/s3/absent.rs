@@ -1,5 +1,5 @@
-//! Configurations that no bucket here has. Programs that describe or clean up a bucket ask for each of
-//! them. The response says that there is none, and deleting a missing one succeeds, as on S3.
+//! Configurations that no bucket here has. Programs that describe or clean up a bucket request each of them. Getting
+//! such a configuration returns S3's error for a missing one, and deleting it succeeds, as on S3.
 
 /// Defines methods of the S3 layer's trait. Once the bucket is known to exist, those that get a configuration
 /// return the code for a missing one, and those that delete it succeed. The methods are written out as the

@@ -1,8 +1,7 @@
-//! Work that waits for devices, on threads where nobody else waits: the other clients of the thread that
-//! serves go on meanwhile.
+//! Runs work that waits for devices on separate threads, so that the serving thread continues with its other clients.
 //!
-//! No thread waits for a lock. Whoever may write to a bucket may hold its locks for as long as they like, so what finds a
-//! lock taken is tried again later, and in the end answered with 503 and when to come back.
+//! No thread waits for a lock. Anyone who may write to a bucket may hold its locks for as long as they like, so work
+//! that finds a lock taken is retried later, and finally answered with 503 and a time to come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,10 +13,10 @@ use fordway_sys::with_lock_patience;
 use crate::s3::error::Outcome;
 use crate::users::User;
 
-/// What takes as long as this is worth another thread, which costs some 20 µs.
+/// Work that takes at least this long is worth a hand-over to another thread, which costs some 20 µs.
 const LONG: Duration = Duration::from_micros(200);
 
-/// What `work` makes of the store of `user`: by the same store, and so as the same user.
+/// Runs `work` on a separate thread with the store of `user`. The store is the same one, and so acts as the same user.
 /// Errors: from `work`.
 pub(super) async fn apart<T: Send + 'static>(
     user: Arc<User>,
@@ -26,8 +25,8 @@ pub(super) async fn apart<T: Send + 'static>(
     on_its_own(move || work(&*user.store)).await
 }
 
-/// As [`apart`], of work that takes locks. What one user holds up by locks is that user's own: no more than
-/// half of the threads wait for them at a time. Errors: from `work`.
+/// Like [`apart`], for work that takes locks. A user who holds locks delays only their own requests: each user's work
+/// occupies at most half of the threads. Errors: from `work`.
 pub(super) async fn change_apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> Outcome<T> + Send + 'static,
@@ -42,16 +41,17 @@ async fn on_its_own<T: Send + 'static>(work: impl FnOnce() -> Outcome<T> + Send 
     })
 }
 
-/// How long it took recently to publish content. Where that waits for a disk, each does so apart, and the
-/// disk has many at once to order; where it is done in memory, another thread would cost more.
+/// The typical time of publishing content. If publishing waits for a disk, each runs on a separate thread, so that the
+/// disk has many requests to order; if it is done in memory, another thread would cost more.
 #[derive(Default)]
 pub(crate) struct PublishPace {
-    /// Moves an eighth of the way to each that was measured.
+    /// A moving average: moves an eighth of the way to each measurement.
     typical_us: AtomicU32,
 }
 
 impl PublishPace {
-    /// Publishes what went to `writer`, once nobody else has the lock that takes. Errors: from that.
+    /// Publishes the content written to `writer`, and retries while its lock is held elsewhere. Errors: from
+    /// publishing.
     pub(super) async fn publish(
         &self,
         writer: Box<dyn Writer>,
@@ -88,7 +88,7 @@ impl PublishPace {
         Ok(made)
     }
 
-    /// One that goes missing among several threads does not matter.
+    /// Updates the average. Threads may overwrite each other's update; one lost measurement does not matter.
     fn took(&self, time: Duration) {
         let before = i64::from(self.typical_us.load(Ordering::Relaxed));
         let latest = i64::try_from(time.as_micros()).unwrap_or(i64::MAX).min(10_000_000);
@@ -97,13 +97,13 @@ impl PublishPace {
     }
 }
 
-/// How long a request waits for locks, all together.
+/// How long a request waits for locks in total.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// The first and the longest pause between two tries.
+/// The first and the longest pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// The pauses of one request between its tries.
+/// The pauses of one request between its attempts.
 pub(super) struct RetryPauses {
     started: Instant,
     next: Duration,
@@ -114,7 +114,7 @@ impl RetryPauses {
         RetryPauses { started: Instant::now(), next: PAUSE_MIN }
     }
 
-    /// Lets others go on; says `false` at once if there was enough of that.
+    /// Pauses before the next attempt. Returns `false` at once if the request has waited for long enough.
     pub(super) async fn pause(&mut self) -> bool {
         if self.started.elapsed() >= PATIENCE {
             return false;
@@ -125,8 +125,8 @@ impl RetryPauses {
     }
 }
 
-/// What comes of `work`, which changes nothing where it finds a lock taken: it is tried until the lock is
-/// free. Errors: from it.
+/// Runs `work` until it finds no lock taken; an attempt that finds one must not have changed anything. Errors: from
+/// `work`.
 pub(super) async fn until_unlocked<T>(mut work: impl FnMut() -> Outcome<T>) -> Outcome<T> {
     let mut pauses = None;
     loop {
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes on which thread it is told to publish, and takes its time.
+    /// A writer that records the thread it is committed on, and delays the commit.
     struct Slow(Box<dyn Writer>, Duration, Arc<Mutex<Vec<ThreadId>>>);
 
     impl Writer for Slow {

@@ -1,4 +1,4 @@
-//! S3's GetObjectAttributes: what is known of an object, in one document.
+//! S3's GetObjectAttributes: the attributes of an object, in one document.
 
 use fordway_store::{Error, ErrorKind, GetOptions, ObjectPart, Store};
 use fordway_wire::s3_xml::ResponseDocument;
@@ -9,7 +9,7 @@ use s3s::dto::{GetObjectAttributesInput, GetObjectAttributesOutput, ObjectAttrib
 use crate::s3::convert::{names, page_size, timestamp, version, version_name, written};
 use crate::s3::error::{Outcome, S3Failure};
 
-/// Most parts in one response (S3's limit).
+/// The maximum number of parts in one response (S3's limit).
 const PAGE_MAX: usize = 1000;
 
 pub(super) fn get(
@@ -50,8 +50,8 @@ pub(super) fn get(
     Ok(written(output, document))
 }
 
-/// Checks the attributes that a request names. Errors: `InvalidRequest` for none, `InvalidArgument` for one that S3
-/// does not have.
+/// Checks the attributes that a request names. Errors: `InvalidRequest` if it names none, `InvalidArgument` for an
+/// attribute that S3 does not have.
 fn check_names(named: &[&str]) -> Outcome<()> {
     const KNOWN: [&str; 5] = [
         ObjectAttributes::ETAG,

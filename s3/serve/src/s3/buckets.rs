@@ -1,4 +1,4 @@
-//! Buckets, and what clients ask about them in passing.
+//! Operations on buckets: listing, creating, deleting, and properties such as their region.
 
 use fordway_store::{Bucket, Error, ErrorKind, Store};
 use http::{HeaderMap, HeaderName, StatusCode};
@@ -12,9 +12,9 @@ use s3s::dto::{
 use crate::s3::convert::{add_text, timestamp};
 use crate::s3::error::{Outcome, S3Failure};
 
-/// The most buckets in one answer (S3's limit).
+/// The maximum number of buckets in one response (S3's limit).
 const PAGE_MAX: usize = 10_000;
-/// The most bytes of a new bucket's name (S3's limit).
+/// The maximum length of a new bucket's name in bytes (S3's limit).
 const NAME_BYTES_MAX: usize = 63;
 /// The region that S3 writes as an empty location.
 const NAMELESS_REGION: &str = "us-east-1";
@@ -55,7 +55,7 @@ pub(super) fn list(
     })
 }
 
-/// Errors: `InvalidArgument` for no number of buckets that a page may have.
+/// Returns the number of buckets per page. Errors: `InvalidArgument` for a number out of range.
 fn page_size(asked: Option<i32>) -> Outcome<usize> {
     let Some(asked) = asked else { return Ok(PAGE_MAX) };
     match usize::try_from(asked) {
@@ -67,7 +67,7 @@ fn page_size(asked: Option<i32>) -> Outcome<usize> {
     }
 }
 
-/// `region` is the gateway's, where it has one.
+/// Creates a bucket. `region` is the gateway's region; `None` if it has none.
 pub(super) fn create(
     store: &dyn Store,
     region: Option<&str>,
@@ -84,7 +84,8 @@ pub(super) fn create(
     Ok(S3Response::with_headers(output, arn(&bucket)))
 }
 
-/// Errors: `InvalidLocationConstraint` for a bucket that would lie elsewhere.
+/// Checks the region that a new bucket is requested in. Errors: `InvalidLocationConstraint` for any region but the
+/// gateway's.
 fn check_region(asked: &str, region: &str) -> Outcome<()> {
     if asked.is_empty() || asked == region {
         return Ok(());
@@ -96,7 +97,8 @@ fn check_region(asked: &str, region: &str) -> Outcome<()> {
     Err(S3Failure::new("InvalidLocationConstraint", StatusCode::BAD_REQUEST, message))
 }
 
-/// New buckets have names that S3 would take, so that what is here can go there. Errors: `InvalidBucketName`.
+/// Checks that S3 would accept the name of a new bucket, so that its content can be moved to S3. Errors:
+/// `InvalidBucketName`.
 fn check_name(bucket: &Bucket) -> Outcome<()> {
     let name = bucket.as_str();
     let is_plain =
@@ -118,7 +120,7 @@ pub(super) fn head(store: &dyn Store, region: &str, bucket: String) -> Outcome<S
     Ok(S3Response::with_headers(output, arn(&bucket)))
 }
 
-/// The name of a bucket as Amazon has it, in the header that says it.
+/// Returns the header with a bucket's name in Amazon's form (ARN).
 fn arn(bucket: &Bucket) -> HeaderMap {
     let mut headers = HeaderMap::new();
     add_text(&mut headers, BUCKET_ARN, &format!("arn:aws:s3:::{bucket}"));
@@ -140,7 +142,7 @@ pub(super) fn location(store: &dyn Store, region: &str, bucket: String) -> Outco
     })
 }
 
-/// Answers for a configuration that buckets here never have, once the bucket is known to exist.
+/// Returns the error for a configuration that no bucket here has, or the store's error if the bucket does not exist.
 pub(super) fn without(store: &dyn Store, bucket: String, code: &str) -> S3Failure {
     let found = Bucket::new(bucket).and_then(|bucket| store.head_bucket(&bucket));
     match found {
@@ -149,7 +151,7 @@ pub(super) fn without(store: &dyn Store, bucket: String, code: &str) -> S3Failur
     }
 }
 
-/// The one grant there is: the holder of the key pair may do everything.
+/// Returns the only grant there is: the holder of the key pair may do everything.
 pub(super) fn full_control(owner: &Owner) -> Vec<Grant> {
     let grantee = Grantee {
         id: owner.id.clone(),

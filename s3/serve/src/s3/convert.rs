@@ -27,8 +27,8 @@ pub(super) fn names(bucket: &str, key: &str) -> Outcome<(Bucket, Key)> {
     Ok((Bucket::new(bucket)?, Key::new(key)?))
 }
 
-/// Returns the version that a request names, if any. Errors: `NoSuchVersion`, and `InvalidArgument` for what cannot
-/// be a name, above all for an empty one, which must not come to mean the latest version.
+/// Returns the version that a request names, if any. Errors: `NoSuchVersion`, and `InvalidArgument` for an invalid
+/// name, above all for an empty one, which must not come to mean the latest version.
 pub(super) fn version(named: Option<&str>) -> Outcome<Option<VersionId>> {
     if named == Some("") {
         let detail = "the version's name is empty; leave versionId out to mean the latest version";
@@ -44,7 +44,7 @@ pub(super) fn version(named: Option<&str>) -> Outcome<Option<VersionId>> {
     Ok(named.map(VersionId::new).transpose()?)
 }
 
-/// The shortest name of a version that a store makes.
+/// The minimum length of a version name that a store makes.
 const VERSION_BYTES_MIN: usize = 24;
 
 /// Returns a version ID as S3 sends it.
@@ -163,7 +163,7 @@ fn text_of(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
 }
 
-/// Removes `aws-chunked`, which says how the body is transferred and is no property of the object.
+/// Removes `aws-chunked`, which says how the body is transferred and is not a property of the object.
 fn without_transfer_coding(codings: &str) -> Option<String> {
     let kept: Vec<_> =
         codings.split(',').map(str::trim).filter(|c| !c.eq_ignore_ascii_case("aws-chunked")).collect();
@@ -218,11 +218,11 @@ pub(super) fn add_version(headers: &mut HeaderMap, made: Option<&VersionId>) {
     }
 }
 
-/// The version that a response is about.
+/// The header with the version that a response is about.
 pub(super) const VERSION_ID: HeaderName = HeaderName::from_static("x-amz-version-id");
-/// Tags in the form of query parameters.
+/// The header with tags in the form of query parameters.
 pub(super) const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
-/// What a checksum was computed from.
+/// The header that says what a checksum was computed from.
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 
 /// Returns a response with a document written here, because the S3 layer does not know all of its elements.
@@ -233,7 +233,7 @@ pub(super) fn written<T>(output: T, document: ResponseDocument) -> S3Response<T>
     response
 }
 
-/// Returns such a response for an operation that the S3 layer does not serve.
+/// Returns a response with a document written here, for an operation that the S3 layer does not serve.
 pub(super) fn document(document: ResponseDocument) -> S3Response<Body> {
     let mut response = written(Body::empty(), document);
     response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
@@ -290,7 +290,7 @@ pub(super) fn refuse(asked: &[(&str, bool)]) -> Outcome<()> {
 }
 
 /// Passes each header that describes the object to `put`. User metadata may not be valid as headers. Returns `None` as
-/// soon as `put` does.
+/// soon as `put` returns `None`.
 pub(crate) fn describe(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Option<()>) -> Option<()> {
     put("accept-ranges", b"bytes")?;
     put("etag", quoted(&info.etag).as_bytes())?;
@@ -327,8 +327,8 @@ fn describe_metadata(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Opt
     Some(())
 }
 
-/// Whether all programs read the name and the value in the same way. Metadata that a POSIX program recorded may
-/// be anything.
+/// Whether all programs read the name and the value in the same way. Metadata that a POSIX program recorded may contain
+/// any bytes.
 pub(crate) fn is_plain(name: &str, value: &[u8]) -> bool {
     let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     is_name && value.iter().all(|byte| (b' '..=b'~').contains(byte)) && value.trim_ascii() == value

@@ -57,7 +57,8 @@ pub(super) const SOURCE_CONDITIONS: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-copy-source-if-unmodified-since"),
 ];
 
-/// Whether a directive says to take what the request has. Errors: `InvalidArgument` for what is none.
+/// Whether a directive says to replace the source's metadata or tags by those of the request. Errors: `InvalidArgument`
+/// for an unknown directive.
 fn replaces(headers: &HeaderMap, directive: &str) -> Outcome<bool> {
     match headers.get(directive).map(HeaderValue::as_bytes) {
         None | Some(b"COPY") => Ok(false),
@@ -69,7 +70,7 @@ fn replaces(headers: &HeaderMap, directive: &str) -> Outcome<bool> {
     }
 }
 
-/// Says which versions were read and made.
+/// Adds headers that name the version that was read and the version that was made.
 pub(super) fn add_versions(
     response: &mut S3Response<Body>,
     source: Option<&VersionId>,
@@ -83,7 +84,7 @@ pub(super) fn add_versions(
 
 const SOURCE_VERSION_ID: HeaderName = HeaderName::from_static("x-amz-copy-source-version-id");
 
-/// What a copy made, as S3 describes it.
+/// Returns the document that describes the result of a copy.
 pub(super) fn copied(root: &'static str, made: &PutResult) -> ResponseDocument {
     let mut document = ResponseDocument::new(root);
     document.element("ETag", &quoted(&made.etag));
@@ -92,8 +93,8 @@ pub(super) fn copied(root: &'static str, made: &PutResult) -> ResponseDocument {
     document
 }
 
-/// The object that a copy reads, and the version of it that is named. Errors: `InvalidArgument`, errors of
-/// names, `NotImplemented` for an access point.
+/// Returns the bucket, key and version that a copy reads from. Errors: `InvalidArgument`, errors of names,
+/// `NotImplemented` for an access point.
 pub(super) fn copy_source(headers: &HeaderMap) -> Outcome<(Bucket, Key, Option<VersionId>)> {
     let wrong = |why: &str| {
         let detail = format!("x-amz-copy-source is not /BUCKET/KEY, percent-encoded{why}");
@@ -119,7 +120,7 @@ pub(super) fn copy_source(headers: &HeaderMap) -> Outcome<(Bucket, Key, Option<V
     Ok((bucket, Key::new(key)?, version(named.as_deref())?))
 }
 
-/// What a copied part asks of its source, with the range it takes. Errors: `InvalidArgument`.
+/// Returns the range and the conditions for the source of a copied part. Errors: `InvalidArgument`.
 pub(super) fn copy_source_options(headers: &HeaderMap, version: Option<VersionId>) -> Outcome<GetOptions> {
     let text = headers.get("x-amz-copy-source-range").map(|value| value.to_str().unwrap_or_default());
     let range = text.map(|text| match parse_range(text) {

@@ -1,4 +1,4 @@
-//! Deleting objects and versions of them.
+//! Deletes objects and versions of objects.
 
 use fordway_store::{
     Bucket, Conditions, DeleteOptions, DeleteResult, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
@@ -16,7 +16,7 @@ use time::OffsetDateTime;
 use crate::s3::convert::{names, version, version_name, write_conditions, written};
 use crate::s3::error::{Outcome, S3Failure, message};
 
-/// The most keys one DeleteObjects may name (S3's limit).
+/// The maximum number of keys that one DeleteObjects may name (S3's limit).
 const KEYS_MAX: usize = 1000;
 
 pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> Outcome<DeleteObjectOutput> {
@@ -60,7 +60,7 @@ fn malformed(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
-/// Whether XML 1.0 has all of its characters, be it as references.
+/// Whether XML 1.0 can hold all characters of the key, if need be as references.
 fn can_be_named(key: &str) -> bool {
     let is_character = |character: char| match character {
         '\t' | '\n' | '\r' => true,
@@ -70,7 +70,8 @@ fn can_be_named(key: &str) -> bool {
     key.chars().all(is_character)
 }
 
-/// One result per object, in order: in one call of the store where keys are all that is named.
+/// Deletes the objects and returns one result per object, in order. If the request names keys only, this takes one call
+/// of the store.
 fn results(
     store: &dyn Store,
     bucket: &Bucket,
@@ -103,7 +104,7 @@ fn remove(
     DeleteConditions::of(object).delete(store, bucket, &key, options)
 }
 
-/// What a client asks an object to be like that it deletes, beside its tag.
+/// The conditions of a delete besides the ETag: the object's size and its modification time.
 struct DeleteConditions {
     size: Option<i64>,
     modified: Option<Timestamp>,
@@ -118,8 +119,8 @@ impl DeleteConditions {
         self.size.is_none() && self.modified.is_none()
     }
 
-    /// Deletes an object that is as wanted. The store compares tags alone; the tag of what was found
-    /// to be so sees to it that nothing else is deleted. Errors: from the store.
+    /// Deletes the object if it meets the conditions. The store compares only ETags, so the ETag of the object that met
+    /// the conditions ensures that no other version is deleted. Errors: from the store.
     fn delete(
         &self,
         store: &dyn Store,
@@ -141,14 +142,14 @@ impl DeleteConditions {
             Some(Err(error)) if error.is_at_delete_marker() => {
                 return Err(differs("a delete marker is there"));
             }
-            // What is missing needs no deletion; the store knows better than a second look what is missing.
+            // The store decides whether the object is missing, and a missing object needs no deletion.
             Some(Err(error)) if is_missing(error.kind()) => {}
             Some(Err(error)) => return Err(error),
         }
         store.delete(bucket, key, &options)
     }
 
-    /// Times are compared in whole seconds, as in headers.
+    /// Compares times in whole seconds, as in headers.
     fn is_met_by(&self, info: &ObjectInfo) -> bool {
         let seconds = |time: Timestamp| OffsetDateTime::from(time).unix_timestamp();
         let modified = OffsetDateTime::from(info.modified).unix_timestamp();
@@ -165,7 +166,8 @@ fn differs(why: &str) -> Error {
     Error::new(ErrorKind::PreconditionFailed, why)
 }
 
-/// A version that was asked for is named; a delete marker is, whether it was made or removed.
+/// Writes the result for a deleted object. It names the version that was requested, and a delete marker that was made
+/// or removed.
 fn write_deleted(document: &mut ResponseDocument, object: &ObjectIdentifier, done: DeleteResult) {
     document.open("Deleted").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());

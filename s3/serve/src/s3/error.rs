@@ -12,10 +12,10 @@ use crate::http1::{BROKEN, STALLED};
 use crate::message::composed;
 use crate::unsigned::NOT_CHUNKED;
 
-/// Carries the code of an error in addition to its document, because a response to HEAD has no document.
+/// The header with the code of an error, sent in addition to the document because a response to HEAD has no document.
 const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
 
-/// Says that a delete marker is in the place of the object.
+/// The header that says that a delete marker is in the place of the object.
 const DELETE_MARKER_HEADER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
 
 /// Results of the operations in this module.
@@ -69,7 +69,8 @@ impl From<Error> for S3Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // Not logged: operations that are not offered, which is the client's matter, and work that will be done again.
+        // Operations that are not offered are not logged, because they are the client's matter, nor is work that will
+        // be retried.
         let is_ours = status.is_server_error() && error.kind() != ErrorKind::NotImplemented;
         let is_locked = error.kind() == ErrorKind::LockTimeout;
         if is_ours && !is_locked && !is_to_be_done_again() {
@@ -92,8 +93,8 @@ impl From<S3Error> for S3Failure {
     }
 }
 
-/// Returns what the client reads: what failed, why and what to do next. The errors of the operating system are
-/// left out, because they may name paths on this machine; they are in the log.
+/// Returns the text that the client reads: what failed, why, and what to do next. The errors of the operating system
+/// are left out, because they may name paths on this machine; they are in the log.
 pub(super) fn message(error: &Error) -> String {
     let why = if error.detail().is_empty() { error.kind().name() } else { error.detail() };
     let mut text = match error.target() {
@@ -154,7 +155,7 @@ pub(super) fn wrong_sha256() -> S3Failure {
     S3Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message)
 }
 
-/// AWS's words for what is not implemented.
+/// AWS's words for an operation that is not implemented.
 const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that is not implemented.";
 
 /// Returns the error for an operation that is not offered.

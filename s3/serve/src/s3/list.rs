@@ -159,7 +159,7 @@ pub(super) fn write_owner(document: &mut ResponseDocument, element: &'static str
     document.maybe("DisplayName", owner.display_name.as_deref()).close();
 }
 
-/// Encodes where the next page starts, so that no client takes it for a key.
+/// Encodes the key that the next page starts after, so that no client mistakes the token for a key.
 fn write_token(next: &str) -> String {
     URL_SAFE_NO_PAD.encode(next)
 }

@@ -1,4 +1,4 @@
-//! Reads that are done where their request was read, unless that has to wait for a device.
+//! Runs reads on the thread that received the request, unless they have to wait for a device.
 
 use std::sync::Arc;
 
@@ -10,9 +10,8 @@ use crate::s3::apart::apart;
 use crate::s3::error::{Outcome, S3Failure};
 use crate::users::User;
 
-/// What `read` makes of the store of `user`. Where names would have to be waited for, the whole of it
-/// is done again on a thread where nobody else waits, by the same store and so as the same user.
-/// Errors: from `read`.
+/// Runs `read` with the store of `user` on the calling thread. If `read` would have to wait for a look-up of names,
+/// runs all of it again on a separate thread, with the same store and so as the same user. Errors: from `read`.
 pub(super) async fn look_up<T: Send + 'static>(
     user: Arc<User>,
     read: impl Fn(&dyn Store) -> Outcome<T> + Send + 'static,
@@ -33,7 +32,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of `read` on a thread that serves, and that thread.
+    /// Runs `read` as on a serving thread. Returns its result, and the ID of the serving thread.
     fn look<T: Send + 'static>(
         read: impl Fn(&dyn Store) -> Outcome<T> + Send + 'static,
     ) -> (S3Result<T>, ThreadId) {
@@ -44,7 +43,7 @@ mod tests {
         (runtime.block_on(look_up(user, read)), thread::current().id())
     }
 
-    /// What a store does that finds nothing in memory, which looks like an object that is not there.
+    /// Imitates a store whose data is not in memory: without waiting, it reports the object as missing.
     fn from_the_device(store: &dyn Store, name: &str) -> Outcome<ThreadId> {
         if would_wait() {
             return Err(Error::from(ErrorKind::NoSuchKey).into());
@@ -71,7 +70,7 @@ mod tests {
         assert_eq!(read.expect_err("there is no such bucket").code().as_str(), "NoSuchBucket");
     }
 
-    /// What was written to the log.
+    /// The text that was written to the log.
     #[derive(Clone, Default)]
     struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
 
@@ -86,7 +85,7 @@ mod tests {
         }
     }
 
-    /// An operator reads of what failed, not of what had to be waited for.
+    /// The log reports failures, but not attempts that only had to be repeated with waiting.
     #[test]
     fn only_the_second_answer_is_spoken_of() {
         let log = Log::default();

@@ -1,5 +1,5 @@
-//! Each S3 operation in terms of the store. The S3 layer (crate `s3s`) parses requests, checks
-//! signatures and writes answers; what it has no method for here it answers with NotImplemented.
+//! Each S3 operation in terms of the store. The S3 layer (crate `s3s`) parses requests, checks signatures and writes
+//! responses. To operations that have no method here, it responds with NotImplemented.
 
 mod absent;
 mod apart;
@@ -46,10 +46,10 @@ use look_up::look_up;
 use routes::ObjectRoutes;
 pub(crate) use upload::ObjectUpload;
 
-/// The most bytes of an HTML form upload, which is read before it is refused.
+/// The maximum number of bytes of an HTML form upload, which is read before it is refused.
 const FORM_BYTES_MAX: usize = 64 * 1024;
 
-/// The service that answers requests of `users`.
+/// Builds the service that answers signed requests of `users`.
 pub(crate) fn service(
     users: Arc<Users>,
     config: &GatewayConfig,
@@ -64,7 +64,7 @@ pub(crate) fn service(
     builder.build()
 }
 
-/// The service that answers requests without a signature, for callers whose user is an extension of them.
+/// Builds the service that answers unsigned requests. The caller's user is in the request's extensions.
 pub(crate) fn service_for_peers(publishing: Arc<PublishPace>) -> S3Service {
     builder(None, RequestAdmission::Peers, BucketDomains::none(), publishing).build()
 }
@@ -76,7 +76,7 @@ fn builder(
     publishing: Arc<PublishPace>,
 ) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
-    // The gate limits documents.
+    // No limit here, because the gate limits the size of documents.
     limits.xml_max_body_size = usize::MAX;
     limits.form_max_field_size = FORM_BYTES_MAX;
     limits.form_max_fields_size = FORM_BYTES_MAX;
@@ -89,7 +89,7 @@ fn builder(
     builder
 }
 
-/// The answer to a request that failed outside of the S3 layer, as that would have written it.
+/// Returns the response to a request that failed outside the S3 layer, in the form that the S3 layer writes.
 pub(crate) fn failed(failure: impl Into<S3Failure>) -> http::Response<s3s::Body> {
     failure.into().0.to_http_response().unwrap_or_else(|error| {
         tracing::error!(?error, "an error could not be written as S3 has it");
@@ -99,7 +99,7 @@ pub(crate) fn failed(failure: impl Into<S3Failure>) -> http::Response<s3s::Body>
     })
 }
 
-/// Accepts the bucket names that the store does.
+/// Accepts the same bucket names as the store.
 struct StoreNames;
 
 impl NameValidation for StoreNames {
@@ -108,10 +108,10 @@ impl NameValidation for StoreNames {
     }
 }
 
-/// S3 in front of the caller's store. Calls block the thread they come in on (see the crate's
-/// own words on why), but for those that may take long.
+/// Serves S3 operations from the caller's store. Calls block the thread that received the request (the crate's
+/// documentation says why), except calls that may take long.
 struct S3Frontend {
-    /// `None` where requests are not signed for one.
+    /// `None` if requests need not be signed for a region.
     region: Option<String>,
 }
 
@@ -121,18 +121,18 @@ impl S3Frontend {
     }
 }
 
-/// Who calls. Errors: `AccessDenied`; the check of signatures leaves nobody unnamed.
+/// Returns the user who sent a request. Errors: `AccessDenied`, which cannot occur after the check of signatures.
 fn caller<T>(request: &S3Request<T>) -> S3Result<Arc<User>> {
     let user = request.extensions.get::<Arc<User>>().cloned();
     user.ok_or_else(|| s3s::s3_error!(AccessDenied, "nobody is known to have signed this"))
 }
 
-/// A user as answers name them.
+/// Converts a user to the owner that responses name.
 fn owner(user: &User) -> Owner {
     Owner { id: Some(user.name.clone()), display_name: Some(user.name.clone()) }
 }
 
-/// An answer with its output's headers only.
+/// Returns a response that has only the headers of its output.
 fn plain<T>(outcome: Outcome<T>) -> S3Result<S3Response<T>> {
     outcome.map(S3Response::new).map_err(|S3Failure(error)| error)
 }
@@ -336,7 +336,7 @@ impl S3 for S3Frontend {
             .map_err(|S3Failure(error)| error)
     }
 
-    /// Forms sent by browsers are not offered.
+    /// Refuses HTML forms sent by browsers.
     async fn post_object(
         &self,
         _request: S3Request<PostObjectInput>,

@@ -1,5 +1,5 @@
-//! Multipart uploads: their parts, their end, and the list of those in progress, whose keys may be rolled up as in a
-//! listing of objects.
+//! Multipart uploads: their parts, their completion, and the list of uploads in progress, whose keys may be rolled up
+//! by a delimiter like those of objects.
 
 use std::sync::Arc;
 
@@ -28,12 +28,12 @@ use crate::s3::error::{Outcome, S3Failure, unreadable_body};
 use crate::s3::list::{NameEncoding, write_owner};
 use crate::users::User;
 
-/// The most entries in one answer (S3's limit).
+/// The maximum number of entries in one response (S3's limit).
 const PAGE_MAX: usize = 1000;
 
-/// Errors: `InvalidArgument` outside of 1 to 10,000.
+/// Checks a part number. Errors: `InvalidArgument` outside of 1 to 10,000.
 pub(super) fn part_number(number: i32) -> Outcome<u16> {
-    // What does not fit is out of range in any case.
+    // A number that does not fit into 16 bits is out of range in any case.
     checked_part_number(u16::try_from(number).unwrap_or(0)).map_err(|_| {
         let words = "Part number must be an integer between 1 and 10000, inclusive.";
         S3Failure::argument(words, "partNumber", &number.to_string())
@@ -67,7 +67,7 @@ pub(super) fn create(
     Ok(response)
 }
 
-/// What is wrong with an upload's checksum, in AWS's words.
+/// Returns the error for an invalid choice of checksum, in AWS's words.
 fn unfit_checksum(options: &PutOptions, error: Error) -> S3Failure {
     let words = match (options.checksum_type, options.checksum) {
         _ if error.kind() != ErrorKind::InvalidArgument => return error.into(),
@@ -104,8 +104,9 @@ pub(super) fn copy_part(
     Ok(response)
 }
 
-/// A read gets what there is of its range; a copied part must be all that was asked for, or its writer
-/// would not know that it is short. Errors: `InvalidRange`, and errors of the store.
+/// Checks that the range of a copied part lies within the source. A read may return less than its range, but a copied
+/// part must be complete, because its writer would not notice that it is short. Errors: `InvalidRange`, and errors of
+/// the store.
 fn check_within(store: &dyn Store, (bucket, key): (&Bucket, &Key), options: &GetOptions) -> Outcome<()> {
     let Some(ByteRange::Inclusive(_, last)) = options.range else { return Ok(()) };
     let source = GetOptions { version: options.version.clone(), ..Default::default() };
@@ -119,7 +120,7 @@ fn check_within(store: &dyn Store, (bucket, key): (&Bucket, &Key), options: &Get
     }
 }
 
-/// A copy answers 412 where a read would answer 304.
+/// Converts the error of a failed condition: a copy responds with 412 where a read would respond with 304.
 fn as_copy_condition(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotModified => Error::new(ErrorKind::PreconditionFailed, error.detail()),
@@ -166,7 +167,7 @@ fn write_part(document: &mut ResponseDocument, part: &PartInfo) {
     document.checksum(part.checksum.as_ref()).close();
 }
 
-/// What is the same of an upload in every listing.
+/// Writes the elements about an upload that all listings have in common.
 pub(super) fn write_upload(document: &mut ResponseDocument, owner: &Owner, checksum: Option<ChecksumPlan>) {
     for element in ["Initiator", "Owner"] {
         write_owner(document, element, owner);
@@ -259,7 +260,7 @@ impl MergedUploads {
         }
     }
 
-    /// Answers `false` if the page had no room for it.
+    /// Adds an upload to the page. Returns `false` if the page has no room for it.
     fn add(&mut self, upload: UploadSummary, query: &UploadsQuery, delimiter: Option<&str>) -> bool {
         let prefix = delimiter.and_then(|delimiter| common_prefix(&upload.key, &query.prefix, delimiter));
         let is_shown = |prefix: &str| {
@@ -274,7 +275,7 @@ impl MergedUploads {
         }
         match prefix.map(str::to_owned) {
             Some(prefix) => {
-                // AWS names the upload that the prefix was found by.
+                // AWS names the first upload with the prefix.
                 self.last = Some((prefix.clone(), Some(upload.upload.as_str().to_owned())));
                 self.prefixes.push(prefix);
             }
@@ -287,7 +288,7 @@ impl MergedUploads {
     }
 }
 
-/// The part of `key` that ends with the first delimiter after `prefix`.
+/// Returns `key` up to the end of the first delimiter after `prefix`; `None` if there is no such delimiter.
 fn common_prefix<'k>(key: &'k str, prefix: &str, delimiter: &str) -> Option<&'k str> {
     let rest = key.strip_prefix(prefix)?;
     let end = rest.find(delimiter)? + delimiter.len();
@@ -299,7 +300,7 @@ pub(super) async fn complete(
     names: (String, String),
     mut request: S3Request<Body>,
 ) -> Outcome<S3Response<Body>> {
-    // Its size is limited already.
+    // The gate has already limited the size.
     let document = request.input.store_all_limited(usize::MAX).await;
     let document = document.map_err(|error| unreadable_body(&*error))?;
     let made = change_apart(user, move |store| {
@@ -322,7 +323,7 @@ fn no_document(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
 
-/// What a completion asks for in its head.
+/// The part of a completion request that is in its head.
 struct CompletionRequest {
     bucket: fordway_store::Bucket,
     key: fordway_store::Key,
@@ -363,12 +364,12 @@ impl CompletionRequest {
         })
     }
 
-    /// Holds the type of checksum that is stated against the upload's. Errors: `InvalidRequest`, errors of
-    /// the store.
+    /// Checks that the checksum type in the request is that of the upload. Errors: `InvalidRequest`, errors of the
+    /// store.
     fn check_type(&self, store: &dyn Store) -> Outcome<()> {
         let Some(stated) = self.kind else { return Ok(()) };
         let query = PartsQuery { max_parts: 0, ..Default::default() };
-        // An upload that was completed already is looked for by the completion.
+        // The upload may have been completed already; the store's completion checks that.
         let Ok(upload) = store.list_parts(&self.bucket, &self.key, &self.upload, &query) else {
             return Ok(());
         };

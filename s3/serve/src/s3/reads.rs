@@ -1,8 +1,8 @@
-//! Reading objects: whole, in part, in several parts, or what is said of them alone. A route of its own: the
-//! S3 layer refuses what HTTP has servers ignore, and says less of HEAD than of GET.
+//! Reads of objects (GET and HEAD): whole, a range, or several ranges. They have a separate route, because the S3 layer
+//! refuses headers that HTTP tells servers to ignore, and sends fewer headers for HEAD than for GET.
 //!
-//! Several ranges in one answer (`multipart/byteranges`, RFC 9110 section 14.6) are an extension of ours: a vectored read of
-//! thousands of small pieces is one request.
+//! Several ranges in one response (`multipart/byteranges`, RFC 9110 section 14.6) are our extension of S3: a vectored
+//! read of thousands of small pieces is one request.
 
 use std::ops::Range;
 
@@ -23,10 +23,10 @@ use crate::s3::convert::{CONDITIONS, checksum_headers, conditions_in, names, par
 use crate::s3::error::{Outcome, S3Failure};
 use crate::s3::multipart::part_number;
 
-/// What S3 answers for an object that was stored without a type.
+/// The content type that S3 returns for an object that was stored without one.
 pub(crate) const DEFAULT_TYPE: &str = "binary/octet-stream";
 
-/// Headers of an answer that a client may choose.
+/// Query parameters by which a client chooses headers of the response.
 const CHOSEN: [(&str, HeaderName); 6] = [
     ("response-cache-control", header::CACHE_CONTROL),
     ("response-content-disposition", header::CONTENT_DISPOSITION),
@@ -36,12 +36,12 @@ const CHOSEN: [(&str, HeaderName); 6] = [
     ("response-expires", header::EXPIRES),
 ];
 
-/// What a read asks for.
+/// The parameters of a read.
 pub(super) struct ReadRequest {
     bucket: Bucket,
     key: Key,
     options: GetOptions,
-    /// Two ranges or more; they do not stand in `options`.
+    /// Two or more ranges; a single range is in `options`.
     ranges: Vec<ByteRange>,
     if_range: Option<HeaderValue>,
     wants_checksum: bool,
@@ -49,7 +49,7 @@ pub(super) struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// Errors: `InvalidArgument`, errors of names.
+    /// Reads the parameters from a request. Errors: `InvalidArgument`, errors of names.
     pub(super) fn read(
         (bucket, key): &(String, String),
         headers: &HeaderMap,
@@ -58,7 +58,7 @@ impl ReadRequest {
     ) -> Outcome<Self> {
         let (bucket, key) = names(bucket, key)?;
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-        // A range that is not understood is ignored (RFC 9110 section 14.2).
+        // An invalid range is ignored (RFC 9110 section 14.2).
         let range = text(header::RANGE).and_then(parse_range).filter(is_range);
         let ranges = text(header::RANGE).and_then(parse_ranges).unwrap_or_default();
         let part = parameter(uri, "partNumber").map(|number| part_number(number.parse().unwrap_or(0)));
@@ -125,7 +125,7 @@ impl ReadRequest {
         Ok(answer(&options, &info, &range, headers))
     }
 
-    /// Whether the object is the one that `If-Range` names, of which alone a part is wanted.
+    /// Whether the object still is the one that `If-Range` names. Otherwise the client wants all of it.
     fn is_still(&self, store: &dyn Store, whole: &GetOptions) -> Outcome<bool> {
         let info = store.head(&self.bucket, &self.key, whole);
         Ok(self.means(&info.map_err(|error| self.explained(store, error))?))
@@ -142,7 +142,7 @@ impl ReadRequest {
         }
     }
 
-    /// All that an answer says of the object whatever part of it follows.
+    /// Returns the headers that describe the object; they do not depend on the range that is read.
     fn headers(&self, store: &dyn Store, options: &GetOptions, info: &ObjectInfo) -> Outcome<HeaderMap> {
         let mut headers = match self.shown_checksum(store, options, info) {
             Some((kind, checksum)) => checksum_headers(Some(&checksum), Some(kind)),
@@ -162,8 +162,8 @@ impl ReadRequest {
         Ok(headers)
     }
 
-    /// The checksums in an answer: of the part it reads, or of the object; none beside
-    /// a range, whose bytes it could not be checked against. The type is always the object's.
+    /// Returns the checksum for the response: that of the part if one part is read, else that of the object. There is
+    /// none for a range, whose bytes could not be checked against it. The type is always the object's.
     fn shown_checksum(
         &self,
         store: &dyn Store,
@@ -175,7 +175,8 @@ impl ReadRequest {
         let shown = match options.part.filter(|_| info.part_count.is_some()) {
             None => whole.clone(),
             Some(number) => {
-                // The object may be another one by now.
+                // The condition ensures that the parts are those of the same object, which may have been replaced by
+                // now.
                 let conditions = Conditions::only_if(info.etag.clone());
                 let same = GetOptions { version: options.version.clone(), conditions, ..Default::default() };
                 let parts = store.object_parts(&self.bucket, &self.key, &same).ok()?;
@@ -189,8 +190,8 @@ impl ReadRequest {
         error.during("get", "http", self.bucket.as_str(), self.key.as_str())
     }
 
-    /// Adds what HTTP wants beside some errors: the tag beside 304, the size beside 416
-    /// (RFC 9110 sections 15.4.5 and 15.5.17).
+    /// Adds the headers that HTTP requires for some errors: `ETag` for 304, the size for 416 (RFC 9110 sections 15.4.5
+    /// and 15.5.17).
     fn explained(&self, store: &dyn Store, error: Error) -> S3Failure {
         let kind = error.kind();
         if kind == ErrorKind::InvalidPart {
@@ -215,12 +216,13 @@ impl ReadRequest {
     }
 }
 
-/// Whether it has a first byte that is not behind its last.
+/// Whether the range's first byte is not after its last byte.
 fn is_range(range: &ByteRange) -> bool {
     !matches!(range, ByteRange::Inclusive(first, last) if first > last)
 }
 
-/// The headers that a client chooses by parameters. Errors: `InvalidArgument` for what is none.
+/// Returns the headers that a client chooses by parameters. Errors: `InvalidArgument` for a value that cannot be sent
+/// in a header.
 fn chosen(uri: &Uri) -> Outcome<Vec<(HeaderName, HeaderValue)>> {
     if uri.query().is_none_or(|query| !query.contains("response-")) {
         return Ok(Vec::new());
@@ -234,7 +236,7 @@ fn chosen(uri: &Uri) -> Outcome<Vec<(HeaderName, HeaderValue)>> {
     chosen.collect()
 }
 
-/// The answer but for its content.
+/// Returns the response without its content.
 fn answer(
     options: &GetOptions,
     info: &ObjectInfo,
@@ -251,7 +253,7 @@ fn answer(
     response
 }
 
-/// An empty part has no first and last byte; only the object's size is stated beside it.
+/// Returns the value of `Content-Range`. An empty part has no first and last byte, so only the object's size is stated.
 fn content_range(range: &std::ops::Range<u64>, size_bytes: u64) -> String {
     match range.is_empty() {
         true => format!("bytes */{size_bytes}"),
@@ -259,8 +261,7 @@ fn content_range(range: &std::ops::Range<u64>, size_bytes: u64) -> String {
     }
 }
 
-/// The answer with all of the ranges, to which `headers` belong that describe the object.
-/// Errors: `InvalidRange`.
+/// Returns the response with several ranges; `headers` are those that describe the object. Errors: `InvalidRange`.
 pub(super) fn several(
     object: OpenObject,
     ranges: &[ByteRange],
@@ -273,7 +274,7 @@ pub(super) fn several(
         stream => Err(stream),
     };
     let (status, reply) = match source {
-        // What can be read once only is sent whole, which every client must expect.
+        // Content that can be read only once is sent whole, which every client must accept.
         Err(stream) => (StatusCode::OK, PreparedBody::Content(stream)),
         Ok(source) => {
             let (ranges, boundary) = (satisfiable(ranges, size)?, boundary()?);
@@ -282,7 +283,7 @@ pub(super) fn several(
             let frame = MultipartFraming { boundary: &boundary, content_type, size };
             let parts = ranges.into_iter().map(|range| (frame.before(&range), range)).collect();
             let (reply, media_type) = (MultipartContent::new(source, parts, frame.end()), frame.media_type());
-            // A boundary is letters and digits.
+            // This always succeeds, because a boundary consists of letters and digits.
             if let Ok(media_type) = HeaderValue::try_from(media_type) {
                 headers.insert(header::CONTENT_TYPE, media_type);
             }
@@ -295,9 +296,8 @@ pub(super) fn several(
     Ok(response)
 }
 
-/// The ranges with a byte of the object in them.
-/// Errors: `InvalidRange` if there is none, or if together they are longer than the object: nobody
-/// needs that, and it would make a large answer of a small request.
+/// Returns the ranges that overlap with the object. Errors: `InvalidRange` if there are none, or if they are longer
+/// than the object in total: nobody needs that, and a small request would cause a large response.
 fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error> {
     let found: Vec<_> = ranges.iter().filter_map(|range| range.resolve(size).ok()).collect();
     let total = found.iter().fold(0u64, |sum, range| sum.saturating_add(range.end - range.start));
@@ -309,7 +309,7 @@ fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error
     Err(Error::new(ErrorKind::InvalidRange, detail))
 }
 
-/// 128 random bits: no content can be made to hold it.
+/// Returns a boundary of 128 random bits, so that no content can be prepared to contain it.
 fn boundary() -> Result<String, Error> {
     let mut random = [0; 16];
     getrandom::fill(&mut random)
@@ -317,7 +317,7 @@ fn boundary() -> Result<String, Error> {
     Ok(format!("{:032x}", u128::from_ne_bytes(random)))
 }
 
-/// The answer to ranges that cannot be had says how long the object is (RFC 9110 section 15.5.17).
+/// Adds the object's size to the response if the ranges cannot be satisfied (RFC 9110 section 15.5.17).
 pub(super) fn outside(error: Error, size_bytes: u64) -> S3Failure {
     let is_range = error.kind() == ErrorKind::InvalidRange;
     let mut failure = S3Failure::from(error);

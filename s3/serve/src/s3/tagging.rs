@@ -13,7 +13,7 @@ use s3s::dto::{
 use crate::s3::convert::{names, version, version_name, written};
 use crate::s3::error::{Outcome, S3Failure};
 
-/// Most characters of a tag's name and of its value (S3's limits).
+/// The maximum number of characters of a tag's name and of its value (S3's limits).
 const NAME_CHARS_MAX: usize = 128;
 const VALUE_CHARS_MAX: usize = 256;
 

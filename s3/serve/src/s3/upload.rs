@@ -1,4 +1,4 @@
-//! Bytes that arrive: from the body of a request into a writer, verified before they are published.
+//! Uploads: content is passed from the body of a request to a writer, and verified before it is published.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -25,8 +25,8 @@ use crate::unsigned::TrailerFields;
 
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
-/// What is taken of a client before the others of its thread have their turn: a millisecond or two where
-/// it is digested. The runtime alone would look at them after 61 times 8 MiB.
+/// The number of bytes read from one client before the other clients of its thread have their turn: one or two
+/// milliseconds if the content is hashed. The runtime alone would switch only after 61 times 8 MiB.
 const TURN_BYTES: usize = 1024 * 1024;
 
 pub(super) async fn put(
@@ -47,14 +47,14 @@ pub(super) async fn put(
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
-/// An object on its way into the store.
+/// An object that is being stored.
 pub(crate) struct ObjectUpload {
     writer: Box<dyn Writer>,
     checks: ContentChecks,
 }
 
 impl ObjectUpload {
-    /// Reads what is said of an object in the head of its request. Errors: as for PutObject, from before its content.
+    /// Starts an object from the head of its request. Errors: those of PutObject that occur before its content.
     fn begin(
         store: &dyn Store,
         (bucket, key): (&Bucket, &Key),
@@ -76,7 +76,8 @@ impl ObjectUpload {
         Ok(ObjectUpload { writer, checks })
     }
 
-    /// One of `size` bytes in one piece, which have this SHA-256, if any is stated; `None` where anything is wrong with it.
+    /// Starts an object of `size` bytes in one piece, which must have the given SHA-256, if any. Returns `None` if
+    /// there is any error.
     pub(crate) fn plain(
         store: &dyn Store,
         names: (&Bucket, &Key),
@@ -88,7 +89,7 @@ impl ObjectUpload {
         Some(ObjectUpload { checks: ContentChecks { sha256, ..upload.checks }, ..upload })
     }
 
-    /// Takes the content, and publishes the object. Errors: as for PutObject, from its content on.
+    /// Receives the content, and publishes the object. Errors: those of PutObject from its content on.
     pub(crate) async fn receive(self, body: Body, pace: &PublishPace) -> Outcome<PutResult> {
         let ObjectUpload { mut writer, checks } = self;
         let digest = |_| ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
@@ -128,7 +129,7 @@ pub(super) async fn put_part(
     };
     let part = store.part_writer(&bucket, &key, &upload, number, &options);
     let mut part = part.map_err(|error| match error.kind() {
-        // It is another checksum than the upload's.
+        // The part has a different checksum algorithm than the upload.
         ErrorKind::InvalidArgument => invalid_request(composed(error.detail(), "", &[])),
         _ => error.into(),
     })?;
@@ -154,17 +155,17 @@ async fn receive(mut body: Body, mut consume: impl FnMut(&[u8]) -> fordway_store
     Ok(())
 }
 
-/// What the client says its content is.
+/// The values that the client states about its content.
 struct ContentChecks {
     size: Option<u64>,
     md5: Option<[u8; 16]>,
-    /// What its signature covers, where nobody else looks at that.
+    /// The SHA-256 that the signature covers, if no other code checks it.
     sha256: Option<[u8; 32]>,
     checksum: StatedChecksum,
 }
 
 impl ContentChecks {
-    /// Errors: `InvalidDigest`, `BadDigest`, `InvalidArgument`.
+    /// Reads the values from the head. Errors: `InvalidDigest`, `BadDigest`, `InvalidArgument`.
     fn read(headers: &HeaderMap, size: Option<u64>, trailing: Option<BodyTrailers>) -> Outcome<Self> {
         let md5 = headers.get(CONTENT_MD5).and_then(|value| value.to_str().ok());
         Ok(ContentChecks {
@@ -175,7 +176,8 @@ impl ContentChecks {
         })
     }
 
-    /// To be asked once the body was read: only then are its trailers known.
+    /// Returns the expected values. May be called only after the body was read, because its trailers are not known
+    /// earlier.
     fn expected(self) -> Outcome<ExpectedContent> {
         Ok(ExpectedContent { size: self.size, md5: self.md5, checksum: self.checksum.value()? })
     }
@@ -185,18 +187,18 @@ fn stated_size(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// A checksum that stands in a header, or will stand in a trailer, or is only to be computed.
+/// A checksum that is stated in a header, will be stated in a trailer, or is only to be computed.
 struct StatedChecksum {
     algorithm: Option<ChecksumAlgorithm>,
     value: Option<Checksum>,
     trailer: Option<BodyTrailers>,
 }
 
-/// The trailers of a body, from its decoder; there once it was read.
+/// The trailers of a body. They are available once the body was read.
 enum BodyTrailers {
-    /// The S3 layer, which checks their signature.
+    /// Decoded by the S3 layer, which checks their signature.
     Signed(TrailingHeaders),
-    /// Ourselves.
+    /// Decoded by [`crate::unsigned`].
     Unsigned(TrailerFields),
 }
 
@@ -241,8 +243,8 @@ impl StatedChecksum {
         Ok(StatedChecksum { algorithm, value, trailer })
     }
 
-    /// The value stated. Errors: `InvalidArgument` if the trailer announced is not there, `InvalidRequest`
-    /// if it is no checksum.
+    /// Returns the stated checksum. Errors: `InvalidArgument` if the announced trailer is missing, `InvalidRequest` if
+    /// it is not a valid checksum.
     fn value(self) -> Outcome<Option<Checksum>> {
         let (Some(algorithm), Some(trailer)) = (self.algorithm, self.trailer) else {
             return Ok(self.value);
@@ -258,7 +260,7 @@ impl StatedChecksum {
     }
 }
 
-/// The checksum that `x-amz-trailer` announces, if it announces one.
+/// Returns the algorithm of the checksum that `x-amz-trailer` announces, if any.
 fn announced_algorithm(headers: &HeaderMap) -> Outcome<Option<ChecksumAlgorithm>> {
     let names = headers.get("x-amz-trailer").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut names = names.split(',').filter_map(|name| name.trim().strip_prefix("x-amz-checksum-"));

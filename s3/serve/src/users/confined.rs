@@ -1,6 +1,6 @@
-//! A store as one user may use it: some buckets, perhaps without writing, and with the permissions
-//! that the kernel gives that user. Whatever the S3 layer asks comes through here, so that no
-//! operation can forget to.
+//! A store limited to what one user may do: some buckets, perhaps read-only, and with the permissions that the kernel
+//! grants the user. The S3 layer reaches a user's store only through this type, so that no operation can omit the
+//! checks.
 
 use std::sync::Arc;
 
@@ -19,20 +19,20 @@ use crate::users::file::UserEntry;
 pub(super) struct ConfinedStore {
     inner: Arc<dyn Store>,
     role: Option<Arc<UserRole>>,
-    /// All buckets where it is `None`.
+    /// Patterns of bucket names; `None` allows all buckets.
     buckets: Option<Vec<String>>,
     read_only: bool,
 }
 
 impl ConfinedStore {
-    /// The store for a user: opened as that user, and wrapped only where there is something to see to.
-    /// Errors: from opening it; `AccessDenied` if the gateway may not act as the user.
+    /// Opens the store as the user, and wraps it only if there is something to enforce. Errors: from opening it;
+    /// `AccessDenied` if the gateway may not act as the user.
     pub(super) fn open(entry: &UserEntry, open: &OpenStore) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
             Some(peer) => Some(Arc::new(UserRole::new(&peer).map_err(not_allowed)?)),
             None => None,
         };
-        // Whoever is given some buckets is given no others by a link that somebody has put into one of them.
+        // A user with a list of buckets gets no access to others through a link inside an allowed bucket.
         let open = || match (open()?, &entry.buckets) {
             (store, Some(_)) => Ok(store.within_buckets()?.unwrap_or(store)),
             (store, None) => Ok(store),
@@ -54,7 +54,7 @@ impl ConfinedStore {
             .is_none_or(|patterns| patterns.iter().any(|pattern| fits(pattern, bucket.as_str())))
     }
 
-    /// Errors: `AccessDenied`.
+    /// Checks that the user may access the bucket. Errors: `AccessDenied`.
     fn admit(&self, bucket: &Bucket) -> Result<()> {
         match self.allows(bucket) {
             true => Ok(()),
@@ -65,13 +65,13 @@ impl ConfinedStore {
         }
     }
 
-    /// Does what changes nothing. Errors: `AccessDenied`.
+    /// Makes a call that changes nothing. Errors: `AccessDenied`.
     fn read<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
         self.admit(bucket)?;
         play(self.role.as_deref(), || call(&*self.inner))
     }
 
-    /// Does what changes something. Errors: `AccessDenied`.
+    /// Makes a call that changes something. Errors: `AccessDenied`.
     fn write<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
         if self.read_only {
             return Err(Error::new(ErrorKind::AccessDenied, "this access key may only read"));
@@ -91,7 +91,7 @@ fn confined(writer: Box<dyn Writer>, role: Arc<UserRole>) -> Box<dyn Writer> {
     Box::new(ConfinedWriter { inner: Some(writer), role })
 }
 
-/// Does `work` in the role, if there is one.
+/// Runs `work` in the role, if there is one.
 fn play<T>(role: Option<&UserRole>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     match role {
         Some(role) => role.play(work).map_err(not_allowed)?,
@@ -104,7 +104,7 @@ fn not_allowed(errno: Errno) -> Error {
     Error::new(ErrorKind::AccessDenied, why).caused_by(errno)
 }
 
-/// Whether a bucket's name fits a pattern, in which `*` stands for any characters.
+/// Whether a bucket's name matches a pattern, in which `*` stands for any characters.
 fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(start) else { return false };
@@ -116,8 +116,8 @@ fn fits(pattern: &str, name: &str) -> bool {
     name.ends_with(end)
 }
 
-/// Batches are done one by one, as [`Store`] has it: a store may share them out to threads that know
-/// nothing of the role.
+/// Batches use the default methods, which process objects one by one: a store might hand them to threads that do not
+/// act in the role.
 impl Objects for ConfinedStore {
     fn lane(&self) -> &'static str {
         self.inner.lane()
@@ -276,9 +276,9 @@ impl MultipartUploads for ConfinedStore {
 
 impl Store for ConfinedStore {}
 
-/// An object that is written as the user: quotas count too, and what is left is removed as the user.
+/// Writes an object as the user, so that the user's quotas apply and leftovers are removed as the user.
 struct ConfinedWriter {
-    /// `None` once it was committed.
+    /// `None` after the commit.
     inner: Option<Box<dyn Writer>>,
     role: Arc<UserRole>,
 }

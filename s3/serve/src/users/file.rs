@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::AccessKeyPair;
 
-/// Most bytes of a credentials file, enough for some 10,000 users.
+/// The maximum size of a credentials file in bytes, enough for some 10,000 users.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// One user, as the file states it.
@@ -134,7 +134,7 @@ fn text_of(path: &Path) -> Result<String> {
         Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read", path.display())).caused_by(error)
     };
     let file = File::open(path).map_err(failed)?;
-    // The metadata of the open file: nobody can replace it in the meantime.
+    // The metadata is that of the open file, which nobody can replace in the meantime.
     let found = file.metadata().map_err(failed)?;
     if found.uid() != user_id() && found.uid() != 0 {
         let why =

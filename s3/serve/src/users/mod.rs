@@ -35,7 +35,7 @@ pub(crate) struct User {
     pub(crate) share: Arc<Semaphore>,
 }
 
-/// The most threads, of those that wait for devices and locks, that one user's work occupies.
+/// The maximum number of threads, of those that wait for devices and locks, that one user's work occupies.
 const SHARE: usize = READERS_MAX / 2;
 
 /// The keys that a user signs with.
@@ -61,14 +61,14 @@ impl User {
 /// Users by access key.
 type ByKey = HashMap<String, Arc<User>>;
 
-/// The users of a gateway, and their stores. All of its threads share this.
+/// The users of a gateway, and their stores. All threads of the gateway share this.
 pub struct Users {
     by_key: RwLock<Arc<ByKey>>,
     origin: Option<StoreOrigin>,
     is_available: AtomicBool,
 }
 
-/// Where users and their stores come from.
+/// The source of users and their stores.
 struct StoreOrigin {
     root: PathBuf,
     open: OpenStore,
@@ -104,8 +104,8 @@ impl Users {
         }
     }
 
-    /// The same for a directory, `root`, that `open` opens: requests fail while it is missing, and
-    /// it is opened again when it returns. Errors: from opening it.
+    /// A single user of a directory, `root`, that `open` opens: requests fail while it is missing, and it is opened
+    /// again when it returns. Errors: from opening it.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: OpenStore) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }
@@ -164,7 +164,8 @@ impl Users {
         }
     }
 
-    /// Whether there is a directory to serve. One that has taken the place of the first is opened; without any, requests fail.
+    /// Whether there is a directory to serve. A directory that has replaced the first one is opened; without any,
+    /// requests fail.
     pub(crate) fn look_at_root(&self) -> bool {
         let Some(origin) = &self.origin else { return true };
         let root = origin.root.display();
@@ -207,12 +208,12 @@ impl Users {
         }
     }
 
-    /// Errors: as [`Users::from_file`].
+    /// Reads the credentials file again, or opens the stores again. Errors: as [`Users::from_file`].
     fn read_again(&self, at_once: bool) -> Result<()> {
         let Some(origin) = &self.origin else { return Ok(()) };
         let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
         let CredentialSource::File(path) = &origin.credentials else {
-            // One user never changes.
+            // The user of a gateway without a credentials file never changes.
             return if at_once { self.open_all(origin, &[]) } else { Ok(()) };
         };
         let stamp = FileStamp::of(path);

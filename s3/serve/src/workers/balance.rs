@@ -11,7 +11,7 @@ use crate::workers::{STAYS, WorkerState};
 
 /// How often the load is measured while there are connections.
 const TICK: Duration = Duration::from_millis(100);
-/// The share of their time that threads must be busy before another one is wanted.
+/// The share of their time that threads must be busy before another thread is started.
 const FULL: f64 = 0.75;
 /// Idle processors that another thread needs to be of use.
 const IDLE_MIN: f64 = 0.5;

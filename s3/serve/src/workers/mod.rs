@@ -1,9 +1,9 @@
-//! The threads that serve connections, as few of them as the load needs.
+//! The threads that serve connections, as few as the load needs.
 //!
-//! A thread that has another request waiting when it is done with one never sleeps, and nobody wakes it
-//! up: on loopback that is two thirds of what a small request costs. Connections are therefore put on
-//! one thread until it has no time left, and spread when it has none and the machine has processors
-//! that do nothing. `balance` decides how many threads that takes, and carries connections over.
+//! A thread that always has a next request waiting never sleeps and need not be woken; on loopback, waking costs two
+//! thirds of a small request. Therefore all connections are on one thread until it is fully busy. They are spread over
+//! more threads only if the machine also has idle processors. `balance` decides how many threads are needed, and moves
+//! connections.
 
 mod balance;
 
@@ -19,23 +19,23 @@ use tokio::sync::{Notify, oneshot};
 
 use balance::MovableConnection;
 
-/// Threads, for each that serves connections, on which content is read that is not in memory.
+/// The maximum number of reader threads per serving thread; they read content that is not in memory.
 pub(crate) const READERS_MAX: usize = 32;
 
 thread_local! {
-    /// The number of the thread, of those that serve.
+    /// The number of the serving thread.
     static HERE: Cell<usize> = const { Cell::new(usize::MAX) };
-    /// Whether the connection that is looked at cannot take its socket elsewhere.
+    /// Whether the connection that is being polled cannot register its socket with another thread.
     static STAYS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The thread that the caller runs on; threads that are none of these all have one number.
+/// Returns the number of the calling thread. All threads that do not serve connections have the same number.
 pub(crate) fn here() -> usize {
     HERE.get()
 }
 
-/// Says, within a connection, that its socket belongs to something that does not give it back: it is
-/// moved only to where there is more time for it.
+/// Called by a connection whose socket cannot be registered with another thread. Such a connection is moved only to
+/// give it more processor time, not to reduce the number of threads.
 pub(crate) fn stay() {
     STAYS.set(true);
 }
@@ -46,20 +46,20 @@ pub(crate) struct WorkerPool {
     threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-/// What connections know of the threads.
+/// The state of the threads that connections share.
 struct WorkerState {
     workers: Vec<WorkerThread>,
-    /// Connections are served by the first this many.
+    /// The number of threads that serve connections: the first `active` ones.
     active: AtomicUsize,
-    /// Said for each connection that comes.
+    /// Notified for each new connection.
     arrival: Notify,
 }
 
-/// One thread, and what is on it.
+/// One thread, and the counts of its connections.
 struct WorkerThread {
     runtime: Handle,
     connections: AtomicUsize,
-    /// How many of its connections are to go elsewhere.
+    /// How many of its connections should move to other threads.
     surplus: AtomicUsize,
 }
 
@@ -77,18 +77,18 @@ impl WorkerPool {
         Ok(WorkerPool { pool, threads })
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     pub(crate) fn len(&self) -> usize {
         self.pool.workers.len()
     }
 
-    /// Has a connection served on one of the threads.
+    /// Serves a connection on one of the threads.
     pub(crate) fn serve(&self, connection: impl Future<Output = ()> + Send + 'static) {
         self.pool.put(Box::pin(connection), None);
         self.pool.arrival.notify_one();
     }
 
-    /// Keeps as many threads at work as the load needs, until dropped.
+    /// Adjusts the number of active threads to the load, until dropped.
     pub(crate) async fn balance(&self) {
         balance::keep(&self.pool).await;
     }
@@ -106,12 +106,13 @@ impl WorkerPool {
 }
 
 impl WorkerState {
-    /// Puts a connection where the fewest are; `from` counts it no more.
+    /// Starts a connection on the thread with the fewest connections. `from` is the thread that it leaves, if any.
     fn put(self: &Arc<Self>, connection: balance::Connection, from: Option<usize>) {
         let at = self.emptiest();
         self.workers[at].connections.fetch_add(1, Ordering::Relaxed);
         if let Some(from) = from {
-            // Before it goes on: who looks behind its next answer must not find it counted twice.
+            // Counted down before the connection continues: an observer who sees its next response must not find it
+            // counted twice.
             self.workers[from].connections.fetch_sub(1, Ordering::Relaxed);
         }
         self.workers[at].runtime.spawn(MovableConnection::new(connection, self.clone(), at));
@@ -123,14 +124,15 @@ impl WorkerState {
         (0..active).min_by_key(open).unwrap_or(0)
     }
 
-    /// Whether a connection of that thread is to go elsewhere; a connection that asks must go then.
+    /// Whether a connection of thread `at` should move to another thread. If this returns true, the connection must
+    /// move.
     fn is_to_leave(&self, at: usize, stays: bool) -> bool {
         let worker = &self.workers[at];
         if !stays && at >= self.active.load(Ordering::Relaxed) {
             return true;
         }
         let take_one = |surplus: usize| surplus.checked_sub(1);
-        // Nearly always 0: reading it costs nothing, writing to it would.
+        // The surplus is nearly always 0. Reading it is cheap; writing to it would not be.
         worker.surplus.load(Ordering::Relaxed) > 0
             && worker.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one).is_ok()
     }
@@ -140,7 +142,7 @@ fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>,
     let (finish, finished) = oneshot::channel::<()>();
     let serve = move || {
         HERE.set(number);
-        // Nobody sends; it ends when the sender is dropped.
+        // Nothing is ever sent; the wait ends when the sender is dropped.
         let _ = runtime.block_on(finished);
         // A read from a device that hangs must not keep the process alive.
         runtime.shutdown_background();
@@ -149,8 +151,7 @@ fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>,
     Ok((finish, thread.map_err(no_thread)?))
 }
 
-/// A runtime of one thread that serves connections.
-/// Errors: `Io`.
+/// Creates the runtime of one thread that serves connections. Errors: `Io`.
 pub(crate) fn new_runtime() -> Result<Runtime> {
     let mut builder = Builder::new_current_thread();
     builder.enable_all().thread_name("fordway-read").max_blocking_threads(READERS_MAX);
@@ -174,7 +175,7 @@ mod tests {
     use crate::TlsCertificate;
     use crate::connection::ClientSocket;
 
-    /// Answers each byte with the number of the thread that it was read on.
+    /// Responds to each byte with the number of the thread that read it.
     async fn tell_where(mut socket: ClientSocket) {
         let mut home = here();
         while socket.read_u8().await.is_ok() {
@@ -203,7 +204,7 @@ mod tests {
         (0..count).map(connect).collect()
     }
 
-    /// Where each of the clients is served.
+    /// Returns the number of the thread that serves each client.
     fn ask<C: Read + Write>(clients: &mut [C]) -> Vec<u8> {
         let ask = |client: &mut C| {
             let mut answer = [0];
@@ -293,7 +294,7 @@ mod tests {
         for _ in 0..3 {
             workers.pool.set_active(3);
             workers.pool.workers[0].surplus.store(1, Ordering::Relaxed);
-            // Thread 0 has it, so another one is emptier.
+            // Thread 0 has the connection, so another thread has fewer.
             assert_ne!(ask(&mut clients), [0]);
             workers.pool.set_active(1);
             assert_eq!(ask(&mut clients), [0]);

@@ -1,10 +1,11 @@
-//! What needs no S3 layer: GET, HEAD, PUT and DELETE of an object, or GET of a range of it, signed in a header or in a
-//! presigned URL, as nearly all clients send them.
+//! Plain requests that bypass the S3 layer: GET, HEAD, PUT and DELETE of an object, or GET of a range, signed in a
+//! header or in a presigned URL, as nearly all clients send them.
 //!
-//! Nothing is ever refused here for its head. A request is taken if its signature is right and everything about it is plain;
-//! whatever else it may be, a bad signature, a missing object and one that would have to be waited for included, goes the
-//! common way, which answers as if this one were not there. The content of an object that is put is another matter: once
-//! some of it was taken there is no other way, so what is wrong with it is answered here, in the same words.
+//! The fast lane never refuses a request because of its head. It takes a request if the signature is right and
+//! everything else is plain. All other requests go to the S3 layer, including those with a bad signature, those for a
+//! missing object and those that would have to wait; the S3 layer answers them as if there were no fast lane. The
+//! content of a PUT is different: once some of it was read, the S3 layer can no longer take over, so errors in the
+//! content are answered here, in the same words.
 
 mod plain;
 mod signature;
@@ -39,10 +40,10 @@ pub(crate) struct FastLane {
     publishing: Arc<PublishPace>,
 }
 
-/// What becomes of a request that is taken.
+/// The result of taking a request.
 pub(super) enum FastOutcome {
     Answered(OutgoingResponse),
-    /// Its content is still to come.
+    /// The content has not been received yet.
     Upload(Box<ObjectUpload>),
 }
 
@@ -51,7 +52,7 @@ impl FastLane {
         FastLane { users, domains, publishing }
     }
 
-    /// Takes a plain request; `None` for all else.
+    /// Takes a plain request; returns `None` for any other.
     pub(super) fn take(
         &self,
         head: &RequestHead<'_>,
@@ -81,7 +82,7 @@ impl FastLane {
         outgoing.map(FastOutcome::Answered)
     }
 
-    /// Takes the content of an object; answers what was made. Errors: as the common way has them.
+    /// Receives the content of an object and returns the response. Errors: the same as those of the S3 layer.
     pub(super) async fn receive(
         &self,
         upload: ObjectUpload,
@@ -91,7 +92,7 @@ impl FastLane {
         Ok(stored(&made))
     }
 
-    /// The signer of a request; `None` unless all is well.
+    /// Returns the user who signed a request; `None` if anything about the signature is wrong.
     fn signer(&self, head: &RequestHead<'_>, plain: &PlainRequest<'_>) -> Option<Arc<User>> {
         let find = |access_key: &str| self.users.find(access_key).filter(|_| self.users.is_available());
         match plain.signature.as_ref()? {
@@ -136,7 +137,7 @@ fn get(
     Some(OutgoingResponse::written(status, head, PreparedBody::Content(object.content)))
 }
 
-/// A lock that somebody has is for the common way to wait for.
+/// If another caller holds the lock, leaves the request to the S3 layer, which waits for it.
 fn delete(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
@@ -153,14 +154,14 @@ fn delete(
     Some(OutgoingResponse::written(StatusCode::NO_CONTENT, head, PreparedBody::Nothing))
 }
 
-/// The answer to a put.
+/// Returns the response to a PUT.
 fn stored(made: &PutResult) -> OutgoingResponse {
     let mut head = start(StatusCode::OK);
     put(&mut head, "etag", quoted(&made.etag).as_bytes());
     if let Some(checksum) = &made.checksum {
         put_checksum(&mut head, checksum);
     }
-    // As AWS's answers to writes have it where versioning is suspended.
+    // AWS's responses to writes have no version ID if versioning is suspended.
     put_version(&mut head, made.version.as_ref().filter(|version| !version.is_null()));
     put_number(&mut head, "content-length", 0);
     OutgoingResponse::written(StatusCode::OK, head, PreparedBody::Nothing)
@@ -177,7 +178,7 @@ fn put_checksum(head: &mut Vec<u8>, checksum: &Checksum) {
     put(head, "x-amz-checksum-type", checksum.checksum_type().name().as_bytes());
 }
 
-/// All but the headers of the connection; `None` where a value cannot stand in a header.
+/// Returns the response's head without the headers of the connection; `None` if a value cannot be sent in a header.
 fn written_head(
     status: StatusCode,
     info: &ObjectInfo,
@@ -235,12 +236,12 @@ mod tests {
             Lane { store, lane: FastLane::new(users, domains, Arc::default()), identity }
         }
 
-        /// A request with these headers signed, and further text in its head that is not.
+        /// Returns the head of a request with these headers signed, and the unsigned lines in `further`.
         fn head(&self, start: &str, headers: &[(&str, &str)], further: &str) -> String {
             self.head_over(UNSIGNED_PAYLOAD, start, headers, further)
         }
 
-        /// The same, of content whose hash is signed too.
+        /// Like [`Lane::head`], with the content's hash signed too.
         fn head_over(
             &self,
             payload_hash: &str,
@@ -261,7 +262,8 @@ mod tests {
             format!("{start} HTTP/1.1\r\n{lines}{further}authorization: {authorization}\r\n\r\n")
         }
 
-        /// What comes of a request whose content is `content`; `None` where it is left to the common way.
+        /// Returns the response's status or error code for a request with the body `content`; `None` if the fast lane
+        /// does not take it.
         fn taken(&self, head: &str, content: &'static [u8]) -> Option<Result<u16, String>> {
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
             let (head, _) = parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().unwrap();
@@ -307,7 +309,7 @@ mod tests {
         }
     }
 
-    /// The head of a presigned request, made `age` ago for a minute.
+    /// Returns the head of a request whose URL was presigned `age` ago and is valid for a minute.
     fn presigned(lane: &Lane, method: &str, age: Duration) -> String {
         let (path, time) = ("/bucket/a%20b", SystemTime::now() - age);
         let request = PresignedRequest { method, host: "h", path, parameters: &[] };
@@ -375,7 +377,7 @@ mod tests {
         assert_eq!(put(HELLO, &[("content-md5", "XUFAKrxLKna5cZ2REBfFkg==")]), Some(Ok(200)));
         assert_eq!(lane.taken(&presigned(&lane, "PUT", Duration::ZERO), b""), None, "without a length");
         assert_eq!(put(HELLO, &[("if-none-match", "*")]), Some(Err("PreconditionFailed".into())));
-        // What is known before the content is for the common way to say.
+        // Faults that show before the content is read are left to the S3 layer.
         for headers in [
             &[("x-amz-checksum-crc32", "x")][..],
             &[("content-md5", "x")],

@@ -46,7 +46,7 @@ const METHODS: [&str; 4] = ["GET", "HEAD", "PUT", "DELETE"];
 /// SHA-256 of empty content.
 const EMPTY_HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// What a request does with an object.
+/// The operation of a request on an object.
 pub(super) enum ObjectMethod {
     Get,
     Head,
@@ -65,7 +65,7 @@ impl ObjectMethod {
     }
 }
 
-/// What the head of a PUT says about the object.
+/// The description of the object in the head of a PUT.
 pub(super) struct PlainUpload {
     pub(super) headers: HeaderMap,
     pub(super) bytes: u64,
@@ -199,7 +199,7 @@ impl<'h> PlainHeaders<'h> {
 }
 
 impl<'h> PlainRequest<'h> {
-    /// Returns `None` for a request that is not plain.
+    /// Parses the head; returns `None` for a request that is not plain.
     pub(super) fn read(head: &RequestHead<'h>) -> Option<Self> {
         let (path, query) = match head.target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
@@ -234,7 +234,7 @@ impl<'h> PlainRequest<'h> {
         self.if_match.map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag)))
     }
 
-    /// Returns the bucket and the key; `None` if these are not names of an object.
+    /// Returns the bucket and the key; `None` if these are not valid names.
     pub(super) fn names(&self, domains: &BucketDomains) -> Option<(Bucket, Key)> {
         let path = self.path.strip_prefix('/')?;
         let (bucket, key) = match domains.bucket_of(self.host) {

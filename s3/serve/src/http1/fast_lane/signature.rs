@@ -14,9 +14,9 @@ use crate::http1::fast_lane::plain::SignedHeaders;
 use crate::http1::head::RequestHead;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 
-/// Most signing keys that are kept: one for each day and region of a valid signature.
+/// The maximum number of signing keys that are kept: one for each day and region of a valid signature.
 const KEYS_MAX: usize = 16;
-/// Most headers that a request may sign.
+/// The maximum number of headers that a request may sign.
 const SIGNED_MAX: usize = 24;
 
 pub(crate) struct SignatureVerifier {
@@ -35,8 +35,8 @@ impl SignatureVerifier {
         SignatureVerifier { identity, keys: RwLock::new(Vec::new()) }
     }
 
-    /// Whether the signature is right and the S3 layer would find nothing else wrong with it either. Whether the
-    /// content has the signed hash is checked elsewhere.
+    /// Whether the signature is right and the S3 layer would find nothing else wrong with it either. The content's hash
+    /// is checked separately.
     pub(super) fn has_signed(
         &self,
         head: &RequestHead<'_>,
@@ -63,7 +63,7 @@ impl SignatureVerifier {
         )
     }
 
-    /// As [`SignatureVerifier::has_signed`], for a presigned URL.
+    /// Like [`SignatureVerifier::has_signed`], for a presigned URL.
     pub(super) fn has_presigned(&self, head: &RequestHead<'_>, stated: &PresignedQuery<'_>) -> bool {
         let Some(authorization) = stated.authorization() else { return false };
         if !self.is_for_us(&authorization) || !stated.is_valid_now(authorization.day) {
@@ -127,7 +127,7 @@ const PARAMETERS: [&str; 7] = [
 ];
 const AT_SIGNATURE: usize = 4;
 
-/// What a presigned URL states, not checked yet.
+/// The parameters of a presigned URL, not checked yet.
 pub(super) struct PresignedQuery<'h> {
     path: &'h str,
     credential: Cow<'h, str>,

@@ -13,7 +13,7 @@ use s3s::dto::{CORSConfiguration, CORSRule};
 use crate::s3::documents::{DocumentService, malformed, read, write};
 use crate::s3::error::{Outcome, S3Failure};
 
-/// Most rules of a bucket (S3's limit).
+/// The maximum number of rules of a bucket (S3's limit).
 const MAX_RULES: usize = 100;
 /// The methods that a rule may allow (S3's list).
 const METHODS: [&str; 5] = ["GET", "PUT", "HEAD", "POST", "DELETE"];
@@ -59,11 +59,11 @@ fn check_rule(rule: &CORSRule) -> Outcome<()> {
     }
 }
 
-/// What a browser wants to do for a web page.
+/// The request that a browser wants to make for a web page.
 struct PreflightRequest<'r> {
     origin: &'r str,
     method: &'r str,
-    /// In lower case.
+    /// Names of the request's headers, in lower case.
     headers: Vec<String>,
 }
 

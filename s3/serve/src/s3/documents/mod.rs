@@ -21,19 +21,19 @@ use crate::users::User;
 /// A kind of document that clients may get, put and delete.
 pub(super) struct DocumentService {
     kind: DocumentKind,
-    /// The operations that get it, put it and delete it.
+    /// The operations that get, put and delete this kind of document.
     operations: [&'static str; 3],
-    /// The code and the message of the error if a bucket has none.
+    /// The code and the message of the error if a bucket has no such document.
     missing: (&'static str, &'static str),
     /// The status of a put that succeeds.
     put_status: StatusCode,
-    /// Checks what was sent, and returns what is stored.
+    /// Checks the document that was sent, and returns the document to store.
     check: fn(&[u8]) -> Outcome<Vec<u8>>,
 }
 
 const KINDS: [&DocumentService; 2] = [&cors::SERVICE, &tagging::SERVICE];
 
-/// What an operation does to a document.
+/// The action of an operation on a document.
 pub(super) enum DocumentAction {
     Get,
     Put,

@@ -7,7 +7,7 @@ use s3s::dto::Tagging;
 use crate::s3::documents::{DocumentService, read, write};
 use crate::s3::error::Outcome;
 
-/// Most tags of a bucket (S3's limit).
+/// The maximum number of tags of a bucket (S3's limit).
 const MAX_BUCKET_TAGS: usize = 50;
 
 pub(super) const SERVICE: DocumentService = DocumentService {
