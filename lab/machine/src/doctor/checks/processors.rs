@@ -1,5 +1,5 @@
-//! Checks of processors: who may use them, and what takes their time away. Checks of memory: NUMA, huge pages and
-//! overcommitment. Checks of kernel settings.
+//! Checks of processors: which of them this process may use, and what takes their time away. Checks of memory:
+//! NUMA, huge pages and overcommitment. Checks of kernel settings.
 
 use super::Answer;
 use crate::doctor::FindingDraft;
@@ -8,18 +8,19 @@ use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 const STAT: &str = "proc/stat";
 const STATUS: &str = "proc/self/status";
 const ONLINE: &str = "sys/devices/system/cpu/online";
-/// Shares of time, in percent, from which on a finding is `costs`.
+/// Shares of time, in percent, at or above which a finding is `costs`.
 const STEAL_COSTS: f64 = 0.5;
 const PRESSURE_COSTS: f64 = 5.0;
 
-/// Whether this machine runs under a hypervisor, by the flags that x86 reports; `None` if the file has no flags.
+/// Returns whether this machine runs under a hypervisor, by the flags that x86 reports; `None` if the file has no
+/// flags.
 pub(super) fn is_guest(tree: &SystemTree) -> Option<bool> {
     let info = tree.read("proc/cpuinfo").ok()?;
     let flags = value_of(&info, "flags")?;
     Some(flags.split(' ').any(|flag| flag == "hypervisor"))
 }
 
-/// The processors that this process may use.
+/// Returns the processors that this process may use.
 pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     let status = tree.read(STATUS)?;
     let list = value_of(&status, "Cpus_allowed_list").map(listed).unwrap_or_default();
@@ -29,7 +30,7 @@ pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     }
 }
 
-/// The share of time that other guests, or the host itself, took since boot.
+/// Checks the share of time that other guests, or the host itself, took since boot.
 pub(super) fn steal(tree: &SystemTree) -> Answer {
     let text = tree.read(STAT)?;
     let line = value_of(&text, "cpu").ok_or_else(|| UnreadableFile::unknown(STAT, &text))?;
@@ -57,7 +58,7 @@ pub(super) fn steal(tree: &SystemTree) -> Answer {
     Ok(said.measured("stolen since boot", share, "%"))
 }
 
-/// The share of the last minute in which some task waited for a processor.
+/// Checks the share of the last minute in which some task waited for a processor.
 pub(super) fn pressure(tree: &SystemTree) -> Answer {
     let path = "proc/pressure/cpu";
     let text = tree.read(path)?;
@@ -76,7 +77,7 @@ pub(super) fn pressure(tree: &SystemTree) -> Answer {
     Ok(said.measured("waited in the last minute", share, "%"))
 }
 
-/// Whether virtual machines are nested. A guest cannot see whether its host is a guest too.
+/// Checks whether virtual machines are nested. A guest cannot see whether its host is a guest too.
 pub(super) fn nesting(tree: &SystemTree) -> Answer {
     let info = tree.read("proc/cpuinfo")?;
     let flags =
@@ -150,8 +151,8 @@ pub(super) fn numa(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Signs of overcommitted memory: swapping and a balloon. A guest cannot see how much memory the host has promised to
-/// others.
+/// Checks signs of overcommitted memory: swapping and a balloon. A guest cannot see how much memory the host has
+/// promised to others.
 pub(super) fn overcommit(tree: &SystemTree) -> Answer {
     let info = tree.read("proc/meminfo")?;
     let kib = |name: &str| value_of(&info, name)?.trim_end_matches(" kB").parse::<u64>().ok();
