@@ -88,7 +88,7 @@ pub struct LinkStats {
 pub struct DirectionStats {
     /// Packets that arrived, counted as a real line would carry them.
     pub packets: u64,
-    /// The bytes of IP in these packets, headers included.
+    /// The bytes of IP in the packets that arrived, headers included.
     pub bytes: u64,
     /// Packets dropped because the queue was full.
     pub dropped_by_queue: u64,

@@ -38,7 +38,7 @@ pub struct ComponentAccount {
     pub component: String,
     /// The time at each size, as measured.
     pub costs: Vec<SizeCost>,
-    /// The lines fitted to these times; `None` for fewer than two sizes.
+    /// The lines fitted to the measured times; `None` for fewer than two sizes.
     pub fit: Option<SizeFit>,
     /// For each line, the interval of its cost per operation, in nanoseconds.
     pub per_operation_ns: Vec<ConfidenceInterval>,
@@ -254,7 +254,7 @@ pub struct SizeFit {
     pub pieces: Vec<FitSegment>,
     /// The median of the relative errors at sizes left out of the fit; `None` for fewer than four sizes.
     pub left_out_median: Option<f64>,
-    /// The largest of these errors.
+    /// The largest of the relative errors at sizes left out of the fit.
     pub left_out_max: Option<f64>,
 }
 
@@ -263,9 +263,9 @@ pub struct SizeFit {
 pub struct FitSegment {
     /// The smallest size that the line was fitted to, in bytes.
     pub from_bytes: u64,
-    /// The largest size that it was fitted to, in bytes.
+    /// The largest size that the line was fitted to, in bytes.
     pub to_bytes: u64,
-    /// Nanoseconds per operation, without its bytes.
+    /// Nanoseconds per operation, without the cost of its bytes.
     pub per_operation_ns: f64,
     /// Nanoseconds per byte.
     pub per_byte_ns: f64,

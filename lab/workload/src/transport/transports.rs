@@ -78,7 +78,7 @@ impl<L: MessageLink> LinkTransport<L> {
         }
     }
 
-    /// Does the timed exchanges one after the other, and measures this process's CPU time meanwhile.
+    /// Does the timed exchanges one after the other, and measures the CPU time that this process uses for them.
     fn timed_steps(&mut self, order: &MessageOrder) -> Result<OrderResult> {
         let mut done =
             OrderResult { durations_ns: Vec::with_capacity(order.count as usize), ..OrderResult::default() };

@@ -34,8 +34,8 @@ pub(super) fn interfaces(tree: &SystemTree) -> Vec<String> {
     names.into_iter().filter(has_device).collect()
 }
 
-/// Makes the finding for a node without such interfaces. A container sees only one end of a virtual pair; the other
-/// end leads to a bridge of the host.
+/// Makes the finding for a node on which no interface is backed by a device. A container sees only one end of a
+/// virtual pair; the other end leads to a bridge of the host.
 pub(super) fn none() -> FindingDraft {
     FindingDraft::cannot_see(
         "there is no network interface with a device behind it: this is a container's own network, or none",
