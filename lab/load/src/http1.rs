@@ -21,7 +21,7 @@ use fordway_http::{HttpVersion, SessionCredentials, Timeouts, TlsRoots};
 
 /// Maximum number of body bytes that one call discards.
 const SCRATCH_BYTES: usize = 1 << 20;
-/// How often requests in flight are checked for the timeout.
+/// The interval at which requests in flight are checked for the timeout.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Waits shorter than this have nanosecond resolution, which takes one more system call.
 const COARSE: Duration = Duration::from_millis(20);
@@ -51,14 +51,14 @@ struct LoadConnection {
     state: Http1State,
     head: ResponseHead,
     framing: BodyFraming,
-    /// Whether epoll also reports when more can be sent.
+    /// Whether epoll also reports when the socket is writable.
     waits_to_send: bool,
     /// Whether the connection can take another request after this one.
     keep_alive: bool,
     started: Instant,
     first_byte: Option<Instant>,
-    /// When the last byte arrived, if the head was received together with the whole body; then one clock reading
-    /// serves both.
+    /// The arrival time of the last byte, if the head was received together with the whole body: then one clock
+    /// reading serves as the time of the first byte and of the last byte.
     last_byte: Option<Instant>,
     /// Whether the request was sent a second time.
     is_resent: bool,
@@ -171,12 +171,13 @@ impl Http1Load {
         line.received_before = connection.received_bytes;
         match connection.send(self.requests.body()) {
             Ok(()) => line.state = Http1State::Head,
-            // A real error shows again when the rest is sent, or when the response is read.
+            // If the error is permanent, it occurs again when the rest is sent, or when the response is read.
             Err(_) => self.advance(slot, finished),
         }
     }
 
-    /// Has epoll report when more of the request can be sent, as long as part of it is unsent.
+    /// Makes epoll also report a writable socket while part of the request is unsent, and stops this when all is
+    /// sent.
     fn watch(&mut self, slot: usize, finished: &mut Vec<FinishedRequest>) {
         let line = &mut self.lines[slot];
         let wanted = line.state == Http1State::Sending;
@@ -237,7 +238,7 @@ impl Http1Load {
                 }
                 Duration::ZERO
             }
-            // Ends early, so that the next call waits precisely for the remainder.
+            // This wait ends early, so that the next call waits precisely for the remainder.
             _ => limit - COARSE / 2,
         };
         epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timespec(rest)))?;
@@ -263,7 +264,7 @@ impl RequestSlots for Http1Load {
         let line = &mut self.lines[slot];
         let Some(connection) = &mut line.connection else { return };
         match &self.head {
-            // The head is still in the connection's buffer.
+            // The connection's buffer still holds the head.
             Some(head) if connection.request_head.len() == head.len() => {}
             Some(head) => connection.request_head.extend_from_slice(head),
             None => {
@@ -271,7 +272,7 @@ impl RequestSlots for Http1Load {
                 self.requests.write_head(&mut connection.request_head);
             }
         }
-        // A resent request is counted once: the figure wanted is the size of a request.
+        // A resent request is counted once, because `sent_bytes` is used to compute the size of a request.
         self.traffic.sent_bytes += (connection.request_head.len() + self.requests.body().len()) as u64;
         let mut finished = std::mem::take(&mut self.early);
         self.send(slot, &mut finished);
@@ -361,7 +362,7 @@ impl LoadConnection {
                 return Ok(Http1Step::Pending);
             };
             self.framing = BodyFraming::of(&self.head, connection, requests.method().name())?;
-            // After a response that came before the end of the request, the connection cannot be reused.
+            // A connection whose response came before the end of the request cannot be reused.
             self.keep_alive =
                 self.state == Http1State::Head && self.head.may_keep_alive(connection, &self.framing);
             self.state = Http1State::Body;
@@ -415,7 +416,8 @@ impl LoadConnection {
     }
 }
 
-/// Receives until the head is complete and returns the time of that; `None` if it is not complete yet.
+/// Receives bytes until the head is complete, and returns the time at which it was complete; `None` if more bytes
+/// must arrive first.
 fn receive_head(
     connection: &mut BufferedConnection,
     head: &mut ResponseHead,
@@ -442,7 +444,7 @@ fn receive_head(
     }
 }
 
-/// Consumes the body bytes that were received together with the head; returns how many.
+/// Consumes the body bytes that were received together with the head, and returns their number.
 fn take_waiting(connection: &mut BufferedConnection, framing: &mut BodyFraming) -> u64 {
     let BodyFraming::Length(left) = framing else { return 0 };
     let waiting = (connection.waiting().len() as u64).min(*left);

@@ -28,7 +28,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Load by HTTP/2 over TCP: with prior knowledge, or over TLS if the URL says `https`.
 pub type Http2 = MultiplexedLoad<Http2Sender>;
 
-/// One connection.
+/// One HTTP/2 connection.
 #[derive(Clone)]
 pub struct Http2Sender {
     send: SendRequest<Bytes>,
@@ -126,7 +126,7 @@ async fn handshake(
         .map_err(|_| Error::new(ErrorKind::Timeout, "the server did not answer the start of HTTP/2"))?
         .map_err(|error| failed("HTTP/2", error))?;
     tokio::task::spawn_local(async move {
-        // Requests on the connection notice its end themselves.
+        // The requests on the connection detect by themselves that it ended.
         if let Err(error) = connection.await {
             tracing::debug!(%error, "an HTTP/2 connection ended");
         }

@@ -19,7 +19,7 @@ use fordway_http::{Origin, Timeouts, TlsRoots};
 /// Load by HTTP/3 over QUIC. QUIC includes TLS, so the URL must say `https`.
 pub type Http3 = MultiplexedLoad<Http3Sender>;
 
-/// One connection.
+/// One HTTP/3 connection.
 #[derive(Clone)]
 pub struct Http3Sender {
     send: h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>,

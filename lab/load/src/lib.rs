@@ -36,14 +36,15 @@ pub trait RequestSlots {
     /// failure.
     fn start(&mut self, slot: usize);
 
-    /// Waits until at least one request has ended, or for `limit`, and appends all requests that have ended.
-    /// Errors: those that do not belong to a single request.
+    /// Waits until at least one request has ended, or for `limit`, and appends all requests that have ended to
+    /// `finished`. Errors: those that do not belong to a single request.
     fn wait(&mut self, limit: Duration, finished: &mut Vec<FinishedRequest>) -> Result<()>;
 
-    /// Bytes on all connections so far, and the number of connections made.
+    /// Returns the bytes sent and received on all connections so far, and the number of connections made.
     fn traffic(&self) -> NetworkTraffic;
 
-    /// The kernel's statistics of each open connection; empty if the kernel keeps none for the protocol.
+    /// Returns the kernel's statistics of each open connection; empty if the kernel keeps no statistics for the
+    /// protocol.
     fn tcp(&self) -> Vec<TcpInfo>;
 }
 
@@ -52,36 +53,37 @@ pub trait RequestSlots {
 pub struct FinishedRequest {
     /// The slot given to [`RequestSlots::start`].
     pub slot: usize,
-    /// When the request was passed to the kernel.
+    /// The time at which the request was passed to the kernel.
     pub started: Instant,
-    /// When the first byte of the response arrived; `None` if nothing was received.
+    /// The time at which the first byte of the response arrived; `None` if nothing was received.
     pub first_byte: Option<Instant>,
-    /// When the last byte arrived, or the request was given up.
+    /// The time at which the last byte arrived, or the request was given up.
     pub ended: Instant,
     /// Bytes of content: for a PUT the bytes sent, otherwise the bytes received.
     pub body_bytes: u64,
-    /// What was wrong with the response, if anything.
+    /// The problem with the response; `None` if the response was correct.
     pub problem: Option<ResponseProblem>,
 }
 
-/// What was wrong with a response.
+/// A problem with a response.
 #[derive(Debug)]
 pub enum ResponseProblem {
     /// A status other than 2xx.
     Status(u16),
-    /// A body of a different size than expected.
+    /// A body whose size differs from the expected size.
     Size {
-        /// The expected size.
+        /// The expected size of the body.
         expected_bytes: u64,
-        /// The received size.
+        /// The received size of the body.
         received_bytes: u64,
     },
-    /// There was no complete response.
+    /// No complete response was received.
     Failed(Error),
 }
 
 impl ResponseProblem {
-    /// The label under which such problems are counted: `status 503`, `wrong size`, or the kind of an error.
+    /// Returns the label under which problems of this kind are counted: `status 503`, `wrong size`, or the kind of
+    /// an error.
     pub fn label(&self) -> Cow<'static, str> {
         match self {
             ResponseProblem::Status(status) => format!("status {status}").into(),
@@ -90,7 +92,7 @@ impl ResponseProblem {
         }
     }
 
-    /// The problem with a complete response, if there is one.
+    /// Returns the problem with a complete response, if there is one.
     fn of(status: u16, received_bytes: u64, expected_bytes: Option<u64>) -> Option<Self> {
         match expected_bytes {
             _ if !(200..300).contains(&status) => Some(ResponseProblem::Status(status)),

@@ -20,7 +20,7 @@ use fordway_http::{Timeouts, TlsRoots};
 
 /// A connection that carries many exchanges at once. Clones share the connection.
 pub trait ExchangeSender: Clone + 'static {
-    /// Makes a connection. Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`.
+    /// Opens a connection. Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`.
     fn connect(
         requests: &Arc<RequestSequence>,
         timeouts: Timeouts,
@@ -30,26 +30,26 @@ pub trait ExchangeSender: Clone + 'static {
     /// Sends the next request and receives the whole response.
     fn exchange(&mut self, exchange: &mut TimedExchange) -> impl Future<Output = Result<(), BrokenExchange>>;
 
-    /// Bytes on this connection so far.
+    /// Returns the bytes sent and received on this connection so far.
     fn traffic(&self) -> NetworkTraffic;
 
-    /// The kernel's statistics of the connection, if it is TCP.
+    /// Returns the kernel's statistics of the connection, if it is a TCP connection.
     fn tcp(&self) -> Option<TcpInfo>;
 }
 
 /// The times and the result of an exchange.
 pub struct TimedExchange {
-    /// When the request was sent.
+    /// The time at which the request was sent.
     pub started: Instant,
-    /// When the head of the response arrived.
+    /// The time at which the head of the response arrived.
     pub first_byte: Option<Instant>,
     /// The status of the response.
     pub status: u16,
-    /// Bytes of body received.
+    /// The number of body bytes received.
     pub body_bytes: u64,
 }
 
-/// Why an exchange failed.
+/// The failure of an exchange.
 pub struct BrokenExchange {
     /// The error to report.
     pub error: Error,
@@ -58,7 +58,7 @@ pub struct BrokenExchange {
     pub ends_connection: bool,
 }
 
-/// Converts an error of this request alone, or of a connection that could not be made.
+/// Converts an error that concerns only this request, or a connection that could not be opened.
 impl From<Error> for BrokenExchange {
     fn from(error: Error) -> Self {
         BrokenExchange { error, ends_connection: false }
@@ -73,16 +73,16 @@ pub struct MultiplexedLoad<S> {
     lines: Vec<Rc<ConnectionSlot<S>>>,
     slots: usize,
     timer: Rc<AsyncFd<std::os::fd::OwnedFd>>,
-    // Dropped last: the fields above use the runtime.
+    // These two fields are dropped last, because the fields above use the runtime.
     tasks: LocalSet,
     runtime: Runtime,
 }
 
-/// Holds one connection, and its replacement when it is lost.
+/// A slot that holds one connection, and a new connection after that one is lost.
 struct ConnectionSlot<S> {
     session: RefCell<Option<S>>,
-    /// How many connections this slot has lost. A request that fails late must not remove the successor of its
-    /// connection.
+    /// The number of connections that this slot has lost. It is compared after a request, so that a request that
+    /// fails late does not remove a newer connection.
     lost: Cell<u64>,
     /// Whether a request has succeeded on the current connection.
     has_answered: Cell<bool>,
@@ -91,14 +91,14 @@ struct ConnectionSlot<S> {
 struct LoadState {
     requests: Arc<RequestSequence>,
     finished: RefCell<Vec<FinishedRequest>>,
-    /// The traffic of connections that were lost, and how many there were.
+    /// The traffic of all lost connections, and their number.
     past: RefCell<NetworkTraffic>,
     ended: Notify,
 }
 
 impl<S: ExchangeSender> MultiplexedLoad<S> {
-    /// Makes `connections` (at least 1) connections, with `streams` requests at once on each.
-    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`, `Io`.
+    /// Opens `connections` (at least 1) connections, with `streams` requests at once on each connection. Errors:
+    /// `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`, `Io`.
     pub fn connect(
         requests: Arc<RequestSequence>,
         (connections, streams): (usize, usize),
@@ -167,7 +167,8 @@ impl<S: ExchangeSender> RequestSlots for MultiplexedLoad<S> {
 
     fn wait(&mut self, limit: Duration, finished: &mut Vec<FinishedRequest>) -> Result<()> {
         let (shared, timer) = (self.shared.clone(), self.timer.clone());
-        // A timerfd, because Tokio's own timers have a resolution of 1 ms; a value of 0 would disarm it.
+        // The wait uses a timerfd, because Tokio's own timers have a resolution of 1 ms. A value of 0 would disarm
+        // the timer.
         let limit = limit.max(Duration::from_nanos(1));
         let value = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         let once = Itimerspec { it_interval: Timespec::default(), it_value: value };
@@ -235,7 +236,7 @@ impl LoadState {
         }
     }
 
-    /// Does one exchange on `line`. Makes a new connection if the last one was lost.
+    /// Does one exchange on `line`. Opens a new connection if the last one was lost.
     async fn exchange<S: ExchangeSender>(
         &self,
         line: &ConnectionSlot<S>,
@@ -253,7 +254,7 @@ impl LoadState {
         };
         let number = line.lost.get();
         let done = session.exchange(exchange).await;
-        // The slot may have another connection by now; this result says nothing about that one.
+        // The slot may hold a newer connection by now, to which this result does not apply.
         match &done {
             Ok(()) if number == line.lost.get() => line.has_answered.set(true),
             Err(broken) if broken.ends_connection && number == line.lost.get() => self.lose(line),
@@ -262,7 +263,7 @@ impl LoadState {
         done
     }
 
-    /// Drops the connection of `line` and keeps its traffic.
+    /// Drops the connection of `line`, and adds its traffic to the traffic of lost connections.
     fn lose<S: ExchangeSender>(&self, line: &ConnectionSlot<S>) {
         line.has_answered.set(false);
         line.lost.set(line.lost.get() + 1);

@@ -13,7 +13,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 /// The response header with the number of times that an intermediate server sent its request again.
 pub const RETRIES: &str = "fordway-retries";
-/// How long a connection may be idle.
+/// The maximum time for which a connection may be idle.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Pause after a failed `accept`, for example because the table of open files is full.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -26,23 +26,23 @@ pub trait ResponseSource: Send + Sync + 'static {
     fn play<'b>(&self, wanted: &PingpongRequest, room: &'b mut Vec<u8>) -> PingpongResponse<'b>;
 }
 
-/// A response.
+/// A response of the server.
 #[derive(Debug)]
 pub struct PingpongResponse<'b> {
-    /// The status.
+    /// The HTTP status.
     pub status: u16,
-    /// The content.
+    /// The content of the response.
     pub content: PingpongContent<'b>,
-    /// How often this server sent its own request to another server again to obtain the content.
+    /// The number of times that this server repeated its own request to another server to obtain the content.
     pub retries: u32,
 }
 
 /// The content of a response.
 #[derive(Clone, Copy, Debug)]
 pub enum PingpongContent<'b> {
-    /// These bytes.
+    /// Exactly these bytes.
     Bytes(&'b [u8]),
-    /// This many bytes that no link can compress away.
+    /// This many incompressible bytes, so that no link can shorten them.
     Any(u64),
 }
 
@@ -63,8 +63,8 @@ pub struct PingpongServer {
 }
 
 impl PingpongServer {
-    /// Listens at `address` (`HOST:PORT`). Errors: `InvalidArgument` if it is not an address of this machine;
-    /// `Unavailable` if it is in use.
+    /// Listens at `address` (`HOST:PORT`). Errors: `InvalidArgument` if `address` is not an address of this
+    /// machine; `Unavailable` if it is in use.
     pub fn bind(address: &str) -> Result<Self> {
         let failed = |error: io::Error| {
             let kind = match error.kind() {
@@ -79,13 +79,13 @@ impl PingpongServer {
         Ok(PingpongServer { listener, address })
     }
 
-    /// The address it listens at.
+    /// Returns the address at which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves responses of `player`, in `workers` threads that live as long as the process.
-    /// Errors: `Io` if threads cannot be started.
+    /// Serves the responses of `player`, in `workers` threads that live as long as the process. Errors: `Io` if
+    /// threads cannot be started.
     pub fn start(self, player: impl ResponseSource, workers: usize) -> Result<()> {
         let shared = Arc::new((self.listener, player, content()));
         for _ in 0..workers {
@@ -98,7 +98,7 @@ impl PingpongServer {
     }
 }
 
-/// Incompressible bytes, so that no link can shorten them (xorshift64).
+/// Returns incompressible bytes, so that no link can shorten them (xorshift64).
 fn content() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(CONTENT_BYTES);
@@ -195,25 +195,25 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of headers in a request.
 const HEADERS_MAX: usize = 64;
 
-/// One request.
+/// A request that the server received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PingpongRequest {
-    /// Bytes of content.
+    /// The number of content bytes requested.
     pub bytes: u64,
     /// Whether another request may follow on the connection.
     pub keep_alive: bool,
 }
 
-/// The next event on a connection.
+/// An event on a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum ConnectionEvent {
     Request(PingpongRequest),
-    /// Input that is refused, and why.
+    /// Refused input, with the reason.
     Refused(&'static str),
     End,
 }
 
-/// The requests of one connection.
+/// Parses the requests of one connection.
 struct RequestParser<'s> {
     socket: &'s TcpStream,
     buffer: Vec<u8>,
@@ -224,7 +224,7 @@ impl<'s> RequestParser<'s> {
         RequestParser { socket, buffer: Vec::with_capacity(1024) }
     }
 
-    /// The next event. Errors: from the socket.
+    /// Waits for the next event and returns it. Errors: those of the socket.
     fn next(&mut self) -> io::Result<ConnectionEvent> {
         loop {
             if let Some((received, length)) = parse(&self.buffer) {
@@ -245,7 +245,8 @@ impl<'s> RequestParser<'s> {
     }
 }
 
-/// The request at the start of `bytes`, and the length of its head; `None` if the head is incomplete.
+/// Parses the request at the start of `bytes`; returns it with the length of its head, or `None` if the head is
+/// incomplete.
 fn parse(bytes: &[u8]) -> Option<(ConnectionEvent, usize)> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);

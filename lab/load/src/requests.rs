@@ -1,4 +1,4 @@
-//! What is sent.
+//! The requests of a load, and the bytes sent for each of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,27 +12,27 @@ use fordway_client::s3::{RequestSigner, UnsignedRequest};
 use fordway_http::Origin;
 
 const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
-/// What the number of an object takes the place of in a URL.
+/// The placeholder in a URL that is replaced by the number of an object.
 const NUMBER: &str = "{number}";
-/// The same, where help need not show it: the library that writes help makes a new line of it.
+/// The short form of the placeholder. Help texts do not show it, because clap replaces `{n}` by a line break.
 const NUMBER_FOR_SHORT: &str = "{n}";
 
-/// The methods that load can be made of. All are idempotent (RFC 9110 section 9.2.2): a request may be sent again
-/// when it is not known what became of it.
+/// The HTTP methods of a load. All are idempotent (RFC 9110 section 9.2.2): a request whose outcome is unknown may
+/// be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadMethod {
-    /// Reads.
+    /// Reads an object.
     Get,
-    /// Writes.
+    /// Writes an object.
     Put,
-    /// Asks for the head only.
+    /// Reads only the head of the response.
     Head,
-    /// Removes.
+    /// Removes an object.
     Delete,
 }
 
 impl LoadMethod {
-    /// As it is sent.
+    /// Returns the method as it is written in a request.
     pub const fn name(self) -> &'static str {
         match self {
             LoadMethod::Get => "GET",
@@ -43,38 +43,40 @@ impl LoadMethod {
     }
 }
 
-/// What requests are to be made of.
+/// The description of the requests to send.
 pub struct RequestPlan {
-    /// What is done.
+    /// The method of every request.
     pub method: LoadMethod,
-    /// Where; `{number}`, or `{n}` for short, stands for a number that counts through `objects`. A query may follow.
+    /// The URL, which may have a query. `{number}` in its path, or `{n}` for short, is replaced by a number that
+    /// counts from 0 to `objects` - 1 again and again.
     pub url: String,
-    /// How many objects `{number}` counts through, at least 1.
+    /// The number of objects that `{number}` counts through, at least 1.
     pub objects: u64,
-    /// For PUT the size of the body; for GET the size expected, if it is known.
+    /// The size of the body for PUT; the expected size for GET, if it is known.
     pub size_bytes: Option<u64>,
-    /// The bytes that GET asks for, where not all.
+    /// The range that requests ask for; `None` for the whole object.
     pub range: Option<ByteRange>,
-    /// Signs every request, where given.
+    /// The signer of every request; `None` for unsigned requests.
     pub signer: Option<RequestSigner>,
 }
 
-/// Requests, one after the other. Shared between threads.
+/// An endless sequence of requests, which threads share.
 pub struct RequestSequence {
     plan: RequestPlan,
     origin: Origin,
     authority: String,
-    /// The path as it is sent, before and after the number.
+    /// The path as it is sent: the part before the number, and the part after it.
     path: (String, Option<String>),
     query: String,
     body: Arc<[u8]>,
-    /// The value of `Range`, where one is asked for.
+    /// The value of the header `Range`, if a range is requested.
     range: Option<String>,
     next: AtomicU64,
 }
 
 impl RequestSequence {
-    /// Errors: `InvalidArgument` for a URL that is none, or a body that cannot be held in memory.
+    /// Prepares the requests of `plan`. Errors: `InvalidArgument` for an invalid URL; `EntityTooLarge` for a body
+    /// that does not fit into memory.
     pub fn new(plan: RequestPlan) -> Result<Self> {
         let (place, query) = plan.url.split_once('?').unwrap_or((&plan.url, ""));
         let (scheme, rest) = place.split_once("://").unwrap_or(("", place));
@@ -102,7 +104,7 @@ impl RequestSequence {
         })
     }
 
-    /// Where they go.
+    /// Returns the origin to which the requests are sent.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -115,13 +117,13 @@ impl RequestSequence {
         &self.body
     }
 
-    /// Bytes of body that each answer should have.
+    /// Returns the body size that each response should have; `None` if any size is accepted.
     pub(super) fn expected_bytes(&self) -> Option<u64> {
         self.plan.size_bytes.filter(|_| self.plan.method == LoadMethod::Get)
     }
 
-    /// Bytes of content that an exchange moved, of which this many were received. What a server says to a
-    /// body that it took is not content.
+    /// Returns the content bytes that an exchange transferred, given the number of body bytes received. The body of
+    /// a response to a PUT does not count as content.
     pub(super) fn moved_bytes(&self, received_bytes: u64, is_whole: bool) -> u64 {
         match self.method() {
             LoadMethod::Put if is_whole => self.body.len() as u64,
@@ -152,7 +154,8 @@ impl RequestSequence {
         push(&["\r\n"]);
     }
 
-    /// The next request as HTTP/2 and 3 want it. Errors: `InvalidArgument` for what no request may hold.
+    /// Builds the next request for HTTP/2 and HTTP/3. Errors: `InvalidArgument` for a value that a request cannot
+    /// contain.
     pub(super) fn http_request(&self) -> Result<http::Request<()>> {
         let target = self.next_target();
         let scheme = if self.origin.tls { "https" } else { "http" };
@@ -173,7 +176,7 @@ impl RequestSequence {
             .map_err(|error| Error::new(ErrorKind::InvalidArgument, "the request cannot be").caused_by(error))
     }
 
-    /// The path and query of the next request.
+    /// Returns the path and query of the next request, and counts on to the next number.
     fn next_target(&self) -> String {
         let mut target = self.path.0.clone();
         if let Some(after) = &self.path.1 {
@@ -191,14 +194,16 @@ impl RequestSequence {
     fn sign(&self, target: &str, add: impl FnMut(&'static str, &str)) {
         let Some(signer) = &self.plan.signer else { return };
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        // Hashing bodies would be most of what a client does; TCP and TLS have checksums of their own.
+        // The payload is unsigned, because hashing bodies would take most of the client's time. TCP and TLS have
+        // checksums of their own.
         let (method, host, payload_hash) = (self.method().name(), self.authority.as_str(), UNSIGNED_PAYLOAD);
         let request = UnsignedRequest { method, path, query, host, headers: &[], payload_hash };
         signer.sign(&request, SystemTime::now(), add);
     }
 }
 
-/// A URL goes out as it is given, so it must be fit to.
+/// Checks that the path of a URL has only characters that can be sent unescaped, and at most one placeholder. The
+/// URL is sent as given.
 fn check(url: &str, path: &str) -> Result<()> {
     let legal = |b: u8| b.is_ascii_graphic() && !b"\"<>\\^`|".contains(&b);
     let numbers = path.matches(NUMBER).count();
@@ -212,7 +217,8 @@ fn check(url: &str, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that no link or disk can compress away.
+/// Returns incompressible bytes, so that no link or disk can shorten them. Errors: `EntityTooLarge` if they do not
+/// fit into memory.
 fn body(size_bytes: u64) -> Result<Vec<u8>> {
     let too_large = || {
         let detail = format!("a body of {size_bytes} bytes does not fit into memory; lower --size");

@@ -12,13 +12,13 @@ const HOW: &str = "how";
 /// A machine and its known features.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineEntry {
-    /// Its name, unique in its catalogue.
+    /// The machine's name, unique in its catalogue.
     pub name: String,
     features: BTreeMap<Feature, f64>,
     how: Toml,
 }
 
-/// Machines of one kind or site, sorted by threads, most first, as tables list them.
+/// Machines of one kind or site, sorted by decreasing number of threads, as tables list them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineCatalogue {
     entries: Vec<MachineEntry>,
@@ -29,12 +29,12 @@ fn invalid(why: String) -> Error {
 }
 
 impl MachineEntry {
-    /// A machine without known features.
+    /// Makes an entry for a machine without known features.
     pub fn new(name: impl Into<String>) -> Self {
         MachineEntry { name: name.into(), features: BTreeMap::new(), how: Toml::new() }
     }
 
-    /// The value of `feature`; `None` if it was not measured.
+    /// Returns the value of `feature`; `None` if it was not measured.
     pub fn get(&self, feature: Feature) -> Option<f64> {
         self.features.get(&feature).copied()
     }
@@ -57,7 +57,7 @@ impl MachineEntry {
         self.how.insert(feature.name().to_owned(), Value::String(how.to_owned()));
     }
 
-    /// The machine as an entry of a catalogue.
+    /// Writes the machine as an entry of a catalogue.
     pub fn to_toml(&self) -> String {
         let features =
             self.features.iter().map(|(feature, value)| (feature.name().to_owned(), number(*value)));
@@ -92,7 +92,7 @@ impl MachineEntry {
     }
 }
 
-/// The feature called `key`. Unknown names are errors, so that a misspelt feature is not silently ignored.
+/// Returns the feature called `key`. Unknown names are errors, so that a misspelt feature is not silently ignored.
 fn known(machine: &str, key: &str) -> Result<Feature> {
     Feature::from_name(key).ok_or_else(|| invalid(format!("machine {machine}: {}", Feature::unknown(key))))
 }
@@ -105,8 +105,8 @@ fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
     }
 }
 
-/// Writes whole numbers as integers (`threads = 2`), and others to four digits; measurements do not repeat more
-/// precisely than that.
+/// Writes whole numbers as integers (`threads = 2`), and other numbers to four digits, because measurements do not
+/// repeat more precisely than that.
 fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value < 1e15 {
         return Value::Integer(value as i64);
@@ -142,12 +142,13 @@ impl MachineCatalogue {
         Ok(MachineCatalogue { entries })
     }
 
-    /// All machines.
+    /// Returns all machines.
     pub fn entries(&self) -> &[MachineEntry] {
         &self.entries
     }
 
-    /// The machine called `name`. Errors: `InvalidArgument` if there is none; the message lists the names that exist.
+    /// Returns the machine called `name`. Errors: `InvalidArgument` if there is no such machine; the message lists
+    /// the names that exist.
     pub fn get(&self, name: &str) -> Result<&MachineEntry> {
         let names = || self.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
         let found = self.entries.iter().find(|entry| entry.name == name);
@@ -157,8 +158,8 @@ impl MachineCatalogue {
 
 macro_rules! features {
     ($($feature:ident = $name:literal, $unit:literal, $meaning:literal;)*) => {
-        /// A number above 0: how much a machine does, or how long it takes. The feature's name ends in its unit; MB
-        /// are 10^6 bytes.
+        /// A measured property of a machine: a number above 0 that says how much the machine does, or how long it
+        /// takes. The feature's name ends in its unit; MB are 10^6 bytes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Feature { $(#[doc = $meaning] $feature,)* }
 
@@ -166,17 +167,17 @@ macro_rules! features {
             /// All features, in the order in which tables show them.
             pub const ALL: &'static [Feature] = &[$(Feature::$feature),*];
 
-            /// Its name in catalogues.
+            /// Returns the feature's name in catalogues.
             pub const fn name(self) -> &'static str {
                 match self { $(Feature::$feature => $name),* }
             }
 
-            /// Its unit as people write it; empty for a count.
+            /// Returns the feature's unit as people write it; empty for a count.
             pub const fn unit(self) -> &'static str {
                 match self { $(Feature::$feature => $unit),* }
             }
 
-            /// What the feature measures.
+            /// Returns a description of what the feature measures.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Feature::$feature => $meaning),* }
             }
@@ -198,18 +199,18 @@ features! {
 }
 
 impl Feature {
-    /// The feature called `name` in catalogues.
+    /// Returns the feature called `name` in catalogues; `None` if there is no such feature.
     pub fn from_name(name: &str) -> Option<Feature> {
         Self::ALL.iter().copied().find(|feature| feature.name() == name)
     }
 
-    /// The error message for an unknown feature name.
+    /// Returns the error message for an unknown feature name.
     pub fn unknown(name: &str) -> String {
         let known: Vec<_> = Self::ALL.iter().map(|feature| feature.name()).collect();
         fordway_measure::unknown_name("feature", name, &known)
     }
 
-    /// All names, for messages.
+    /// Returns the names of all features, for messages.
     pub fn names() -> String {
         Self::ALL.iter().map(|feature| feature.name()).collect::<Vec<_>>().join(", ")
     }

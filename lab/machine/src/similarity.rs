@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Feature, MachineCatalogue, MachineEntry};
 
-/// The smaller of two numbers above 0 as a share of the larger.
+/// Returns the smaller of two numbers above 0 as a share of the larger.
 pub fn ratio(one: f64, other: f64) -> f64 {
     one.min(other) / one.max(other)
 }
@@ -35,22 +35,22 @@ pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
 pub struct FeatureChoice {
     /// The features that are compared.
     pub features: Vec<Feature>,
-    /// The features that are not compared, because they are not known of all machines.
+    /// The features that are not compared, because some machines lack them.
     pub left_out: Vec<OmittedFeature>,
 }
 
-/// A feature that is known of only some of the machines.
+/// A feature that only some of the machines have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OmittedFeature {
     /// The feature.
     pub feature: Feature,
-    /// The names of the machines without it.
+    /// The names of the machines without the feature.
     pub missing_in: Vec<String>,
 }
 
 impl FeatureChoice {
-    /// The features that all `entries` have; with `asked`, these features and no others.
-    /// Errors: `InvalidArgument` if a machine lacks an asked feature, or no feature is common to all.
+    /// Returns the features that all `entries` have; with `asked`, exactly the requested features. Errors:
+    /// `InvalidArgument` if a machine lacks a requested feature, or no feature is common to all.
     pub fn of<'a>(entries: impl IntoIterator<Item = &'a MachineEntry>, asked: &[Feature]) -> Result<Self> {
         let entries: Vec<&MachineEntry> = entries.into_iter().collect();
         let lacking = |feature: Feature| -> Vec<String> {
@@ -77,7 +77,7 @@ impl FeatureChoice {
         Ok(choice)
     }
 
-    /// The similarity of two of the machines.
+    /// Returns the similarity of two of the machines.
     pub fn similarity(&self, one: &MachineEntry, other: &MachineEntry) -> Option<f64> {
         similarity(&self.vector(one)?, &self.vector(other)?)
     }
@@ -114,7 +114,7 @@ pub struct MachinePair {
     pub row: String,
     /// The machine of the column.
     pub column: String,
-    /// Their similarity.
+    /// The similarity of the two machines.
     pub similarity: f64,
 }
 
@@ -165,11 +165,12 @@ impl SimilarityTable {
         Ok(table)
     }
 
-    /// All pairs, the most similar first. For a catalogue compared with itself, each pair occurs once, and no machine
-    /// is paired with itself.
+    /// Returns all pairs, the most similar first. If a catalogue is compared with itself, each pair occurs once,
+    /// and no machine is paired with itself.
     pub fn pairs(&self) -> Vec<MachinePair> {
         let is_equal = |at: usize| self.values[at].get(at) == Some(&1.0);
-        // Equal names are not enough: two catalogues may hold the same machines at different times.
+        // Equal names do not prove that both catalogues are the same one: they may describe the same machines at
+        // different times.
         let is_of_itself = self.rows == self.columns && (0..self.rows.len()).all(is_equal);
         let mut pairs = Vec::new();
         for (at, (row, values)) in self.rows.iter().zip(&self.values).enumerate() {
@@ -197,7 +198,7 @@ fn shade(similarity: f64) -> char {
     }
 }
 
-/// Shows numbers with shades. Columns are numbered, and a legend below gives the names for the numbers.
+/// Shows a table of numbers as shades. Columns are numbered, and a legend below gives the names for the numbers.
 impl fmt::Display for SimilarityTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -329,7 +330,7 @@ mod tests {
             prop_assert_eq!(similarity(&a, &a).unwrap(), 1.0);
         }
 
-        /// The unit must not matter, nor whether a feature is a time or a rate.
+        /// The result must depend neither on the unit, nor on whether a feature is a time or a rate.
         #[test]
         fn units_and_reciprocals_do_not_matter([a, b, units] in machines(), inverted: u16) {
             let s = similarity(&a, &b).unwrap();
@@ -474,7 +475,7 @@ mod tests {
         assert_eq!(heat_map(&table, "Table IV").matches("<g>").count(), 504);
     }
 
-    /// The conclusion of the paper.
+    /// The paper concludes the same.
     #[test]
     fn exactly_three_pairs_of_table_iv_are_similar() {
         let similar: Vec<_> = table_iv().pairs().into_iter().filter(|pair| pair.similarity >= 0.90).collect();

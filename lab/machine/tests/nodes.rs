@@ -155,7 +155,7 @@ fn a_crowded_guest_with_groups_of_version_2() {
             ("mtu", Costs, "tunnel"),
             ("tcp-buffers", Costs, "0.2 MiB"),
             ("steal", Costs, "14.7 %"),
-            ("pressure", Costs, "32 %"),
+            ("pressure", Costs, "31.5 %"),
             ("cpu-quota", Costs, "2.50 processors' worth of time on 4"),
             ("throttling", Costs, "25.0 % of its periods, 60.0 s"),
             ("numa", Costs, "2 of 2"),

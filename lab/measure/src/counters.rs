@@ -1,4 +1,5 @@
-//! Counters of processes over a stretch of time, which say what they cover; and of bytes on connections.
+//! Resource counters of processes over a period of time, each with the period that it covers; and counters of bytes
+//! on connections.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -7,43 +8,44 @@ use std::time::Instant;
 use fordway_sys::{HardwareCounters, HardwareCounts, ProcessUsage, descendants, usage_of};
 use serde::{Deserialize, Serialize};
 
-/// What some processes used from a start to an end.
+/// The resources that some processes used within a period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessCounters {
-    /// Whose use it is, in words.
+    /// A description of the processes that were counted.
     pub scope: String,
-    /// The time that the counters cover.
+    /// The duration that the counters cover.
     pub covered_ns: u64,
-    /// Threads at the end, of all processes together: as many processors could be used at most.
+    /// The number of threads of all processes at the end; also the maximum number of processors that they can use
+    /// at once.
     pub threads: u64,
     /// CPU time (task clock).
     pub cpu_ns: u64,
-    /// The part of it in user mode, in the kernel's ticks of usually 10 ms.
+    /// CPU time spent in user mode, in ticks of the kernel, usually 10 ms.
     pub user_ns: u64,
-    /// The part of it in the kernel, likewise.
+    /// CPU time spent in the kernel, in ticks of the kernel, usually 10 ms.
     pub system_ns: u64,
-    /// Context switches that the processes asked for by waiting.
+    /// Voluntary context switches: a process waited for something.
     pub voluntary_switches: u64,
-    /// Context switches forced on them.
+    /// Involuntary context switches.
     pub involuntary_switches: u64,
-    /// Resident memory at the end, of all processes together.
+    /// Resident memory of all processes at the end.
     pub rss_bytes: u64,
-    /// The most resident memory of each process since it started, added up.
+    /// The sum of the maximum resident memory of each process since its start.
     pub max_rss_bytes: u64,
-    /// Cycles of the processors; `null` is not measured, as in all below.
+    /// Processor cycles. This counter and the following ones are `null` if they were not measured.
     pub cycles: Option<u64>,
-    /// Cycles at nominal frequency.
+    /// Processor cycles at nominal frequency.
     pub reference_cycles: Option<u64>,
-    /// Instructions.
+    /// Instructions executed.
     pub instructions: Option<u64>,
     /// Misses of the last-level cache.
     pub cache_misses: Option<u64>,
 }
 
-/// Counters that have been started.
+/// Counters that have been started and not yet stopped.
 pub struct RunningCounters {
     scope: String,
-    /// The process whose children count too.
+    /// The process whose descendants are counted too; `None` if only this process is counted.
     root: Option<u32>,
     before: Vec<(u32, ProcessUsage)>,
     hardware: HardwareCounters,
@@ -51,7 +53,7 @@ pub struct RunningCounters {
     started: Instant,
 }
 
-/// Counters that do not hold for the whole time, and so for nothing.
+/// The error of counters that do not cover the whole period. Such counters are not used at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotCovered(String);
 
@@ -64,13 +66,13 @@ impl fmt::Display for NotCovered {
 impl std::error::Error for NotCovered {}
 
 impl RunningCounters {
-    /// Starts to count what process `pid` and those that it started use. Errors: it is not there, or
-    /// another user's. Cost: a walk through `/proc`.
+    /// Starts to count the resources of process `pid` and its descendants. Errors: the process does not exist or
+    /// belongs to another user. Cost: a walk through `/proc`.
     pub fn start(pid: u32) -> Result<Self, NotCovered> {
         Self::start_all(family_of(pid)?, Some(pid))
     }
 
-    /// Starts to count what this process uses, without those that it started.
+    /// Starts to count the resources of this process, without the processes that it started.
     pub fn start_own() -> Result<Self, NotCovered> {
         Self::start_all(vec![std::process::id()], None)
     }
@@ -87,8 +89,8 @@ impl RunningCounters {
         Ok(RunningCounters { scope, root, before, hardware, hardware_before, started: Instant::now() })
     }
 
-    /// What was used since. Errors: the processes are not the same any more, or less than `run_ns` was
-    /// covered: such counters would be taken for the whole run's.
+    /// Stops counting and returns the resources used since the start. Errors: the set of processes has changed, or
+    /// the counters cover less than `run_ns`; they would be mistaken for counters of the whole run.
     pub fn stop(self, run_ns: u64) -> Result<ProcessCounters, NotCovered> {
         let covered_ns = self.started.elapsed().as_nanos() as u64;
         let hardware = self.hardware.read();
@@ -143,7 +145,7 @@ impl ProcessCounters {
         self.cpu_ns += after.cpu_ns - before.cpu_ns;
         self.user_ns += after.user_ns.saturating_sub(before.user_ns);
         self.system_ns += after.system_ns.saturating_sub(before.system_ns);
-        // Threads that ended in between take their switches with them.
+        // The switches of threads that ended are missing from `after`, so the difference could be negative.
         self.voluntary_switches += after.voluntary_switches.saturating_sub(before.voluntary_switches);
         self.involuntary_switches += after.involuntary_switches.saturating_sub(before.involuntary_switches);
         self.threads += after.threads;
@@ -151,7 +153,7 @@ impl ProcessCounters {
         self.max_rss_bytes += after.max_rss_bytes;
     }
 
-    /// Adds a later stretch of the same processes.
+    /// Adds the counters of a later period of the same processes.
     pub fn add(&mut self, later: &ProcessCounters) {
         let sum = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
         self.covered_ns += later.covered_ns;
@@ -178,20 +180,20 @@ fn usage(pid: u32) -> Result<ProcessUsage, NotCovered> {
     usage_of(pid).map_err(|error| NotCovered(format!("process {pid} cannot be watched: {error}")))
 }
 
-/// Bytes that went over connections, bodies included. Inside TLS for HTTP/1.1 and 2; for HTTP/3 what
-/// the UDP packets hold, which is encrypted, acknowledgements included.
+/// Bytes transferred over connections, bodies included. For HTTP/1.1 and 2 these are the bytes inside TLS; for
+/// HTTP/3 they are the encrypted payload of the UDP packets, acknowledgements included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetworkTraffic {
-    /// Sent.
+    /// The number of bytes sent.
     pub sent_bytes: u64,
-    /// Received.
+    /// The number of bytes received.
     pub received_bytes: u64,
-    /// Connections that were made.
+    /// The number of connections made.
     pub connections: u64,
 }
 
 impl NetworkTraffic {
-    /// What was added since it was `before`.
+    /// Returns the traffic added since `before`.
     pub fn since(self, before: NetworkTraffic) -> NetworkTraffic {
         NetworkTraffic {
             sent_bytes: self.sent_bytes - before.sent_bytes,

@@ -35,16 +35,16 @@ pub struct Machine {
     pub file_systems: Vec<FileSystem>,
 }
 
-/// A mounted file system, as the kernel lists it.
+/// The mounted file system that holds a path, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FileSystem {
-    /// What it was used for, such as `source` or `root`.
+    /// The role of the path in the run, such as `source` or `root`.
     pub role: String,
     /// The path that was examined.
     pub path: String,
-    /// Where it is mounted.
+    /// The mount point of the file system.
     pub mount_point: String,
-    /// Its type, such as `ext4` or `lustre`.
+    /// The type of the file system, such as `ext4` or `lustre`.
     pub kind: String,
     /// Mount options.
     pub options: String,
@@ -80,7 +80,7 @@ impl Machine {
 }
 
 impl FileSystem {
-    /// The file system that holds `path`: the one with the longest mount point above it.
+    /// Returns the file system that holds `path`: the one with the longest mount point above `path`.
     pub fn of(role: &str, path: &Path) -> Option<Self> {
         let path = fs::canonicalize(path).ok()?;
         let mounts = read("/proc/self/mounts")?;

@@ -6,15 +6,16 @@ pub fn unknown_name(what: &str, wrong: &str, known: &[&str]) -> String {
     format!("there is no {what} {wrong:?}{hint} There are: {}", known.join(", "))
 }
 
-/// The name most similar to `wrong`, if no more than a third of its letters, or two letters, have to change.
+/// Returns the name most similar to `wrong`, if at most a third of the letters of `wrong`, or two letters, have to
+/// change.
 fn nearest<'n>(wrong: &str, known: &[&'n str]) -> Option<&'n str> {
     let allowed = (wrong.chars().count() / 3).max(2);
     let rated = known.iter().map(|name| (distance(wrong, name), *name));
     rated.filter(|(changes, _)| *changes <= allowed).min_by_key(|(changes, _)| *changes).map(|(_, name)| name)
 }
 
-/// The number of letters to insert, delete, replace, or swap with their neighbours to turn `other` into `one`
-/// (Damerau 1964, for changes that do not overlap). Ignores the case of `one`.
+/// Returns the number of letters to insert, delete, replace, or swap with their neighbours to turn `other` into
+/// `one` (Damerau 1964, for changes that do not overlap). Ignores the case of `one`.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) =
         (one.to_lowercase().chars().collect(), other.chars().collect());

@@ -15,15 +15,15 @@ pub struct OperationRecord {
     pub thread: u16,
     /// The start, ns since the start of the run.
     pub start_ns: u64,
-    /// The duration.
+    /// The duration of the operation.
     pub duration_ns: u64,
     /// Bytes of content transferred.
     pub bytes: u64,
-    /// Whether it succeeded and its content was correct.
+    /// Whether the operation succeeded and its content was correct.
     pub ok: bool,
-    /// The intended start, ns since the start of the run; `None` where it equals the start.
+    /// The intended start, ns since the start of the run; `None` if it equals the start.
     pub intended_ns: Option<u64>,
-    /// From the start to the first byte of the response; `None` where that is unknown.
+    /// The time from the start to the first byte of the response; `None` if it is unknown.
     pub first_byte_ns: Option<u64>,
 }
 
@@ -36,17 +36,18 @@ pub struct BlockRecord {
     pub phase: u8,
     /// The round, from 0.
     pub round: u16,
-    /// The block: equal numbers on different lanes are the same work, done one lane after the other.
+    /// The number of the block. Blocks with equal numbers on different lanes are the same work, done one lane after
+    /// the other.
     pub block: u32,
     /// The number of operations.
     pub operations: u32,
     /// Bytes of content transferred.
     pub bytes: u64,
-    /// From the first start to the last end.
+    /// The time from the first start to the last end.
     pub elapsed_ns: u64,
     /// CPU time of this process during the block.
     pub client_cpu_ns: u64,
-    /// CPU time of the lane's server during the block; `None` where there is no server.
+    /// CPU time of the lane's server during the block; `None` if there is no server.
     pub server_cpu_ns: Option<u64>,
 }
 
@@ -69,7 +70,7 @@ pub struct RankRecord {
     pub bytes: u64,
     /// The start of the phase, ns since the start of the run.
     pub start_ns: u64,
-    /// From the start of the phase to this rank's end, without `aside_ns`.
+    /// The time from the start of the phase to this rank's end, without `aside_ns`.
     pub elapsed_ns: u64,
     /// Time spent generating and verifying content.
     pub aside_ns: u64,
@@ -77,18 +78,18 @@ pub struct RankRecord {
     pub cpu_ns: u64,
 }
 
-/// One object of one round of a comparison, and its directories.
+/// One object of one round of a comparison, with the number of directories that it requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectDirectories {
     /// The round, from 0.
     pub round: u16,
-    /// Its size.
+    /// The size of the object.
     pub bytes: u64,
-    /// The directories on its path.
+    /// The number of directories on the object's path.
     pub directories: u16,
-    /// Those directories that held no earlier object of this round.
+    /// The number of directories on the path that held no earlier object of this round.
     pub made_directories: u16,
-    /// Those directories that are empty of objects once this one is removed.
+    /// The number of directories on the path that hold no object any more once this object is removed.
     pub emptied_directories: u16,
 }
 
@@ -99,8 +100,8 @@ pub struct RunRecords {
     pub operations: Vec<OperationRecord>,
     /// Every block, in order.
     pub blocks: Vec<BlockRecord>,
-    /// Every object of every round, in the order in which each phase processes them; empty where a run has no tree.
+    /// Every object of every round, in the order in which each phase processes them; empty if the run has no tree.
     pub objects: Vec<ObjectDirectories>,
-    /// The work of each rank in each phase; empty where a run has no ranks.
+    /// The work of each rank in each phase; empty if the run has no ranks.
     pub ranks: Vec<RankRecord>,
 }

@@ -20,7 +20,7 @@ use crate::{ConfidenceInterval, Machine, ProcessCounters, RunRecords};
 
 /// The value of `schema` in `run.json`.
 pub const SCHEMA: &str = "fordway.run";
-/// Raised when a reader of the previous version would misread the file.
+/// The version of the format. It is increased when a reader of the previous version would misread the file.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The content of `run.json`.
@@ -32,7 +32,7 @@ pub struct RunDocument {
     pub schema_version: u32,
     /// Version of the program.
     pub fordway_version: String,
-    /// The kind of run: `compare`, ...
+    /// The kind of run, such as `compare`.
     pub kind: String,
     /// The start time, RFC 3339 in UTC.
     pub started: String,
@@ -40,7 +40,7 @@ pub struct RunDocument {
     pub elapsed_ns: u64,
     /// The exact command line.
     pub command: Vec<String>,
-    /// The machine.
+    /// The machine that the run was made on.
     pub machine: Machine,
     /// The chosen parameters, by name; each kind of run defines their meaning.
     pub parameters: serde_json::Map<String, serde_json::Value>,
@@ -48,21 +48,21 @@ pub struct RunDocument {
     pub lanes: Vec<MeasuredLane>,
     /// The phases, in the order of the indices in records.
     pub phases: Vec<String>,
-    /// One for each lane and phase.
+    /// The results, one entry for each lane and phase.
     pub summaries: Vec<PhaseSummary>,
-    /// One for each lane of IO500; none for other kinds of run.
+    /// The scores, one entry for each lane of IO500; empty for other kinds of run.
     #[serde(default)]
     pub scores: Vec<LaneScore>,
-    /// Reasons to doubt a result, and what helps.
+    /// Reasons to doubt a result, each with a remedy.
     pub warnings: Vec<String>,
 }
 
-/// A lane that was measured, or another way to do the same work.
+/// A lane that was measured, or another way to do the same work that was compared with lanes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredLane {
-    /// Its name in tables.
+    /// The lane's name in tables.
     pub name: String,
-    /// What it does, in one sentence.
+    /// A description of the lane's work, in one sentence.
     pub description: String,
 }
 
@@ -85,15 +85,15 @@ pub struct PhaseSummary {
     pub bytes_per_s: Option<f64>,
     /// Latencies of the successful operations.
     pub latency: Option<LatencyQuantiles>,
-    /// The same latencies as an HdrHistogram V2, base64.
+    /// The latencies of the successful operations as an HdrHistogram V2, base64.
     pub histogram: String,
     /// CPU time of the calling process per operation.
     pub client_cpu_ns_per_op: Option<f64>,
-    /// CPU time of the lane's server per operation; `null` where there is none.
+    /// CPU time of the lane's server per operation; `null` if there is no server.
     pub server_cpu_ns_per_op: Option<f64>,
     /// Speed relative to the reference lane; `null` for the reference itself.
     pub ratio: Option<SpeedRatio>,
-    /// What limits the speed.
+    /// The resource that limits the speed.
     pub limit: ResultLimit,
     /// Figures of a load generator; `null` for other kinds of run.
     #[serde(default)]
@@ -109,19 +109,19 @@ pub struct PhaseSummary {
 /// Latencies in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyQuantiles {
-    /// The shortest.
+    /// The minimum latency.
     pub min_ns: u64,
-    /// The median.
+    /// The median latency.
     pub p50_ns: u64,
-    /// Exceeded by one in ten.
+    /// The 90th percentile: one latency in ten exceeds it.
     pub p90_ns: u64,
-    /// Exceeded by one in a hundred.
+    /// The 99th percentile: one latency in a hundred exceeds it.
     pub p99_ns: u64,
-    /// Exceeded by one in a thousand.
+    /// The 99.9th percentile: one latency in a thousand exceeds it.
     pub p999_ns: u64,
-    /// The longest.
+    /// The maximum latency.
     pub max_ns: u64,
-    /// The mean.
+    /// The mean latency.
     pub mean_ns: u64,
 }
 
@@ -136,20 +136,20 @@ pub struct SpeedRatio {
     pub verdict: SpeedVerdict,
 }
 
-/// Which of two lanes is faster.
+/// The conclusion about which of two lanes is faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpeedVerdict {
-    /// The whole interval is above 1.
+    /// The lane is faster: the whole interval is above 1.
     Faster,
-    /// The whole interval is below 1.
+    /// The lane is slower: the whole interval is below 1.
     Slower,
-    /// The interval contains 1, or there is none.
+    /// The interval contains 1, or there is no interval.
     CannotTell,
 }
 
 impl SpeedVerdict {
-    /// The verdict for `interval`.
+    /// Returns the verdict for `interval`.
     pub fn of(interval: Option<&ConfidenceInterval>) -> Self {
         match interval {
             Some(interval) if interval.low > 1.0 => SpeedVerdict::Faster,
@@ -159,12 +159,13 @@ impl SpeedVerdict {
     }
 }
 
-/// What limits a result, as far as its own counters show.
+/// The resource that limits a result, as far as the counters of the run show.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResultLimit {
-    /// `client cpu`, `client and server cpu`, `server cpu`, `rate`, `waiting`, or `cannot tell`.
+    /// The name of the limit: `client cpu`, `client and server cpu`, `server cpu`, `rate`, `waiting`, or `cannot
+    /// tell`.
     pub name: String,
-    /// The figures behind it.
+    /// The figures from which the limit was derived.
     pub evidence: String,
 }
 
@@ -207,12 +208,12 @@ impl RunDocument {
             replace(dir, "objects.arrow", |file| write_arrow(file, &objects))
                 .map_err(failed("objects.arrow"))?;
         }
-        // Last, so that a directory with a run.json is a complete run.
+        // `run.json` is written last, so that a directory with a `run.json` is a complete run.
         replace(dir, "run.json", |file| Ok(serde_json::to_writer_pretty(file, self)?))
             .map_err(failed("run.json"))
     }
 
-    /// Reads the `run.json` in `dir`. Errors: not a run, or one of a later version.
+    /// Reads the `run.json` in `dir`. Errors: the file is not a run, or has a later version.
     pub fn read(dir: &Path) -> Result<Self, RunError> {
         let path = dir.join("run.json");
         let failed =
@@ -328,7 +329,7 @@ fn replace(dir: &Path, name: &str, write: impl FnOnce(&File) -> Written) -> Writ
     })
 }
 
-/// How the load was generated, and its results besides latency and throughput.
+/// The settings of a load generator, and its results besides latency and throughput.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadSummary {
     /// `closed`, or the arrival process of the open loop: `fixed` or `poisson`.
@@ -341,15 +342,15 @@ pub struct LoadSummary {
     pub streams: u64,
     /// Threads that sent requests.
     pub threads: u64,
-    /// Arrivals that were due within the run and never started.
+    /// The number of arrivals that were due within the run and never started.
     pub skipped: u64,
-    /// Failures by kind; their sum is the summary's `errors`.
+    /// The number of failures by kind; their sum is the summary's `errors`.
     pub errors: BTreeMap<String, u64>,
-    /// Times to the first byte of the response, from the same start as latencies.
+    /// Times to the first byte of the response, counted from the same start as latencies.
     pub first_byte: Option<LatencyQuantiles>,
-    /// The same times as an HdrHistogram V2, base64.
+    /// The times to the first byte as an HdrHistogram V2, base64.
     pub first_byte_histogram: String,
-    /// How much later than intended requests were sent; `null` in the closed loop.
+    /// The delay of requests after their intended start; `null` in the closed loop.
     pub lateness: Option<LatencyQuantiles>,
     /// Bytes sent per operation, bodies excluded.
     pub header_sent_bytes_per_op: Option<f64>,
@@ -357,10 +358,10 @@ pub struct LoadSummary {
     pub header_received_bytes_per_op: Option<f64>,
     /// Connections that were reopened within the run.
     pub reconnects: u64,
-    /// Retries, by the programs that received our requests as well as by us.
+    /// Retries made by this program, and by the programs that received its requests.
     #[serde(default)]
     pub retries: u64,
-    /// The kernel's figures of the connections at the end; `null` where they are not TCP.
+    /// The kernel's statistics of the connections at the end; `null` if the connections are not TCP.
     pub tcp: Option<TcpConnections>,
     /// Resources that this process used; `null` if they could not be read.
     pub client: Option<ProcessCounters>,
@@ -368,7 +369,7 @@ pub struct LoadSummary {
     pub server: Option<ProcessCounters>,
 }
 
-/// TCP connections, as the client's kernel sees them.
+/// Statistics of TCP connections, as recorded by the client's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TcpConnections {
     /// The number of connections.
@@ -383,70 +384,72 @@ pub struct TcpConnections {
     pub mss_bytes: u64,
 }
 
-/// Jobs with one number of ranks in one set-up. Intervals are `null` for fewer than five successful jobs.
+/// The results of jobs with one number of ranks in one set-up. Intervals are `null` for fewer than five successful
+/// jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParallelSummary {
-    /// Ranks of each job.
+    /// The number of ranks of each job.
     pub ranks: u32,
-    /// The median wall time of a job, launch included, ns.
+    /// The median wall time of a job, including its launch, ns.
     pub wall_ns: Option<ConfidenceInterval>,
     /// The time from when the first rank could communicate until the last rank had finished communicating, ns;
-    /// `null` where the ranks did not report.
+    /// `null` if the ranks did not report.
     pub work_ns: Option<ConfidenceInterval>,
-    /// S: the time of one rank in the reference set-up divided by this one's, over pairs of the same round.
+    /// The speed-up S: the time of one rank in the reference set-up divided by the time of these jobs, over pairs
+    /// of the same round.
     pub speedup: Option<ConfidenceInterval>,
-    /// E = S / ranks.
+    /// The efficiency E = S / ranks.
     pub efficiency: Option<ConfidenceInterval>,
-    /// The share of all ranks' time spent in MPI calls, waiting included; `null` where the ranks did not report.
+    /// The share of all ranks' time spent in MPI calls, including waiting; `null` if the ranks did not report.
     pub communication_share: Option<ConfidenceInterval>,
-    /// How much later the last rank finished than the first, ns; `null` where the ranks did not report.
+    /// The time by which the last rank finished after the first rank, ns; `null` if the ranks did not report.
     pub late_ns: Option<ConfidenceInterval>,
 }
 
-/// Messages of one size on one transport.
+/// The results of messages of one size on one transport.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TransferSummary {
     /// The exchange: `latency`, `bandwidth` or `half-round-trip`.
     pub exchange: String,
     /// Bytes of each message.
     pub size_bytes: u64,
-    /// Messages in flight at once.
+    /// The number of messages in flight at once.
     pub window: u64,
     /// The number of timed messages.
     pub messages: u64,
-    /// The median over blocks of a message's median time, ns; `null` for fewer than five blocks, and where
-    /// several messages are in flight.
+    /// The median over blocks of a message's median time, ns; `null` for fewer than five blocks, or if several
+    /// messages are in flight.
     pub time_ns: Option<ConfidenceInterval>,
     /// The median over blocks of the bytes per second; `null` for fewer than five blocks.
     pub bytes_per_s: Option<ConfidenceInterval>,
     /// CPU time of the requesting side per message, the median over blocks.
     pub client_cpu_ns_per_message: f64,
-    /// CPU time of the responding side per message, the median over blocks; `null` where there is none.
+    /// CPU time of the responding side per message, the median over blocks; `null` if it is not known.
     pub server_cpu_ns_per_message: Option<f64>,
-    /// Processors that both sides together kept busy, the median over blocks. One message at a time is work for
-    /// one processor; anything more was spent on waiting.
+    /// The number of processors that both sides together kept busy, the median over blocks. One message at a time
+    /// is work for one processor; any further busy processor was waiting actively.
     pub processors_busy: f64,
 }
 
-/// One lane's scores.
+/// The IO500 scores of one lane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaneScore {
     /// The lane's name.
     pub lane: String,
-    /// Its scores, if every phase succeeded.
+    /// The scores of the lane; `null` unless every phase succeeded.
     pub scores: Option<Io500Scores>,
-    /// Why the scores do not count.
+    /// The reason why the scores do not count; `null` if they count.
     pub stamp: Option<String>,
 }
 
-/// Geometric means, as IO500 defines them.
+/// IO500's scores, which are geometric means.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Io500Scores {
     /// The geometric mean of the four bandwidths, GiB/s.
     pub bandwidth_gib_per_s: f64,
     /// The geometric mean of the eight rates, thousands of operations per second.
     pub metadata_kiops: f64,
-    /// The geometric mean of the two.
+    /// The total score: the geometric mean of the bandwidth score and the metadata score.
     pub total: f64,
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::LatencyQuantiles;
 
-/// The number of resamples of a bootstrap: so many that the ends of the interval vary less than the noise.
+/// The number of resamples of a bootstrap: large enough that the ends of the interval vary less than the noise.
 const RESAMPLES: usize = 2_000;
 
 /// An estimate with an interval that holds the true value with the stated confidence.
@@ -26,7 +26,7 @@ pub struct ConfidenceInterval {
     pub samples: usize,
 }
 
-/// The median; `None` if `values` is empty. NaNs sort last.
+/// Returns the median; `None` if `values` is empty. NaNs sort last.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -74,11 +74,11 @@ pub struct SeededRandom(u64);
 impl SeededRandom {
     /// Starts from `seed`; equal seeds give equal sequences.
     pub fn new(seed: u64) -> Self {
-        // A state of zero would stay zero.
+        // A state of zero would never change, so bit 0 of the state is set.
         SeededRandom(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d | 1)
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -86,7 +86,7 @@ impl SeededRandom {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `bound`, which must not be 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
@@ -121,7 +121,8 @@ impl LatencyHistogram {
 
     /// Adds the counts of `other`.
     pub fn add(&mut self, other: &LatencyHistogram) {
-        // Both histograms have the bounds of this type, or were decoded with bounds within them.
+        // Adding cannot fail: both histograms have the bounds of this type, or were decoded with bounds within
+        // them.
         let added = self.0.add(&other.0);
         debug_assert!(added.is_ok(), "{added:?}");
     }
@@ -136,12 +137,12 @@ impl LatencyHistogram {
         self.0.is_empty()
     }
 
-    /// The latency that the share `q` (0 to 1) of all latencies does not exceed.
+    /// Returns the latency that the share `q` (0 to 1) of all latencies does not exceed.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         self.0.value_at_quantile(q)
     }
 
-    /// The quantiles that tables show; `None` if nothing was counted.
+    /// Returns the quantiles that tables show; `None` if nothing was counted.
     pub fn quantiles(&self) -> Option<LatencyQuantiles> {
         let at = |q| self.quantile_ns(q);
         (!self.is_empty()).then(|| LatencyQuantiles {
@@ -155,7 +156,7 @@ impl LatencyHistogram {
         })
     }
 
-    /// The histogram in HdrHistogram's V2 encoding, in base64.
+    /// Encodes the histogram as HdrHistogram V2, in base64.
     pub fn to_base64(&self) -> String {
         let mut bytes = Vec::new();
         let written = V2Serializer::new().serialize(&self.0, &mut bytes);

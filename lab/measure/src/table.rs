@@ -9,7 +9,7 @@ use crate::{
 const HEADINGS: [&str; 10] =
     ["phase", "lane", "ops/s", "MiB/s", "p50", "p99", "client CPU/op", "server CPU/op", "", "limit"];
 
-/// The run's summaries, one per line, with a blank line between phases.
+/// Returns a table of the run's summaries, one per line, with a blank line between phases.
 pub fn table(run: &RunDocument) -> String {
     let reference = run.lanes.first().map_or("", |lane| lane.name.as_str());
     let mut rows = vec![HEADINGS.map(str::to_owned)];
@@ -18,8 +18,8 @@ pub fn table(run: &RunDocument) -> String {
     aligned(&rows, &[0, 1, 8, 9]) + &legend(run)
 }
 
-/// Lays out `rows` in columns. The first row holds the headings; a blank line precedes each row whose first cell
-/// differs from the one above.
+/// Lays out `rows` in columns. The first row holds the headings. A blank line precedes each row whose first cell
+/// differs from the first cell of the row above.
 pub(crate) fn aligned<const N: usize>(rows: &[[String; N]], left: &[usize]) -> String {
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
@@ -108,7 +108,7 @@ const LOAD_HEADINGS: [&str; 14] = [
     "failed",
 ];
 
-/// The run's summaries, one per line, with a blank line between kinds of load.
+/// Returns a table of the run's summaries, one per line, with a blank line between kinds of load.
 pub fn load_table(run: &RunDocument) -> String {
     let mut rows = vec![LOAD_HEADINGS.map(str::to_owned)];
     rows.extend(run.summaries.iter().map(load_cells));
@@ -153,7 +153,7 @@ fn load_cells(summary: &PhaseSummary) -> [String; 14] {
 const PARALLEL_HEADINGS: [&str; 8] =
     ["ranks", "set-up", "wall [95 %]", "work", "S [95 %]", "E [95 %]", "communication", "late"];
 
-/// The run's summaries, one per line, with a blank line between numbers of ranks.
+/// Returns a table of the run's summaries, one per line, with a blank line between numbers of ranks.
 pub fn parallel_table(run: &RunDocument) -> String {
     let mut rows = vec![PARALLEL_HEADINGS.map(str::to_owned)];
     rows.extend(
@@ -200,7 +200,7 @@ fn time_with_ends(interval: &ConfidenceInterval) -> String {
 
 fn figure(interval: &ConfidenceInterval, factor: f64, unit: &str) -> String {
     let ConfidenceInterval { value, low, high, .. } = interval;
-    // Small values need more decimals: both 2 and 0.009 must remain readable.
+    // Small values need more decimals, so that both 2 and 0.009 are readable.
     let decimals = if value * factor >= 10.0 { 1 } else { 3 - usize::from(value * factor >= 0.1) };
     let [value, low, high] = [value, low, high].map(|of| format!("{:.decimals$}", of * factor));
     format!("{value}{unit} [{low}, {high}]")
@@ -209,7 +209,7 @@ fn figure(interval: &ConfidenceInterval, factor: f64, unit: &str) -> String {
 const TRANSFER_HEADINGS: [&str; 9] =
     ["phase", "lane", "time", "[95 %]", "MiB/s", "client CPU", "server CPU", "busy", ""];
 
-/// The run's summaries, one per line, with a blank line between sizes.
+/// Returns a table of the run's summaries, one per line, with a blank line between sizes.
 pub fn transfer_table(run: &RunDocument) -> String {
     let mut rows = vec![TRANSFER_HEADINGS.map(str::to_owned)];
     rows[0][8] = format!("x {} [95 %]", run.lanes.first().map_or("", |lane| lane.name.as_str()));
@@ -277,7 +277,7 @@ pub fn ns_text(ns: u64) -> String {
     format!("{} {unit}", three_digits(ns as f64 / divisor))
 }
 
-/// Formats a rate in operations or units per second, in as few digits as are needed.
+/// Formats a rate in operations or units per second, with as few digits as are needed.
 pub fn rate_text(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e6 => format!("{} M", three_digits(rate / 1e6)),

@@ -19,7 +19,7 @@ pub const SERVER_ADDRESS: &str = "10.77.0.1";
 /// The client's address.
 pub const CLIENT_ADDRESS: &str = "10.77.0.2";
 
-/// The properties of a lab.
+/// The configuration of a lab.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabConfig {
     /// The link; `None` for virtual Ethernet, which is as fast as the machine.
@@ -30,7 +30,7 @@ pub struct LabConfig {
     pub congestion_control: Option<String>,
 }
 
-/// A server's and a client's network, joined. Everything is removed when this is dropped.
+/// The networks of a server and a client, joined by a link. Dropping the lab removes everything.
 #[derive(Debug)]
 pub struct NetworkLab {
     /// The namespace that has [`SERVER_ADDRESS`].
@@ -41,10 +41,11 @@ pub struct NetworkLab {
 }
 
 impl NetworkLab {
-    /// Makes both networks and joins them.
+    /// Creates both networks and joins them.
     ///
-    /// Errors: `NotImplemented` if this process lacks the rights, or the machine the features; `InvalidArgument` for
-    /// an impossible link, or a congestion control that the kernel does not have. Cost: about 50 ms.
+    /// Errors: `NotImplemented` if this process lacks the rights, or the machine lacks the features;
+    /// `InvalidArgument` for an impossible link, or a congestion control that the kernel does not have. Cost: about
+    /// 50 ms.
     pub fn new(config: &LabConfig) -> Result<Self> {
         let (server, client) = (NetworkNamespace::new()?, NetworkNamespace::new()?);
         let (server_address, client_address) =
@@ -64,12 +65,14 @@ impl NetworkLab {
         Ok(NetworkLab { server, client, link })
     }
 
-    /// Counters of the link, `there` being from the client to the server; `None` without a link.
+    /// Returns the counters of the link, of which `there` counts from the client to the server; `None` without a
+    /// link.
     pub fn stats(&self) -> Option<LinkStats> {
         self.link.as_ref().map(EmulatedLink::stats)
     }
 
-    /// The parameters of TCP that determine throughput, with their values in both namespaces.
+    /// Returns the parameters of TCP that determine throughput, with their values in the client's namespace; both
+    /// namespaces have the same values.
     pub fn settings(&self) -> Result<BTreeMap<&'static str, String>> {
         const PARAMETERS: [&str; 4] = [
             "net/ipv4/tcp_rmem",
@@ -91,7 +94,8 @@ fn set_up_tcp(namespace: &NetworkNamespace, config: &LabConfig) -> Result<()> {
     if let Some(name) = &config.congestion_control {
         set_algorithm(namespace, name)?;
     }
-    // What TCP learned about the path on one connection must not speed up the next: runs would differ.
+    // The kernel must not apply what TCP learned about the path on one connection to the next connection: runs
+    // would differ.
     namespace.set("net/ipv4/tcp_no_metrics_save", "1")
 }
 
@@ -99,11 +103,11 @@ const DEFAULT_ALGORITHM: &str = "net/ipv4/tcp_congestion_control";
 const ALLOWED_ALGORITHMS: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 const AVAILABLE_ALGORITHMS: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
-/// Makes new connections in `namespace` use `algorithm`, such as `cubic`. The machine's list of allowed algorithms is
-/// restored before this returns.
+/// Makes new connections in `namespace` use `algorithm`, such as `cubic`. The machine's list of allowed algorithms
+/// is restored before this function returns.
 ///
-/// Errors: `InvalidArgument` if the kernel has no such algorithm; `NotImplemented` if the machine does not allow it
-/// in namespaces, and this process may not change that. Cost: at most 20 system calls.
+/// Errors: `InvalidArgument` if the kernel has no such algorithm; `NotImplemented` if the machine does not allow
+/// the algorithm in namespaces, and this process may not change that. Cost: at most 20 system calls.
 pub(crate) fn set_algorithm(namespace: &NetworkNamespace, algorithm: &str) -> Result<()> {
     match namespace.set(DEFAULT_ALGORITHM, algorithm) {
         Err(refused) if refused.kind() == ErrorKind::NotImplemented => {
@@ -113,7 +117,7 @@ pub(crate) fn set_algorithm(namespace: &NetworkNamespace, algorithm: &str) -> Re
     }
 }
 
-/// Does `work` while the machine allows `algorithm` to all processes.
+/// Runs `work` while the machine allows `algorithm` to all processes.
 fn allow_while(algorithm: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let available = std::fs::read_to_string(AVAILABLE_ALGORITHMS).unwrap_or_default();
     if !lists(&available, algorithm) {
@@ -123,8 +127,8 @@ fn allow_while(algorithm: &str, work: impl FnOnce() -> Result<()>) -> Result<()>
         );
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
-    // The lock serializes processes: two that each restored a list with the other's change would leave that change
-    // behind.
+    // The lock serializes processes. Without it, a process could restore a list that contains the change of another
+    // process, and that change would remain.
     let list = File::open(ALLOWED_ALGORITHMS).map_err(|error| not_allowed(algorithm, error))?;
     list.lock().map_err(|error| not_allowed(algorithm, error))?;
     let before = io::read_to_string(&list).map_err(|error| not_allowed(algorithm, error))?;

@@ -1,4 +1,5 @@
-//! A network of its own for threads and processes, programs inside it, and files that only these see.
+//! Network namespaces for threads and processes, mount namespaces with files that only their programs see, and the
+//! programs running in them.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,44 +11,44 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// A network namespace. Clones are the same one; it is gone with the last of them, once no process is
-/// in it either.
+/// A network namespace. Clones refer to the same namespace. The kernel removes the namespace when the last clone is
+/// dropped and no process is in the namespace any more.
 #[derive(Clone, Debug)]
 pub struct NetworkNamespace(Arc<OwnedFd>);
 
 impl NetworkNamespace {
-    /// Makes a namespace with a loopback device and nothing else.
+    /// Creates a namespace that has only a loopback device.
     ///
-    /// Errors: `NotImplemented` where this process may not, or where there is no program `ip`.
+    /// Errors: `NotImplemented` if this process may not create namespaces, or if the program `ip` is missing.
     pub fn new() -> Result<Self> {
         let made = in_a_thread(fordway_sys::new_network_namespace)?;
         let descriptor = made.map_err(|error| refused("making a network namespace", error))?;
         let namespace = NetworkNamespace(Arc::new(descriptor));
-        // Router solicitations would be packets that nobody asked for.
+        // IPv6 is switched off, because its router solicitations would be additional packets on the link.
         namespace.set("net/ipv6/conf/default/disable_ipv6", "1").or_else(ignore_missing)?;
         namespace.ip("link set lo up")?;
         Ok(namespace)
     }
 
-    /// Puts the calling thread, and no other, into the namespace, for good.
+    /// Moves the calling thread, and no other thread, into the namespace permanently.
     pub fn enter(&self) -> Result<()> {
         fordway_sys::enter_network_namespace(&*self.0)
             .map_err(|error| refused("entering a network namespace", error.into()))
     }
 
-    /// Does `work` in a thread of its own inside the namespace. Cost: a thread.
-    /// Errors: only from getting there; the work's are its own.
+    /// Runs `work` inside the namespace, in a new thread. Cost: one thread. Errors: only those of entering the
+    /// namespace; the result of `work` is returned as it is.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         in_a_thread(|| self.enter().map(|()| work()))?
     }
 
-    /// The namespace as a path, for `nsenter --net=PATH` and for `ip link set DEVICE netns PATH`; good
-    /// as long as this process lives.
+    /// Returns a path to the namespace, for `nsenter --net=PATH` and for `ip link set DEVICE netns PATH`. The path
+    /// is valid as long as this process lives.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()))
     }
 
-    /// Runs commands of the program `ip` inside the namespace, one a line, without the word `ip`.
+    /// Runs commands of the program `ip` inside the namespace: one command per line, without the word `ip`.
     pub fn ip(&self, commands: &str) -> Result<()> {
         let output = self.run(|| run_ip(commands))?.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -64,9 +65,9 @@ impl NetworkNamespace {
         }
     }
 
-    /// Sets a parameter of the network, named by its path below `/proc/sys`, as in `net/ipv4/tcp_rmem`.
-    /// Errors: `NotImplemented` where the kernel has no such parameter in a namespace, `InvalidArgument` for
-    /// a value it does not take.
+    /// Sets a kernel parameter of the network, given by its path below `/proc/sys`, such as `net/ipv4/tcp_rmem`.
+    /// Errors: `NotImplemented` if the kernel has no such parameter in a namespace, `InvalidArgument` for an
+    /// invalid value.
     pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
         let path = format!("/proc/sys/{parameter}");
         self.run(|| std::fs::write(path, value))?.map_err(|error| {
@@ -78,7 +79,8 @@ impl NetworkNamespace {
         })
     }
 
-    /// The value of a parameter, its parts separated by single spaces. Errors: `NotImplemented` as above.
+    /// Returns the value of a kernel parameter, with single spaces between its fields. Errors: `NotImplemented` if
+    /// the parameter cannot be read.
     pub fn get(&self, parameter: &str) -> Result<String> {
         let path = format!("/proc/sys/{parameter}");
         let text = self.run(|| std::fs::read_to_string(path))?.map_err(|error| {
@@ -87,8 +89,8 @@ impl NetworkNamespace {
         Ok(text.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Joins two namespaces by a pair of virtual Ethernet devices, both called `device` and up; as fast as
-    /// the machine is. `address` and `other_address` are such as `10.0.0.1/24`.
+    /// Joins two namespaces by a pair of virtual Ethernet devices, which are as fast as the machine. Both are
+    /// called `device` and are up. `address` and `other_address` have the form `10.0.0.1/24`.
     pub fn connect(
         &self,
         other: &NetworkNamespace,
@@ -109,7 +111,7 @@ fn ignore_missing(error: Error) -> Result<()> {
 
 fn run_ip(commands: &str) -> io::Result<std::process::Output> {
     let mut ip = Command::new("ip");
-    // Debian has it where only root's PATH leads.
+    // Debian installs `ip` in a directory that only root's PATH includes.
     ip.env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()));
     ip.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut running = ip.spawn()?;
@@ -120,7 +122,7 @@ fn run_ip(commands: &str) -> io::Result<std::process::Output> {
     running.wait_with_output()
 }
 
-/// Does `work` in a thread that ends with it, because what a thread entered it cannot always leave.
+/// Runs `work` in a new thread, which then ends, because a thread cannot leave every namespace that it has entered.
 pub(crate) fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netlab".to_owned());
@@ -131,7 +133,7 @@ pub(crate) fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T>
     })
 }
 
-/// What the system said to something that only root may do, with the way out.
+/// Makes the error for an operation that only root may do, with a remedy.
 pub(crate) fn refused(what: &str, error: io::Error) -> Error {
     let (kind, why) = match error.kind() {
         io::ErrorKind::PermissionDenied => (
@@ -147,16 +149,17 @@ pub(crate) fn refused(what: &str, error: io::Error) -> Error {
     Error::new(kind, format!("{what} {why}")).caused_by(error)
 }
 
-/// A mount namespace whose `/run` is empty and in memory: programs keep their sockets, databases and
-/// process numbers there, and none of it outlives this process, whatever way that ends. Clones are the same one.
+/// A mount namespace with an empty `/run` in memory. Programs keep their sockets, databases and process IDs in
+/// `/run`, and none of these files remains when this process ends, however it ends. Clones refer to the same
+/// namespace.
 #[derive(Clone, Debug)]
 pub struct MountNamespace(Arc<OwnedFd>);
 
 impl MountNamespace {
-    /// Where set-ups write their own files, within.
+    /// The directory inside the namespace where set-ups write their own files.
     pub const SCRATCH: &str = "/run/fordway";
 
-    /// Makes one. Errors: `NotImplemented` where this process may not.
+    /// Creates a mount namespace. Errors: `NotImplemented` if this process may not create one.
     pub fn new() -> Result<Self> {
         let made = in_a_thread(|| {
             let made = fordway_sys::new_mount_namespace(c"/run")?;
@@ -167,33 +170,34 @@ impl MountNamespace {
         Ok(MountNamespace(Arc::new(descriptor)))
     }
 
-    /// Puts the calling thread, and no other, into it, for good.
+    /// Moves the calling thread, and no other thread, into the mount namespace permanently.
     pub(crate) fn enter(&self) -> Result<()> {
         let here = std::env::current_dir();
         fordway_sys::enter_mount_namespace(&*self.0)
             .map_err(|error| refused("entering a mount namespace", error))?;
-        // Where the directory is hidden, the root will do.
+        // If the working directory is hidden inside the namespace, the root directory suffices.
         let _ = std::env::set_current_dir(here.as_deref().unwrap_or(Path::new("/")));
         Ok(())
     }
 
-    /// Does `work` in a thread of its own that sees the files within.
+    /// Runs `work` inside the mount namespace, in a new thread.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         in_a_thread(|| self.enter().map(|()| work()))?
     }
 }
 
-/// How long a program has to end by itself when it is asked to.
+/// The time between a program's SIGTERM and its SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
-/// How often a program is looked after.
+/// The interval at which a program is checked for its end.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A program in a namespace. When this is dropped it is asked to end (SIGTERM), and a second later it
-/// is killed; when the thread or process that holds it dies, it is killed at once.
+/// A program in a namespace. Dropping it sends SIGTERM to the program, and kills the program if it is still running
+/// a second later. When the thread or process that holds the program dies, the program is killed at once.
 #[derive(Debug)]
 pub struct NamespaceProcess {
     child: Child,
-    /// The kernel ties the program to the thread that started it, so that thread stays.
+    /// The thread that started the program. The kernel kills the program when this thread ends, so the thread
+    /// waits.
     keeper: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
@@ -203,21 +207,22 @@ impl NetworkNamespace {
         NamespaceProcess::start(Some(self), None, command, false)
     }
 
-    /// Starts a program that is to leave nothing behind: what it starts in turn, in the background or
-    /// not, ends with it. It is the first process of a process namespace, so its own number is 1.
+    /// Starts a program whose descendants, in the background or not, end together with it. The program is the first
+    /// process of a process namespace, so its process ID inside is 1.
     pub fn start_contained(&self, command: Command) -> Result<NamespaceProcess> {
         NamespaceProcess::start(Some(self), None, command, true)
     }
 
-    /// The same for a program that sees the files of `mounts`.
+    /// Starts a program like [`NetworkNamespace::start_contained`], inside the mount namespace `mounts`.
     pub fn start_within(&self, mounts: &MountNamespace, command: Command) -> Result<NamespaceProcess> {
         NamespaceProcess::start(Some(self), Some(mounts.clone()), command, true)
     }
 }
 
 impl NamespaceProcess {
-    /// Starts a program in the network of this process that is to leave nothing behind, as
-    /// [`NetworkNamespace::start_contained`] does. Errors: `NotImplemented` where this process may not.
+    /// Starts a program in the network of this process; its descendants end with it, as with
+    /// [`NetworkNamespace::start_contained`]. Errors: `NotImplemented` if this process may not create a process
+    /// namespace.
     pub fn start_contained_here(command: Command) -> Result<Self> {
         NamespaceProcess::start(None, None, command, true)
     }
@@ -237,7 +242,8 @@ impl NamespaceProcess {
         let (started, child) = mpsc::channel();
         let (keeper, until_dropped) = mpsc::channel::<()>();
         let keep = move || {
-            // An answer that nobody takes, and an end without a message, are both in order.
+            // Errors are ignored: the receiver of the result may be gone, and the wait ends when the sender is
+            // dropped.
             let _ = started.send(launch(namespace.as_ref(), mounts.as_ref(), command, is_contained));
             let _ = until_dropped.recv();
         };
@@ -251,19 +257,19 @@ impl NamespaceProcess {
         Ok(NamespaceProcess { child, keeper: Some((keeper, thread)) })
     }
 
-    /// Its number outside of any process namespace.
+    /// Returns the program's process ID outside of any process namespace.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended; `None` if it runs on.
+    /// Returns the program's exit status; `None` if the program is still running.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child
             .try_wait()
             .map_err(|error| Error::new(ErrorKind::Io, "waiting for a program").caused_by(error))
     }
 
-    /// Waits until it has ended, or until `stop` says so (`None`); asks every 5 ms.
+    /// Waits until the program has ended, or until `stop` returns true (`None`); checks both every 5 ms.
     pub fn wait(&mut self, mut stop: impl FnMut() -> bool) -> Result<Option<ExitStatus>> {
         loop {
             match self.ended()? {
@@ -277,10 +283,10 @@ impl NamespaceProcess {
 
 impl Drop for NamespaceProcess {
     fn drop(&mut self) {
-        // An input that ends is a request to end, too, and one that reaches programs elsewhere.
+        // Closing standard input also asks a program to end, and this request reaches programs on other machines.
         drop(self.child.stdin.take());
         if let Ok(None) = self.child.try_wait() {
-            // It is not yet waited for, so the number is still its own.
+            // Nobody has waited for the process yet, so its process ID cannot belong to another process.
             let _ = fordway_sys::terminate(self.child.id());
             let asked = Instant::now();
             if let Ok(None) = self.wait(|| asked.elapsed() > GRACE) {
@@ -295,7 +301,7 @@ impl Drop for NamespaceProcess {
     }
 }
 
-/// Starts a program from the calling thread, which is in the namespace from then on.
+/// Moves the calling thread into the namespaces, and starts a program from it.
 fn launch(
     namespace: Option<&NetworkNamespace>,
     mounts: Option<&MountNamespace>,

@@ -10,11 +10,12 @@ use rustix::net::sockopt;
 
 use crate::namespace::refused;
 
-/// Maximum number of packets taken from one side before it is the other's turn.
+/// Maximum number of packets read from one side before the other side is read.
 const BATCH: usize = 64;
-/// Size of the socket's receive buffer.
+/// The size of the socket's receive buffer.
 const ROOM_BYTES: usize = 4 << 20;
-/// Size of the header that precedes each packet on the device. It is not sent; all zeros, because packets are whole.
+/// The size of the header that precedes each packet on the device. The header is not sent; it is all zeros, because
+/// packets are whole.
 const HEADER_BYTES: usize = 10;
 
 /// One end of a tunnel.

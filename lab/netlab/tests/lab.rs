@@ -1,5 +1,5 @@
-//! What a lab promises, measured by programs that know nothing of it. Namespaces need root: elsewhere
-//! these tests are skipped, and say so.
+//! Tests the properties of labs by measurements with ordinary sockets and programs. Namespaces need root: without
+//! root, these tests are skipped with a message.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -27,7 +27,7 @@ fn gigabit(rtt_ms: u64) -> LinkConfig {
     }
 }
 
-/// Median time of 21 exchanges of one byte over TCP, milliseconds.
+/// Returns the median time of 21 exchanges of one byte over TCP, in milliseconds.
 fn echo_ms(lab: &NetworkLab) -> f64 {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -53,8 +53,8 @@ fn echo_ms(lab: &NetworkLab) -> f64 {
     fordway_measure::median(&times).unwrap()
 }
 
-/// Whether a measurement is right in one of some attempts: other work on this machine may disturb many of
-/// them, but a fault of ours disturbs all.
+/// Returns whether one of several attempts gives a right measurement: other work on this machine may disturb many
+/// attempts, but a fault of ours disturbs all of them.
 fn sooner_or_later<T>(measure: impl FnMut(u32) -> T, is_right: impl Fn(&T) -> bool) -> bool {
     (0..20).map(measure).any(|measured| is_right(&measured))
 }
@@ -69,15 +69,15 @@ fn a_round_trip_takes_what_was_asked_for() {
         let over = |_| echo_ms(&lab) - rtt_ms as f64;
         let is_exact = sooner_or_later(over, |over| {
             assert!(*over >= 0.0, "{rtt_ms} ms was shortened by {} ms", -over);
-            // Timers of a busy virtual machine are late by more, the longer it slept.
+            // On a busy virtual machine, timers that sleep longer are later.
             *over <= 0.5 + 0.02 * rtt_ms as f64
         });
         assert!(is_exact, "{rtt_ms} ms is always more");
     }
 }
 
-/// Bytes per second of a connection from the server that is open for `seconds`: in all, and without its
-/// first quarter.
+/// Returns the rates of a connection from the server that is open for `seconds`, in bytes per second: the rate of
+/// the whole time, and the rate without the first quarter.
 fn rates_of_a_download(lab: &NetworkLab, seconds: f64) -> (f64, f64) {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -116,7 +116,8 @@ fn the_rate_is_held() {
     let is_reached = sooner_or_later(
         |_| rates_of_a_download(&lab, 1.2),
         |(in_all, later)| {
-            // What a reader that was late finds waiting came no faster than the line allows.
+            // A late reader finds bytes already waiting, but their rate over the whole time cannot exceed that of
+            // the line.
             assert!(*in_all < 1.01 * floor, "{in_all} bytes/s over a line of {floor}");
             *later > 0.98 * floor
         },
@@ -128,13 +129,13 @@ fn the_rate_is_held() {
     assert_eq!((stats.back.lost, stats.back.refused, stats.there.refused), (0, 0, 0));
 }
 
-/// Sends this many datagrams of 1,000 bytes to the server at once; answers how many came, and how long it
-/// took to send them.
+/// Sends `count` datagrams of 1,000 bytes to the server at once; returns how many arrived, and how long the sending
+/// took.
 fn datagrams(lab: &NetworkLab, count: u32) -> (u32, Duration) {
     let receiver = lab.server.run(|| UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let to = receiver.local_addr().unwrap();
     receiver.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
-    // Room for all of them: what the receiver is too slow for would count as lost.
+    // The buffer has room for all datagrams, because datagrams dropped by a slow receiver would count as lost.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&receiver, 64 << 20).unwrap();
     let sender = lab.client.run(|| UdpSocket::bind((CLIENT_ADDRESS, 0)).unwrap()).unwrap();
     let start = Instant::now();
@@ -156,7 +157,7 @@ fn what_is_lost_is_counted() {
         let (arrived, _) = datagrams(&lab, 5_000);
         let stats = lab.stats().unwrap();
         assert_eq!(u64::from(arrived) + stats.there.lost, 5_000, "{stats:?}");
-        // 5 standard deviations.
+        // The tolerance is 5 standard deviations.
         assert!((394..=606).contains(&stats.there.lost), "{stats:?}");
         stats.there.lost
     };
@@ -168,14 +169,14 @@ fn what_the_queue_has_no_room_for_is_counted() {
     if !is_root() {
         return;
     }
-    // A hundred datagrams wait for a line that takes 8 ms for each.
+    // A hundred datagrams wait for a line that takes 8 ms for each datagram.
     let link =
         LinkConfig { rate_bits_per_s: Some(1_000_000), queue_bytes: Some(20_000), ..LinkConfig::default() };
     let lab = lab(link);
     let (arrived, sending) = datagrams(&lab, 100);
     let stats = lab.stats().unwrap();
     assert_eq!(u64::from(arrived) + stats.there.dropped_by_queue, 100, "{stats:?}");
-    // Room for 19, and for one more in every 8 ms that the sending took.
+    // The queue has room for 19 datagrams, and for one more in every 8 ms that the sending took.
     let most = 24 + sending.as_millis() as u32 / 8;
     assert!((18..=most).contains(&arrived), "{arrived} arrived");
 }
@@ -214,7 +215,8 @@ fn what_cannot_be_is_said() {
     assert!(program.to_string().contains("no-such-program-at-all"), "{program}");
 }
 
-/// The kernel's own default allows `reno` and one more; what else it has is allowed for the moment in which it is set.
+/// By default the kernel allows `reno` and one more algorithm; any other algorithm is allowed only at the moment
+/// when it is set.
 #[test]
 fn every_congestion_control_of_the_kernel_can_be_taken() {
     if !is_root() {
@@ -226,7 +228,7 @@ fn every_congestion_control_of_the_kernel_can_be_taken() {
         let congestion_control = Some(algorithm.to_owned());
         match NetworkLab::new(&LabConfig { congestion_control, ..LabConfig::default() }) {
             Ok(lab) => assert_eq!(lab.settings().unwrap()["net/ipv4/tcp_congestion_control"], algorithm),
-            // In a network that is not the machine's first, the list cannot be written.
+            // In a network namespace other than the machine's initial one, the list cannot be written.
             Err(refused) if refused.kind() == ErrorKind::NotImplemented => fordway_needs::skip(refused),
             Err(error) => panic!("{error}"),
         }

@@ -1,4 +1,5 @@
-//! A workload on a site, from creating the site to removing it; and the document of a run on several sites.
+//! Runs a workload on a site, from creating the site to removing it; and makes the run file of a workload that ran
+//! on several sites.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,22 +21,22 @@ use crate::phase::WorkloadRank;
 use crate::summary::{RunCapacity, limit};
 use crate::{PhaseResult, WorkloadSite};
 
-/// A workload for ranks.
+/// A workload that several ranks run together.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum WorkloadPlan {
-    /// Large files.
+    /// IOR: large files.
     Ior(IorPlan),
-    /// Many small files.
+    /// mdtest: many small files.
     Mdtest(MdtestPlan),
-    /// Data sets of constant size.
+    /// md-workbench: data sets of constant size.
     Mdworkbench(MdworkbenchPlan),
-    /// IO500's phases.
+    /// IO500: its phases, made of IOR, mdtest and find.
     Io500(Io500Plan),
 }
 
 impl WorkloadPlan {
-    /// Its name in run files.
+    /// Returns the workload's name in run files.
     pub fn name(&self) -> &'static str {
         match self {
             WorkloadPlan::Ior(_) => "ior",
@@ -45,7 +46,7 @@ impl WorkloadPlan {
         }
     }
 
-    /// Whether `ranks` ranks can run the plan. Errors: `InvalidArgument`.
+    /// Checks whether `ranks` ranks can run the plan. Errors: `InvalidArgument` if they cannot.
     pub fn check(&self, ranks: usize) -> Result<()> {
         match self {
             WorkloadPlan::Ior(plan) => plan.check(ranks),
@@ -55,9 +56,10 @@ impl WorkloadPlan {
         }
     }
 
-    /// Creates `site`, works there, and removes it unless `keep`, also after a failure. All ranks call it
-    /// and return the same. Errors: `BucketAlreadyOwnedByYou` if the site exists, in which case nothing is
-    /// touched; errors of [`WorkloadPlan::check`]; failures that would meet every operation; `Interrupted`.
+    /// Creates `site`, runs the workload there, and removes the site unless `keep` is set, also after a failure.
+    /// All ranks call this and return the same result. Errors: `BucketAlreadyOwnedByYou` if the site exists, in
+    /// which case nothing is changed; errors of [`WorkloadPlan::check`]; failures that would affect every
+    /// operation; `Interrupted`.
     pub fn run(&self, crew: &WorkloadRank, site: &WorkloadSite, keep: bool) -> Result<Vec<PhaseResult>> {
         crew.agree(self.check(crew.team.size()))?;
         let (begins, ends) = match self {
@@ -73,7 +75,7 @@ impl WorkloadPlan {
             WorkloadPlan::Mdworkbench(plan) => plan.run(crew, site),
             WorkloadPlan::Io500(plan) => plan.run(crew, site),
         };
-        // A site that could not be created, or belongs to an earlier run, stays.
+        // A site that could not be created, or that belongs to an earlier run, is not removed.
         if ends && (outcome.is_ok() || begins) {
             let cleaned = self.clean_up(crew, site);
             return outcome.and_then(|results| cleaned.map(|()| results));
@@ -126,7 +128,7 @@ pub struct WorkloadSetting {
     pub output: OutArgs,
 }
 
-/// A bucket name that leaves workloads up to 32 bytes to append.
+/// Parses a bucket name, short enough that workloads can append up to 32 bytes.
 fn bucket(text: &str) -> Result<Bucket, String> {
     match text.len() {
         0..=31 => Bucket::new(text).map_err(|error| error.to_string()),
@@ -135,7 +137,7 @@ fn bucket(text: &str) -> Result<Bucket, String> {
 }
 
 impl WorkloadSetting {
-    /// Runs `workload` at `sites` in turn, round after round. All ranks call it. Errors: as
+    /// Runs `workload` at each of `sites` in turn, round after round. All ranks call this. Errors: those of
     /// [`WorkloadPlan::run`].
     pub fn run(
         &self,
@@ -153,12 +155,12 @@ impl WorkloadSetting {
         Ok(lanes)
     }
 
-    /// The directory the run is written to.
+    /// Returns the directory to which the run is written.
     pub fn path(&self, workload: &WorkloadPlan) -> PathBuf {
         self.output.path(workload.name())
     }
 
-    /// The chosen parameters, for the run file.
+    /// Returns the chosen parameters, for the run file.
     pub fn parameters(&self) -> serde_json::Map<String, serde_json::Value> {
         let entries = [("places", self.places.clone().into()), ("rounds", self.rounds.into())];
         entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -168,14 +170,14 @@ impl WorkloadSetting {
 /// The results of one lane: its phases, round by round.
 #[derive(Clone, Debug)]
 pub struct LaneResults {
-    /// The lane.
+    /// The lane that was measured.
     pub lane: MeasuredLane,
     /// The phases of each round.
     pub rounds: Vec<Vec<PhaseResult>>,
 }
 
 impl LaneResults {
-    /// One phase in all rounds.
+    /// Returns the results of one phase in all rounds.
     pub(crate) fn phase(&self, name: &str) -> Vec<&PhaseResult> {
         self.rounds.iter().flatten().filter(|result| result.phase == name).collect()
     }
@@ -213,8 +215,8 @@ impl LaneResults {
     }
 }
 
-/// Speed relative to the reference, over pairs of rounds. Compares rates, because a stonewalled phase does a
-/// different amount of work each time.
+/// Returns the speed relative to the reference, over pairs of rounds. The comparison uses rates, because a
+/// stonewalled phase does a different amount of work each time.
 fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> SpeedRatio {
     let others = reference.phase(phase);
     let pairs =
@@ -223,14 +225,14 @@ fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> Speed
     SpeedRatio { to: reference.lane.name.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
 
-/// Facts about a run besides its results.
+/// The data about a run that are not results.
 #[derive(Debug)]
 pub struct WorkloadHeader {
-    /// The machine it ran on.
+    /// The machine that the run was made on.
     pub machine: Machine,
     /// The start time, RFC 3339 in UTC.
     pub started: String,
-    /// The duration.
+    /// The duration of the run.
     pub elapsed: Duration,
     /// The number of ranks.
     pub ranks: usize,
@@ -238,7 +240,7 @@ pub struct WorkloadHeader {
     pub parameters: serde_json::Map<String, serde_json::Value>,
 }
 
-/// The run and its records. The first of `lanes` is the reference.
+/// Returns the run file of `lanes` and its records. The first of `lanes` is the reference.
 pub fn describe(
     workload: &WorkloadPlan,
     header: WorkloadHeader,
@@ -298,7 +300,7 @@ fn records(lanes: &[LaneResults], phases: &[String]) -> RunRecords {
         for (round, results) in (0u16..).zip(&lane.rounds) {
             for result in results {
                 let phase = phases.iter().position(|name| *name == result.phase).unwrap_or_default();
-                // Equal numbers are the same work on different lanes.
+                // Blocks with equal numbers are the same work on different lanes.
                 let block = u32::from(round) * phases.len() as u32 + phase as u32;
                 result.record((number, phase as u8, round), block, &mut records);
             }

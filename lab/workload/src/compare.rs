@@ -1,9 +1,8 @@
-//! Sends one tree to every target, in interleaved blocks.
+//! Performs the same operations on one tree of files on every target, in interleaved blocks.
 //!
-//! The files of a round are shuffled and cut into blocks. Every target does each block, one after the other, in
-//! an order drawn anew for every block, so that drift on a noisy machine affects all targets alike. The content
-//! that a block read is verified after the block's last clock reading, so that the check does not distort the
-//! measurement.
+//! The files of a round are shuffled and cut into blocks. Every target does each block, one after the other, in an
+//! order drawn anew for every block, so that drift on a noisy machine affects all targets alike. The content that a
+//! block read is verified after the block's last clock reading, so that the check does not distort the measurement.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,18 +13,18 @@ use fordway_sys::process_cpu_ns;
 use super::tree;
 use crate::{FileTree, MeasuredTarget, TreeFile};
 
-/// Files in a block, per thread: enough that reading the CPU clocks costs next to nothing.
+/// Files in a block, per thread: enough that the time for reading the CPU clocks is negligible.
 const BLOCK_FILES: usize = 64;
 /// Bytes in a block, unless a single file is larger.
 const BLOCK_BYTES: usize = 8 << 20;
-/// Listings of a round: each is a block of its own.
+/// The number of listings in a round; each is a separate block.
 const LISTINGS: usize = 3;
 /// Fills a buffer before a read, so that bytes of the previous read cannot pass for new ones.
 const POISON: u8 = 0xa5;
-/// Failures kept as messages; the rest are only counted.
+/// Failures kept as messages; further failures are only counted.
 const MESSAGES: usize = 5;
 
-/// The phases, in this order.
+/// The phases, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComparePhase {
     /// Store every file.
@@ -66,14 +65,15 @@ impl ComparePhase {
     }
 }
 
-/// How a comparison is run.
+/// The settings of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct ComparePlan {
     /// Rounds that are recorded.
     pub rounds: u16,
-    /// Rounds before them that are not, so that memory and directories are equally warm in all recorded rounds.
+    /// Warm-up rounds before the recorded rounds. They are not recorded; memory and directories are then equally
+    /// warm in all recorded rounds.
     pub warm_up: u16,
-    /// Determines every order and every range.
+    /// The seed of every random order and every random range.
     pub seed: u64,
     /// Threads that work on a block concurrently.
     pub threads: usize,
@@ -140,14 +140,15 @@ struct CompareRun<'c> {
     clock: RunClock,
     random: SeededRandom,
     outcome: CompareOutcome,
-    /// One for each position in a block, kept so that no read pays for fresh memory.
+    /// One buffer for each position in a block. The buffers are reused, so that no read includes the time for fresh
+    /// memory.
     buffers: Vec<Vec<u8>>,
     blocks: u32,
     done: u64,
     total: u64,
 }
 
-/// One file in a block, and the range to read of it.
+/// One file in a block, and the range of the file to read.
 #[derive(Clone, Copy)]
 struct FileJob<'t> {
     item: &'t TreeFile,
@@ -165,7 +166,7 @@ struct FileJobResult {
 
 /// The data to verify.
 enum FileResponse {
-    /// The buffer, or nothing.
+    /// The content is in the buffer, or there is nothing to verify.
     Read,
     Size(u64),
     Keys(Vec<(String, u64)>),
@@ -243,7 +244,8 @@ impl CompareRun<'_> {
         let own_cpu = || process_cpu_ns(std::process::id()).unwrap_or_default();
         let (server_before, own_before) = (server_cpu(), own_cpu());
         let done = do_jobs(target, phase, jobs, buffers, self.plan.threads, self.clock);
-        // Read before anything is checked, so that no target is charged for the check.
+        // The CPU clocks are read before the content is verified, so that no target is charged for the
+        // verification.
         let (own_after, server_after) = (own_cpu(), server_cpu());
         let mut counted = BlockRecord {
             lane: lane as u8,
@@ -352,7 +354,7 @@ impl CompareRun<'_> {
     }
 }
 
-/// Kinds of failure that every later operation would meet too.
+/// Returns whether a failure of this kind would affect every later operation too.
 fn ends_the_run(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -390,7 +392,7 @@ fn cut<'j, 't>(jobs: &'j [FileJob<'t>], most: usize) -> Vec<&'j [FileJob<'t>]> {
     blocks
 }
 
-/// Wall time from the first start to the last end.
+/// Returns the wall time from the first start to the last end.
 fn elapsed(done: &[FileJobResult]) -> u64 {
     let first = done.iter().map(|done| done.start_ns).min().unwrap_or_default();
     let last = done.iter().map(|done| done.end_ns).max().unwrap_or_default();

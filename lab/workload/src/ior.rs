@@ -1,4 +1,4 @@
-//! IOR's pattern: every rank writes blocks of transfers, into its own file or a shared one, and reads what another
+//! IOR's pattern: every rank writes blocks of transfers, into its own file or a shared file, and reads what another
 //! rank wrote. An open file is a descriptor, a prefix of objects (one for each transfer), or a multipart upload.
 
 use std::fs::{self, File, OpenOptions};
@@ -94,7 +94,7 @@ pub(crate) struct IorShape {
     pub(crate) segments: u64,
     pub(crate) file_per_process: bool,
     pub(crate) is_random: bool,
-    /// Readers read the data of the rank that is this many ranks further on.
+    /// The number of ranks between a reader and the rank whose data it reads.
     pub(crate) shift: usize,
     pub(crate) wall: Option<Duration>,
     pub(crate) mapping: IorMapping,
@@ -139,7 +139,7 @@ impl IorPlan {
         }
     }
 
-    /// Writes, reads back and verifies. The caller removes the site.
+    /// Writes all files, reads them back and verifies them. The caller removes the site.
     pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<Vec<PhaseResult>> {
         let shape = self.shape()?;
         let (write, transfers) = write(crew, site, &shape)?;
@@ -147,7 +147,7 @@ impl IorPlan {
         Ok(vec![write, read])
     }
 
-    /// Removes the buckets of files that are buckets themselves.
+    /// Removes the buckets, if each file is a bucket.
     pub(crate) fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<()> {
         let (shape, rank) = (self.shape()?, crew.team.rank());
         crew.agree(IorFile::new(site, &shape, rank)?.remove(&shape, rank))
@@ -188,12 +188,12 @@ impl IorShape {
         Ok(())
     }
 
-    /// The number of transfers of one rank.
+    /// Returns the number of transfers of one rank.
     fn transfers(&self) -> u64 {
         self.block_bytes / self.transfer_bytes * self.segments
     }
 
-    /// The offset of the transfer `number` of `rank` in its file.
+    /// Returns the offset in the file of the transfer `number` of `rank`.
     fn offset(&self, rank: usize, ranks: usize, number: u64) -> u64 {
         let in_block = self.block_bytes / self.transfer_bytes;
         let (segment, within) = (number / in_block, number % in_block * self.transfer_bytes);
@@ -203,7 +203,7 @@ impl IorShape {
         }
     }
 
-    /// The order of the transfers of `rank`; `None` if it is sequential.
+    /// Returns the order of the transfers of `rank`; `None` if they are sequential.
     fn order(&self, rank: usize) -> Option<Vec<u32>> {
         self.is_random.then(|| {
             let mut order: Vec<u32> = (0..self.transfers() as u32).collect();
@@ -213,7 +213,7 @@ impl IorShape {
     }
 }
 
-/// Writes. Returns the result, and how many transfers each rank did.
+/// Writes the files. Returns the result, and how many transfers each rank did.
 pub(crate) fn write(
     crew: &WorkloadRank,
     site: &WorkloadSite,
@@ -238,7 +238,7 @@ pub(crate) fn write(
     Ok((results.remove(0), transfers))
 }
 
-/// Reads the first `transfers` of each rank and verifies them.
+/// Reads the first `transfers` transfers of each rank and verifies them.
 pub(crate) fn read(
     crew: &WorkloadRank,
     site: &WorkloadSite,
@@ -281,7 +281,7 @@ struct IorFile {
 }
 
 impl IorFile {
-    /// The file that `rank` writes.
+    /// Returns the file that `rank` writes.
     fn new(site: &WorkloadSite, shape: &IorShape, rank: usize) -> Result<Self> {
         let file = match shape.file_per_process {
             true => format!("data.{rank:08}"),
@@ -295,7 +295,7 @@ impl IorFile {
         Ok(IorFile { target: site.target(), site, name })
     }
 
-    /// Makes the directory or bucket that contains the file, unless it is the site. All ranks call it.
+    /// Creates the directory or bucket that contains the file, unless that is the site itself. All ranks call this.
     fn prepare(&self, shape: &IorShape, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
         match self.path() {
@@ -308,7 +308,7 @@ impl IorFile {
         }
     }
 
-    /// Removes the file's bucket, if the file is a bucket. All ranks call it.
+    /// Removes the file's bucket, if the file is a bucket. All ranks call this.
     fn remove(&self, shape: &IorShape, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
         if self.is_bucket() && is_mine { self.site.remove() } else { Ok(()) }
@@ -318,7 +318,7 @@ impl IorFile {
         self.name.is_empty()
     }
 
-    /// The path, if it is a file of a file system.
+    /// Returns the path of the file, if it is a file of a file system.
     fn path(&self) -> Option<PathBuf> {
         match self.site.means() {
             SiteMeans::Files(dir) => Some(dir.join(&self.name)),
@@ -326,12 +326,12 @@ impl IorFile {
         }
     }
 
-    /// The key of the whole file, if it is one object.
+    /// Returns the key of the whole file, if the file is one object.
     fn key(&self) -> Result<Key> {
         Key::new(&*self.name)
     }
 
-    /// The key of the transfer at `offset`, if each transfer is an object.
+    /// Returns the key of the transfer at `offset`, if each transfer is an object.
     fn fragment(&self, offset: u64) -> Result<Key> {
         match self.is_bucket() {
             true => Key::new(format!("{offset:016}")),
@@ -355,7 +355,7 @@ enum OpenIorFile<'p> {
     Ranges(&'p IorFile, Key),
 }
 
-/// A multipart upload that this rank sends parts of.
+/// A multipart upload to which this rank sends parts.
 struct RankUpload<'p> {
     place: &'p IorFile,
     key: Key,
@@ -367,7 +367,7 @@ struct RankUpload<'p> {
     sent: Vec<(u16, String)>,
 }
 
-/// The size of a part: whole transfers of together about 8 MiB, or the whole block if that is smaller.
+/// Returns the size of a part: whole transfers of about 8 MiB in total, or the whole block if it is smaller.
 fn part_bytes(shape: &IorShape) -> u64 {
     let transfers = PART_BYTES.div_ceil(shape.transfer_bytes);
     shape.block_bytes.min(transfers * shape.transfer_bytes)
@@ -401,7 +401,7 @@ fn check_multipart(shape: &IorShape, ranks: usize) -> Result<()> {
 }
 
 impl<'p> OpenIorFile<'p> {
-    /// Opens the file for writing. All ranks call it; an error of one is an error of all.
+    /// Opens the file for writing. All ranks call this; if it fails on one rank, it fails on all ranks.
     fn for_writing(crew: &WorkloadRank, place: &'p IorFile, shape: &IorShape) -> Result<Self> {
         let opened = match (place.path(), shape.mapping) {
             (Some(_), _) => OpenIorFile::file(place, OpenOptions::new().read(true).write(true).create(true)),
@@ -456,7 +456,7 @@ impl<'p> OpenIorFile<'p> {
         }
     }
 
-    /// Closes a written file. All ranks call it.
+    /// Closes a written file. All ranks call this.
     fn close(self, crew: &WorkloadRank, shape: &IorShape) -> Result<()> {
         match self {
             OpenIorFile::File(file, key) if shape.fsync => {
@@ -510,7 +510,7 @@ impl<'p> RankUpload<'p> {
         self.send()
     }
 
-    /// Finishes the part being written, if there is one.
+    /// Finishes the part being written, if there is such a part.
     fn send(&mut self) -> Result<()> {
         if let Some((writer, number, bytes)) = self.current.take() {
             let expected = ExpectedContent { size: Some(bytes), ..Default::default() };

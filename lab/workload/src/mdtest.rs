@@ -1,4 +1,5 @@
-//! mdtest's pattern: every rank creates many small files, then looks at each, reads and removes it.
+//! mdtest's pattern: every rank creates many small files, then queries the size of each file, reads it and removes
+//! it.
 
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use crate::phase::{PhaseRecorder, WorkloadRank};
 use crate::site::SiteMeans;
 use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 
-/// Bytes of a file in the hard shape, as IO500 has it.
+/// The size of a file in the hard shape, in bytes, as IO500 defines it.
 pub(crate) const HARD_BYTES: u64 = 3901;
-/// The most bytes of a file, which is held in memory whole.
+/// The maximum size of a file, in bytes. Files are held in memory as a whole.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// How mdtest works.
@@ -60,7 +61,7 @@ pub enum FileRemoval {
     Direct,
 }
 
-/// The plan with every choice made.
+/// The plan with all defaults resolved.
 #[derive(Clone, Debug)]
 pub(crate) struct MdtestShape {
     pub(crate) name: String,
@@ -73,7 +74,7 @@ pub(crate) struct MdtestShape {
 }
 
 impl MdtestPlan {
-    /// Makes every choice. Errors: `InvalidArgument`.
+    /// Resolves all defaults. Errors: `InvalidArgument`.
     pub(crate) fn files(&self) -> Result<MdtestShape> {
         let (bytes, unique_dirs) = match self.mode {
             MdtestMode::Easy => (0, true),
@@ -109,7 +110,7 @@ impl MdtestPlan {
 }
 
 impl MdtestShape {
-    /// What the keys of the files of `rank` begin with.
+    /// Returns the prefix of the keys of the files that `rank` creates.
     pub(crate) fn prefix(&self, rank: usize) -> String {
         match self.unique_dirs {
             true => format!("{}/dir.{rank:08}/file.", self.name),
@@ -125,7 +126,7 @@ impl MdtestShape {
         format!("{}-{what}", self.name)
     }
 
-    /// Creates the files. Answers how many each rank did.
+    /// Creates the files. Returns the result, and how many files each rank created.
     pub(crate) fn create(
         &self,
         crew: &WorkloadRank,
@@ -143,7 +144,7 @@ impl MdtestShape {
         Ok((results.remove(0), items))
     }
 
-    /// Asks for the size of each file.
+    /// Queries the size of each file.
     pub(crate) fn stat(&self, crew: &WorkloadRank, site: &WorkloadSite, items: u64) -> Result<PhaseResult> {
         self.each(crew, site, "stat", items, |recorder, target, owner, item| {
             let key = self.key(owner, item);
@@ -155,7 +156,7 @@ impl MdtestShape {
         })
     }
 
-    /// Reads each file whole and verifies it.
+    /// Reads each file as a whole and verifies it.
     pub(crate) fn read(&self, crew: &WorkloadRank, site: &WorkloadSite, items: u64) -> Result<PhaseResult> {
         let mut pattern = ContentPattern::new(self.bytes as usize);
         let mut buffer = Vec::with_capacity(self.bytes as usize);
@@ -204,7 +205,7 @@ impl MdtestShape {
     }
 }
 
-/// Removes whatever begins with `prefix`.
+/// Removes all objects whose keys begin with `prefix`.
 fn list_and_delete(site: &WorkloadSite, prefix: &str) -> Result<()> {
     let SiteMeans::Objects(store, bucket) = site.means() else { return Err(ErrorKind::Internal.into()) };
     let page = store.list(bucket, &ListQuery::prefix(prefix))?;

@@ -1,8 +1,7 @@
-//! md-workbench's pattern: data sets of constant size, from which every rank takes the oldest object
-//! (looks at it, reads it, removes it) and to which it adds a newest one. The objects a rank takes
-//! were made by another rank, and it makes a third one's.
+//! md-workbench's pattern: data sets of constant size. Each rank takes the oldest object of another rank's data set
+//! (queries its size, reads it and removes it), and adds a new object to a data set of a third rank.
 //!
-//! The three phases may be runs of their own: what the last one left is described by an object.
+//! The three parts may be separate runs. An object in the site describes the state that the last run left.
 
 use clap::{Args, ValueEnum};
 use fordway_store::{Error, ErrorKind, Key, Result};
@@ -14,7 +13,7 @@ use crate::phase::{PhaseRecorder, WorkloadRank, decoded, encoded};
 use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 
 const PRECREATE: &str = "precreate";
-/// The operations of the benchmark, told apart.
+/// The phases of the benchmark, one for each kind of operation.
 const STEPS: [&str; 4] = ["benchmark-stat", "benchmark-read", "benchmark-delete", "benchmark-create"];
 const STATE_KEY: &str = "mdworkbench-state.json";
 
@@ -66,7 +65,7 @@ pub enum BucketLayout {
     Dataset,
 }
 
-/// What a run leaves to the next.
+/// The state that a run leaves for the next run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct MdworkbenchState {
     ranks: usize,
@@ -83,17 +82,17 @@ impl MdworkbenchPlan {
         self.phases.contains(&part)
     }
 
-    /// Whether the site is made anew.
+    /// Returns whether the run creates the site.
     pub(crate) fn begins(&self) -> bool {
         self.has(MdworkbenchPart::Precreate)
     }
 
-    /// Whether nothing is to be left.
+    /// Returns whether the run removes everything at its end.
     pub(crate) fn ends(&self) -> bool {
         self.has(MdworkbenchPart::Cleanup)
     }
 
-    /// Errors: `InvalidArgument`.
+    /// Checks the options. Errors: `InvalidArgument`.
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |why: &str| Err(Error::new(ErrorKind::InvalidArgument, why));
         if self.datasets == 0 || self.objects == 0 {
@@ -129,7 +128,7 @@ impl MdworkbenchPlan {
         Ok(results)
     }
 
-    /// Removes the buckets of data sets that have their own.
+    /// Removes the data sets' buckets, if each data set has its own bucket.
     pub(crate) fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<()> {
         let sets = RankDatasets { plan: self, crew, site };
         let mut own = (0..self.datasets).filter(|_| self.buckets == BucketLayout::Dataset);
@@ -137,14 +136,14 @@ impl MdworkbenchPlan {
     }
 }
 
-/// The data sets, seen from one rank.
+/// The data sets, as seen by one rank.
 struct RankDatasets<'s> {
     plan: &'s MdworkbenchPlan,
     crew: &'s WorkloadRank<'s>,
     site: &'s WorkloadSite,
 }
 
-/// The data sets of the rank that one works on, as targets.
+/// The data sets on which a rank works: for each, the rank that owns it, and its target.
 type Targets = Vec<(usize, Box<dyn MeasuredTarget>)>;
 
 impl RankDatasets<'_> {
@@ -160,7 +159,8 @@ impl RankDatasets<'_> {
         }
     }
 
-    /// What another run left, which must be what this one works on.
+    /// Reads the state that another run left. Errors: `InvalidArgument` if there is none, or if it differs from
+    /// this run's options.
     fn read_state(&self) -> Result<MdworkbenchState> {
         let mut text = Vec::new();
         self.site.target().get(&Key::new(STATE_KEY)?, &mut text).map_err(|error| {
@@ -194,14 +194,16 @@ impl RankDatasets<'_> {
         }
     }
 
-    /// The owner of each data set, when each is `away` times further on.
+    /// Returns the data sets on which this rank works. The owner of a data set is the rank that is `away` ranks
+    /// further on.
     fn targets(&self, away: impl Fn(u64) -> isize) -> Result<Targets> {
         let (rank, ranks) = (self.crew.team.rank() as isize, self.crew.team.size() as isize);
         let owner = |set| (rank + away(set)).rem_euclid(ranks) as usize;
         (0..self.plan.datasets).map(|set| Ok((owner(set), self.site_of(owner(set), set)?.target()))).collect()
     }
 
-    /// The content of an object says where it is.
+    /// Returns the number that stands for an owner and data set in the content of objects, so that a misplaced
+    /// object is recognized.
     fn writer(owner: usize, set: u64) -> u64 {
         (owner as u64) << 32 | set
     }
@@ -241,7 +243,7 @@ impl RankDatasets<'_> {
         Ok(results)
     }
 
-    /// Looks at the oldest object, reads it and removes it.
+    /// Queries the size of the oldest object, reads it and removes it.
     fn take(
         &self,
         recorder: &mut PhaseRecorder,

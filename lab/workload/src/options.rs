@@ -1,5 +1,5 @@
-//! Options shared by several measuring commands, each defined once so that it has the same name everywhere; and the
-//! former names of options.
+//! Options shared by several measuring commands, and the former names of options. Each option is defined once, so
+//! that it has the same name in all commands.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub struct OutArgs {
 }
 
 impl OutArgs {
-    /// The directory, for the command `name`.
+    /// Returns the directory for the run of the command `name`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.run")))
     }
@@ -49,7 +49,7 @@ pub struct SeedArgs {
 }
 
 impl SeedArgs {
-    /// The seed; drawn at random if none was given. Errors: `Io`.
+    /// Returns the seed; draws it at random if none was given. Errors: `Io`.
     pub fn seed(&self) -> Result<u64> {
         let drawn = || {
             let failed = |error| Error::new(ErrorKind::Io, "no random seed").caused_by(error);
@@ -75,8 +75,8 @@ const RENAMED: [Renamed; 10] = [
     ("pingpong", "--connections", "--connection-policy"),
 ];
 
-/// The error of a command line. If an option was renamed, the error says its new name. `words` are the words of the
-/// command line.
+/// Returns the error of a command line. If an option was renamed, the error gives its new name. `words` are the
+/// words of the command line.
 pub fn with_new_name(error: clap::Error, words: &[String]) -> clap::Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
     if error.kind() != ClapKind::UnknownArgument {

@@ -15,12 +15,12 @@ use crate::{RankTeam, WorkloadSite};
 pub const MAX_RAW_OPERATIONS: usize = 200_000;
 /// A rank leaves the phase after this many failures in a row: the endpoint is then unreachable, not slow.
 const GIVES_UP_AFTER: u32 = 10;
-/// Failures that each rank keeps as sentences; the rest are only counted.
+/// Failures that each rank keeps as sentences; further failures are only counted.
 const MESSAGES: usize = 3;
-/// How often progress is shown.
+/// The interval at which progress is shown.
 const SHOWN_EVERY_NS: u64 = 100_000_000;
 
-/// What connects a run to its caller: the request to stop, and the display of progress.
+/// The connection between a run and its caller: the request to stop, and the display of progress.
 pub struct RunWatch<'w> {
     stop: &'w AtomicBool,
     show: &'w (dyn Fn(&str, u64) + Sync),
@@ -28,23 +28,23 @@ pub struct RunWatch<'w> {
 }
 
 impl<'w> RunWatch<'w> {
-    /// Ranks of this process check `stop`, and call `show` a few times a second with the current phase and lane
-    /// and the number of finished operations.
+    /// Ranks of this process check `stop`. Rank 0 calls `show` up to ten times a second, with the current phase and
+    /// lane and the number of operations that the ranks of its process have finished.
     pub fn new(stop: &'w AtomicBool, show: &'w (dyn Fn(&str, u64) + Sync)) -> Self {
         RunWatch { stop, show, done: AtomicU64::new(0) }
     }
 }
 
-/// One rank of a running workload.
+/// One rank of a running workload, with its connection to the other ranks.
 pub struct WorkloadRank<'c> {
-    /// All ranks.
+    /// The team of all ranks.
     pub team: &'c dyn RankTeam,
     watch: &'c RunWatch<'c>,
     clock: RunClock,
 }
 
 impl<'c> WorkloadRank<'c> {
-    /// The rank that `team` belongs to. The ranks of a process share `watch` and `clock`.
+    /// Creates the rank that `team` belongs to. The ranks of a process share `watch` and `clock`.
     pub fn new(team: &'c dyn RankTeam, watch: &'c RunWatch<'c>, clock: RunClock) -> Self {
         WorkloadRank { team, watch, clock }
     }
@@ -59,7 +59,7 @@ impl<'c> WorkloadRank<'c> {
         self.agree(outcome)
     }
 
-    /// The common outcome of all ranks: an error of one is an error of all.
+    /// Returns the common outcome of all ranks: if one rank has an error, all ranks return an error.
     pub fn agree(&self, outcome: Result<()>) -> Result<()> {
         let failure = outcome.as_ref().err().map(|error| (error.kind().name(), error.to_string()));
         let all = self.team.all_gather(encoded(&failure)?)?;
@@ -73,7 +73,7 @@ impl<'c> WorkloadRank<'c> {
     }
 
     /// Runs `work` on all ranks concurrently, starting at a barrier. Each of `tracks` is a phase of the run, and
-    /// every operation of `work` belongs to one. Returns the results and the value of `work`.
+    /// every operation of `work` belongs to one of these phases. Returns the results and the value of `work`.
     /// Errors: those of `work` on any rank, and `Interrupted`, on every rank.
     pub(crate) fn phase<T>(
         &self,
@@ -91,8 +91,8 @@ impl<'c> WorkloadRank<'c> {
         let shares = recorder.shares();
         self.team.barrier()?;
         let server_cpu_ns = server_before.zip(server()).map(|(before, after)| after.saturating_sub(before));
-        // One rank may have seen a signal that the others have not. All must agree, or the rest would wait at the
-        // next barrier.
+        // One rank may have seen a signal that other ranks have not seen. All ranks must agree, or the others would
+        // wait at the next barrier.
         let stopped = self.team.max(u64::from(self.watch.stop.load(Ordering::Relaxed)))? > 0;
         let (outcome, done) = match outcome {
             Ok(done) => (Ok(()), Some(done)),
@@ -153,12 +153,12 @@ pub(crate) fn decoded<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> Result<T> {
 /// Times the work of one rank in a phase.
 pub(crate) struct PhaseRecorder<'c> {
     crew: &'c WorkloadRank<'c>,
-    /// The time of the barrier, on this process's clock.
+    /// The time at which the rank left the barrier, on this process's clock.
     origin_ns: u64,
     cpu_before_ns: u64,
     /// Time spent generating and verifying content, which is not part of the work.
     aside_ns: u64,
-    /// The end of the last operation.
+    /// The end of the last operation; from then on, time counts as aside.
     idle_since_ns: u64,
     tracks: Vec<OperationTrack>,
     failures_in_a_row: u32,
@@ -201,9 +201,9 @@ impl<'c> PhaseRecorder<'c> {
         }
     }
 
-    /// Times `act`, which transfers `bytes`, then verifies its result with `check`, untimed. A failure or a
-    /// wrong result is counted and does not end the phase. Within [`PhaseRecorder::repeat`], all time
-    /// between two operations counts as aside. Cost: two clock readings.
+    /// Times `act`, which transfers `bytes`; then verifies its result with `check`, untimed. A failure or a wrong
+    /// result is counted and does not end the phase. Within [`PhaseRecorder::repeat`], all time between two
+    /// operations counts as aside. Cost: two clock readings.
     pub(crate) fn operation<A>(
         &mut self,
         track: usize,
@@ -282,7 +282,7 @@ impl<'c> PhaseRecorder<'c> {
         self.shown = (now_ns, all);
     }
 
-    /// Runs `act` outside the measured work.
+    /// Runs `act` outside the measured work, and counts its time as aside.
     pub(crate) fn aside<A>(&mut self, act: impl FnOnce() -> A) -> A {
         let start_ns = self.crew.clock.now_ns();
         let answer = act();
@@ -290,8 +290,9 @@ impl<'c> PhaseRecorder<'c> {
         answer
     }
 
-    /// Calls `step` with 0 and up, at most `limit` times, until `wall` has passed. Then every rank continues to
-    /// the count of the fastest (IOR's wear-out), so that all have done the same. Returns the count.
+    /// Calls `step` with 0, 1, 2 and so on, for at most `limit` times or until `wall` has passed. With `wall`,
+    /// every rank then continues to the count of the fastest rank (IOR's wear-out), so that all ranks have done the
+    /// same work. Returns the count.
     pub(crate) fn repeat(
         &mut self,
         limit: u64,
@@ -308,7 +309,8 @@ impl<'c> PhaseRecorder<'c> {
         Ok(farthest)
     }
 
-    /// Calls `step` with `from` and up to `to`, or until `end_ns`; returns where it stopped.
+    /// Calls `step` with the numbers from `from` up to, but not including, `to`, or until `end_ns`; returns the
+    /// number at which it stopped.
     fn steps(&mut self, from: u64, to: u64, end_ns: u64, step: &mut impl FnMut(&mut Self, u64)) -> u64 {
         self.idle_since_ns = self.crew.clock.now_ns();
         let mut done = from;
@@ -351,7 +353,7 @@ impl<'c> PhaseRecorder<'c> {
     }
 }
 
-/// Packs 24 bytes per operation.
+/// Encodes each operation in 24 bytes.
 fn pack(operations: &[OperationRecord]) -> Vec<u8> {
     let words =
         operations.iter().flat_map(|op| [op.start_ns, op.duration_ns, (op.bytes << 1) | u64::from(op.ok)]);
@@ -395,7 +397,8 @@ mod tests {
         threads(ranks, |team| work(&WorkloadRank::new(team, &watch, clock), &site))
     }
 
-    /// A rank that is slow by a known time makes the phase last as long; the others wear out.
+    /// If one rank is slow by a known time, the phase lasts as long as that rank, and the other ranks do the same
+    /// number of operations.
     #[test]
     fn stonewalled_ranks_do_the_same() {
         let found = on_ranks(3, |crew, site| {
@@ -421,7 +424,7 @@ mod tests {
         }
     }
 
-    /// What is done aside is not in the time; what is wrong is an error and no latency.
+    /// Time spent aside is not measured, and an operation with a wrong result counts as an error without a latency.
     #[test]
     fn checks_are_untimed_and_failures_counted() {
         let found = on_ranks(1, |crew, site| {

@@ -1,4 +1,4 @@
-//! The reference of comparisons: what a careful program does with plain files and absolute paths.
+//! The reference of comparisons: the operations of a careful program on plain files with absolute paths.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -22,23 +22,23 @@ pub struct PosixTarget {
     publish: PublishMethod,
 }
 
-/// How a put publishes a file.
+/// The way in which a put publishes a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PublishMethod {
-    /// Written under a temporary name and renamed: as atomic as the other lanes' puts.
+    /// The file is written under a temporary name and renamed, which is as atomic as a put on the other lanes.
     Rename,
-    /// Written under its final name, as IOR and mdtest do.
+    /// The file is written under its final name, as IOR and mdtest do.
     InPlace,
 }
 
-/// What a put waits for.
+/// The durability for which a put waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncLevel {
-    /// The page cache.
+    /// The content is in the page cache.
     Nothing,
-    /// Stable storage of the content.
+    /// The content is on stable storage.
     Content,
-    /// Stable storage of content and name.
+    /// The content and the name are on stable storage.
     ContentAndName,
 }
 

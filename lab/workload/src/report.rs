@@ -9,8 +9,8 @@ use crate::bench::LaneResults;
 use crate::io500::published::PublishedTable;
 use crate::io500::{figure, unit};
 
-/// The phases, with a row for each lane and a blank line between phases. `docs/reference/bench.md` explains the
-/// columns.
+/// Returns a table of the phases, with a row for each lane and a blank line between phases.
+/// `docs/reference/bench.md` explains the columns.
 pub fn table(run: &RunDocument, lanes: &[LaneResults]) -> String {
     let reference = run.lanes.first().map_or("", |lane| lane.name.as_str());
     let headings =
@@ -55,7 +55,7 @@ fn cells(summary: &PhaseSummary, rounds: &[&PhaseResult], run: &RunDocument) -> 
     ]
 }
 
-/// The rate as a multiple of the reference's rate, with its interval if there is one.
+/// Returns the rate as a multiple of the reference's rate, with its interval if there is one.
 fn against_reference(summary: &PhaseSummary, run: &RunDocument) -> Option<String> {
     let Some(ratio) = &summary.ratio else { return Some("1".to_owned()) };
     if let Some(interval) = &ratio.interval {
@@ -66,8 +66,8 @@ fn against_reference(summary: &PhaseSummary, run: &RunDocument) -> Option<String
     Some(format!("{:.2}", summary.ops_per_s? / reference.ops_per_s?))
 }
 
-/// IO500's phases in its units, next to published figures. The percentages in brackets are relative to the first lane
-/// for our figures, and to the first system for the published ones.
+/// Returns a table of IO500's phases in its units, next to published figures. The percentages in brackets are
+/// relative to the first lane for our figures, and to the first system for the published figures.
 pub fn beside_published(lanes: &[LaneResults], published: &PublishedTable) -> String {
     let mut headings = vec!["phase".to_owned(), "unit".to_owned()];
     headings.extend(lanes.iter().map(|lane| lane.lane.name.clone()));
@@ -99,7 +99,7 @@ pub fn beside_published(lanes: &[LaneResults], published: &PublishedTable) -> St
     )
 }
 
-/// The factor that converts a figure from the unit `from` to the unit `to`.
+/// Returns the factor that converts a figure from the unit `from` to the unit `to`.
 fn scale(from: &str, to: &str) -> f64 {
     match (from, to) {
         ("MiB/s", "GiB/s") => 1.0 / 1024.0,

@@ -1,92 +1,92 @@
-//! What a phase came to, over all ranks.
+//! The result of a phase, over all ranks.
 
 use fordway_measure::{BlockRecord, LatencyHistogram, OperationRecord, RankRecord, RunRecords};
 use serde::{Deserialize, Serialize};
 
-/// One rank's part in a phase.
+/// The result of one rank in a phase.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankShare {
     /// Operations that succeeded.
     pub operations: u64,
-    /// Operations that failed, or whose content was wrong.
+    /// Operations that failed or returned wrong content.
     pub errors: u64,
-    /// Bytes of content moved by those that succeeded.
+    /// Bytes of content transferred by successful operations.
     pub bytes: u64,
-    /// From the common start to this rank's end, without `aside_ns`.
+    /// The time from the common start to this rank's end, without `aside_ns`.
     pub elapsed_ns: u64,
-    /// Spent on making and checking content, and on progress.
+    /// Time spent generating and verifying content, and showing progress.
     pub aside_ns: u64,
-    /// CPU time of this rank, including making and checking content.
+    /// CPU time of this rank, including generating and verifying content.
     pub cpu_ns: u64,
-    /// Latencies of the operations that succeeded, as [`LatencyHistogram::to_base64`] has them.
+    /// Latencies of the successful operations, in the encoding of [`LatencyHistogram::to_base64`].
     pub latencies: String,
-    /// Operations that are in the latencies but not kept one by one.
+    /// Operations that are counted in the latencies but not kept as individual records.
     pub not_kept: u64,
-    /// The first failures, in sentences.
+    /// The first failures, as sentences.
     pub failures: Vec<String>,
 }
 
-/// A phase on one lane.
+/// The result of a phase on one lane.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PhaseResult {
-    /// Its name.
+    /// The name of the phase.
     pub phase: String,
-    /// What each rank did, by rank.
+    /// The result of each rank, by rank.
     pub ranks: Vec<RankShare>,
-    /// The operations one by one (up to [`crate::MAX_RAW_OPERATIONS`] of each rank); on rank 0 alone.
+    /// The individual operations (up to [`crate::MAX_RAW_OPERATIONS`] of each rank); only on rank 0.
     pub operations: Vec<OperationRecord>,
-    /// When it began, on rank 0's clock.
+    /// The start of the phase, on rank 0's clock.
     pub origin_ns: u64,
-    /// CPU time of the lane's server meanwhile; `None` where there is none within reach.
+    /// CPU time of the lane's server during the phase; `None` if it cannot be read.
     pub server_cpu_ns: Option<u64>,
-    /// Whether it is one kind of operation of a phase that had several at once, in which case CPU times
-    /// are of them all.
+    /// Whether this result is for one of several kinds of operation in the same phase. CPU times then include all
+    /// kinds.
     pub is_part: bool,
 }
 
 impl PhaseResult {
-    /// From the common start to the end of the slowest rank, as IOR and mdtest count it, without the
-    /// making and checking of content.
+    /// Returns the time from the common start to the end of the slowest rank, as IOR and mdtest count it, without
+    /// generating and verifying content.
     pub fn elapsed_ns(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.elapsed_ns).max().unwrap_or_default()
     }
 
-    /// The time of the rank that was done first.
+    /// Returns the time of the fastest rank.
     pub fn fastest_ns(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.elapsed_ns).min().unwrap_or_default()
     }
 
-    /// As [`PhaseResult::elapsed_ns`], with the making and checking of content.
+    /// Returns the same time as [`PhaseResult::elapsed_ns`], but including generating and verifying content.
     pub(crate) fn wall_ns(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.elapsed_ns + rank.aside_ns).max().unwrap_or_default()
     }
 
-    /// Operations that succeeded, of all ranks.
+    /// Returns the number of successful operations of all ranks.
     pub fn succeeded(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.operations).sum()
     }
 
-    /// Operations that failed, or whose content was wrong.
+    /// Returns the number of operations of all ranks that failed or returned wrong content.
     pub fn errors(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.errors).sum()
     }
 
-    /// Bytes of content moved.
+    /// Returns the bytes of content transferred by all ranks.
     pub fn bytes(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.bytes).sum()
     }
 
-    /// Operations per second; `None` of nothing.
+    /// Returns operations per second; `None` if no operation succeeded.
     pub fn ops_per_s(&self) -> Option<f64> {
         self.per_second(self.succeeded())
     }
 
-    /// Bytes per second; `None` of nothing.
+    /// Returns bytes per second; `None` if no bytes were transferred.
     pub fn bytes_per_s(&self) -> Option<f64> {
         self.per_second(self.bytes())
     }
 
-    /// CPU time of all ranks.
+    /// Returns the CPU time of all ranks.
     pub(crate) fn client_cpu_ns(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.cpu_ns).sum()
     }
@@ -96,7 +96,7 @@ impl PhaseResult {
         (count > 0 && elapsed_ns > 0).then(|| count as f64 / (elapsed_ns as f64 / 1e9))
     }
 
-    /// The first failures, in sentences.
+    /// Returns the first failures, as sentences.
     pub fn failures(&self) -> Vec<String> {
         let of_rank = |(rank, share): (usize, &RankShare)| {
             share
@@ -108,7 +108,7 @@ impl PhaseResult {
         self.ranks.iter().enumerate().flat_map(of_rank).collect()
     }
 
-    /// The phase called `name` that `parts` are of.
+    /// Combines `parts`, which are kinds of operation of the same phase, into one result called `name`.
     pub(crate) fn sum(name: &str, parts: &[PhaseResult]) -> Self {
         let mut sum = PhaseResult { phase: name.to_owned(), ..PhaseResult::default() };
         for other in parts {
@@ -129,7 +129,7 @@ impl PhaseResult {
         all
     }
 
-    /// Adds the phase to the records of a run, under its numbers there.
+    /// Adds the phase to the records of a run, with the given lane, phase, round and block numbers.
     pub fn record(&self, (lane, phase, round): (u8, u8, u16), block: u32, records: &mut RunRecords) {
         records.operations.extend(self.operations.iter().map(|op| OperationRecord {
             lane,

@@ -1,9 +1,9 @@
-//! Where a workload works: a bucket or a directory of a lane, and further ones named after it; and content that
-//! identifies its writer and offset.
+//! A site, where a workload runs: a bucket or directory of a lane, and further ones named after it; and content
+//! that identifies its writer and offset.
 //!
 //! A buffer is filled once with noise. Then the first word of each of its pages is set to a hash of writer and
-//! offset, which costs one memory write per 4 KiB. So a page from another place, another writer or an earlier transfer
-//! is recognized, and a check is a comparison of memory.
+//! offset, which costs one memory write per 4 KiB. Therefore a page from another offset, another writer or an
+//! earlier transfer is recognized, and a check is a comparison of memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use fordway_store::{Bucket, Error, ErrorKind, Result, Store};
 
 use crate::{MeasuredTarget, PosixTarget, StoreTarget};
 
-/// A bucket or directory, which need not exist yet; clones name the same one.
+/// A bucket or directory, which need not exist yet. Clones refer to the same bucket or directory.
 #[derive(Clone)]
 pub struct WorkloadSite {
     lane: MeasuredLane,
@@ -37,29 +37,30 @@ pub(crate) enum SiteMeans<'s> {
 }
 
 impl WorkloadSite {
-    /// The directory `name` in `parent`: plain files, each written in place.
+    /// Creates a site for the directory `name` in `parent`: plain files, each written in place.
     pub fn files(parent: &Path, name: Bucket) -> Self {
         let description = "plain open, pwrite, pread, stat and unlink by absolute path, in place".into();
         let lane = MeasuredLane { name: "posix".into(), description };
         WorkloadSite { lane, name, kind: SiteKind::Files { parent: parent.to_owned() } }
     }
 
-    /// The bucket `name` of `store`. `server_pid` is the process whose CPU time counts as the server's.
+    /// Creates a site for the bucket `name` of `store`. `server_pid` is the process whose CPU time counts as the
+    /// server's.
     pub fn objects(lane: MeasuredLane, store: Arc<dyn Store>, name: Bucket, server_pid: Option<u32>) -> Self {
         WorkloadSite { lane, name, kind: SiteKind::Objects { store, server_pid } }
     }
 
-    /// Another bucket or directory, whose name is this one's with a suffix.
+    /// Returns a site for another bucket or directory, whose name is this site's name with a suffix.
     pub(crate) fn beside(&self, suffix: &str) -> Result<Self> {
         Ok(WorkloadSite { name: Bucket::new(format!("{}-{suffix}", self.name))?, ..self.clone() })
     }
 
-    /// Its lane.
+    /// Returns the lane of the site.
     pub fn lane(&self) -> &MeasuredLane {
         &self.lane
     }
 
-    /// The name of its bucket or directory.
+    /// Returns the name of the site's bucket or directory.
     pub(crate) fn name(&self) -> &Bucket {
         &self.name
     }
@@ -71,7 +72,7 @@ impl WorkloadSite {
         }
     }
 
-    /// Makes the bucket or directory. Errors: `BucketAlreadyOwnedByYou` if it exists.
+    /// Creates the bucket or directory. Errors: `BucketAlreadyOwnedByYou` if it exists.
     pub(crate) fn make(&self) -> Result<()> {
         match &self.kind {
             SiteKind::Objects { store, .. } => store.create_bucket(&self.name),
@@ -87,7 +88,7 @@ impl WorkloadSite {
         }
     }
 
-    /// The target for its objects or files.
+    /// Returns the target for the site's objects or files.
     pub(crate) fn target(&self) -> Box<dyn MeasuredTarget> {
         match &self.kind {
             SiteKind::Files { .. } => Box::new(PosixTarget::in_place(self.lane.clone(), self.dir())),
@@ -107,7 +108,7 @@ impl WorkloadSite {
         }
     }
 
-    /// Removes it with its content; does nothing if it does not exist.
+    /// Removes the bucket or directory with its content; does nothing if it does not exist.
     pub(crate) fn remove(&self) -> Result<()> {
         match self.target().clean_up() {
             Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(()),
@@ -132,12 +133,12 @@ pub(crate) struct ContentPattern {
 }
 
 impl ContentPattern {
-    /// Content of `len` bytes.
+    /// Creates a buffer for content of `len` bytes.
     pub(crate) fn new(len: usize) -> Self {
         ContentPattern { bytes: noise(len) }
     }
 
-    /// The content that `writer` writes at `offset`.
+    /// Returns the content that `writer` writes at `offset`.
     pub(crate) fn stamped(&mut self, writer: u64, offset: u64) -> &[u8] {
         let seed = mix(writer.wrapping_mul(0x1_0000_0001).wrapping_add(1));
         for (page, bytes) in self.bytes.chunks_mut(PAGE_BYTES).enumerate() {
@@ -148,13 +149,13 @@ impl ContentPattern {
         &self.bytes
     }
 
-    /// Whether `found` is the content that `writer` wrote at `offset`.
+    /// Returns whether `found` is the content that `writer` wrote at `offset`.
     pub(crate) fn is(&mut self, writer: u64, offset: u64, found: &[u8]) -> bool {
         self.stamped(writer, offset) == found
     }
 }
 
-/// `len` bytes of pseudorandom noise. Longer noise starts with all shorter noise.
+/// Returns `len` bytes of pseudorandom noise. Longer noise starts with all shorter noise.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let words = (0..len.div_ceil(8) as u64).flat_map(|at| mix(at).to_le_bytes());
     words.take(len).collect()

@@ -9,26 +9,26 @@ use fordway_measure::{
 
 use crate::compare::ComparePhase;
 
-/// The share of the processors' time above which they are the limit.
+/// The share of the available processor time above which processors are the limit.
 const BUSY: f64 = 0.9;
-/// The share below which the limit is something else.
+/// The share of the available processor time below which processors are not the limit.
 const IDLE: f64 = 0.5;
 
-/// The parts of a run file other than its figures.
+/// The parts of a run file other than its results.
 pub struct RunHeader {
-    /// The machine, examined before the work.
+    /// The machine, described before the work started.
     pub machine: Machine,
-    /// When it started, RFC 3339.
+    /// The start time of the run, RFC 3339.
     pub started: String,
-    /// How long it took.
+    /// The duration of the run.
     pub elapsed: Duration,
     /// The chosen parameters, by name.
     pub parameters: serde_json::Map<String, serde_json::Value>,
-    /// Why a result may be doubted, or is missing.
+    /// Reasons to doubt a result, or why a result is missing.
     pub warnings: Vec<String>,
 }
 
-/// The threads and processors on which a run could work at once.
+/// The numbers of threads and processors that a run could use at once.
 #[derive(Clone, Copy, Debug)]
 pub struct RunCapacity {
     /// The number of threads that made calls.
@@ -125,7 +125,7 @@ impl<'r> SummaryRow<'r> {
         }
     }
 
-    /// The median over blocks of (time of the reference / time of this lane) for the same work.
+    /// Returns the median over blocks of (time of the reference / time of this lane) for the same work.
     fn ratio(&self, seed: u64) -> SpeedRatio {
         let pairs = self.blocks.iter().filter_map(|block| {
             let other = self.reference.binary_search_by_key(&block.block, |other| other.block).ok()?;
@@ -136,7 +136,7 @@ impl<'r> SummaryRow<'r> {
     }
 }
 
-/// What keeps a lane from being faster, judged by the CPU time it used of the CPU time available in `elapsed_s`.
+/// Returns the limit of a lane's speed, judged by its share of the CPU time that was available in `elapsed_s`.
 pub(crate) fn limit(
     client_ns: u64,
     server_ns: Option<u64>,
@@ -208,7 +208,8 @@ mod tests {
         }
     }
 
-    /// The summaries of ten blocks on two lanes. The second lane takes twice as long, and its CPU times are as given.
+    /// Returns the summaries of ten blocks on two lanes. The second lane takes twice as long, and its CPU times are
+    /// as given.
     fn get_rows(client_cpu_ns: u64, server_cpu_ns: Option<u64>) -> Vec<PhaseSummary> {
         let mut records = RunRecords::default();
         for number in 0..10 {

@@ -13,10 +13,10 @@ use fordway_store::{
 
 /// A way to store and fetch objects, as seen by the measurement. Calls may come from several threads.
 pub trait MeasuredTarget: Send + Sync {
-    /// Its name and description.
+    /// Returns the target's name and description.
     fn lane(&self) -> &MeasuredLane;
 
-    /// The process whose CPU time counts as the server's, if there is one.
+    /// Returns the process whose CPU time counts as the server's, if there is one.
     fn server_pid(&self) -> Option<u32> {
         None
     }
@@ -43,7 +43,7 @@ pub trait MeasuredTarget: Send + Sync {
     fn clean_up(&self) -> Result<()>;
 }
 
-/// A target over any store, in its own bucket or below a prefix in a bucket of somebody else.
+/// A target on any store, which uses its own bucket, or a prefix in an existing bucket.
 pub struct StoreTarget {
     lane: MeasuredLane,
     store: Arc<dyn Store>,
@@ -54,7 +54,7 @@ pub struct StoreTarget {
 }
 
 impl StoreTarget {
-    /// Makes `bucket` in `store`. [`MeasuredTarget::clean_up`] removes it with its content.
+    /// Creates `bucket` in `store`. [`MeasuredTarget::clean_up`] removes the bucket with its content.
     pub fn new(
         lane: MeasuredLane,
         store: Arc<dyn Store>,
@@ -65,12 +65,12 @@ impl StoreTarget {
         Ok(StoreTarget::within(lane, store, bucket, server_pid))
     }
 
-    /// Works below `prefix`, which must not be empty, in a bucket that exists and is kept.
+    /// Creates a target below `prefix`, which must not be empty, in a bucket that exists and is kept.
     pub fn below(lane: MeasuredLane, store: Arc<dyn Store>, bucket: Bucket, prefix: String) -> Self {
         StoreTarget { lane, store, bucket, prefix, server_pid: None }
     }
 
-    /// Works in a bucket that exists, or will exist before the first call.
+    /// Creates a target in a bucket that exists, or will exist before the first call.
     pub fn within(
         lane: MeasuredLane,
         store: Arc<dyn Store>,
@@ -80,10 +80,10 @@ impl StoreTarget {
         StoreTarget { lane, store, bucket, prefix: String::new(), server_pid }
     }
 
-    /// The key in the store for the measurement's `key`.
+    /// Returns the key in the store for the measurement's `key`.
     fn key<'k>(&self, key: &'k Key) -> Result<Cow<'k, Key>> {
         match self.prefix.is_empty() {
-            // Borrowed, so that it costs nothing on our own lanes, where a copy would be noticeable.
+            // The key is borrowed, because copying it would take noticeable time on our own lanes.
             true => Ok(Cow::Borrowed(key)),
             false => Key::new(format!("{}{}", self.prefix, key.as_str())).map(Cow::Owned),
         }
@@ -159,7 +159,7 @@ impl MeasuredTarget for StoreTarget {
     }
 }
 
-/// Makes an error of a target that says what it was doing.
+/// Makes an error of a target that says which operation failed.
 pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => ErrorKind::NoSuchKey,
@@ -168,8 +168,8 @@ pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: 
     Error::new(kind, "").caused_by(error).during(doing, lane, "files", key.as_str())
 }
 
-/// Sleeps before every operation of the target `within`, and logs how long it actually slept: a measurement must
-/// recover the difference.
+/// A target that sleeps before every operation of the target `within`, and logs how long it actually slept. A
+/// measurement must recover the difference.
 pub struct DelayTarget {
     lane: MeasuredLane,
     within: Box<dyn MeasuredTarget>,
@@ -188,7 +188,7 @@ struct SleepTotals {
 }
 
 impl DelayLog {
-    /// The mean sleep in nanoseconds; `None` before the first sleep.
+    /// Returns the mean sleep in nanoseconds; `None` before the first sleep.
     pub fn mean_ns(&self) -> Option<f64> {
         let calls = self.0.calls.load(Ordering::Relaxed);
         (calls > 0).then(|| self.0.ns.load(Ordering::Relaxed) as f64 / calls as f64)
@@ -196,14 +196,14 @@ impl DelayLog {
 }
 
 impl DelayTarget {
-    /// Delays the operations of `within` by `delay`, plus or minus up to a fifth of it.
+    /// Delays the operations of `within` by `delay`, plus or minus up to a fifth of `delay`.
     pub fn new(within: Box<dyn MeasuredTarget>, delay: Duration) -> Self {
         let name = format!("{}+delay", within.lane().name);
         let description = format!("{}, each call after a sleep of about {delay:?}", within.lane().name);
         DelayTarget { lane: MeasuredLane { name, description }, within, delay, log: DelayLog::default() }
     }
 
-    /// The log of the sleeps, to be read after the target was handed over.
+    /// Returns the log of the sleeps, which can still be read when the target has been passed on.
     pub fn log(&self) -> DelayLog {
         self.log.clone()
     }

@@ -7,22 +7,22 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// The ranks of a workload, as seen by one of them. Every method but `rank` and `size` is collective: all ranks call
-/// it, in the same order. Errors: `Internal` once a rank has ended early, so that no other rank waits for it.
+/// The ranks of a workload, as seen by one rank. Every method except `rank` and `size` is collective: all ranks
+/// call it, in the same order. Errors: `Internal` once a rank has ended early, so that no other rank waits for it.
 pub trait RankTeam {
-    /// The number of this rank, from 0.
+    /// Returns the number of this rank, from 0.
     fn rank(&self) -> usize;
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     fn size(&self) -> usize;
 
-    /// Returns when all ranks have called it.
+    /// Waits until all ranks have called this method.
     fn barrier(&self) -> Result<()>;
 
     /// Returns the `mine` of all ranks, by rank.
     fn all_gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
-    /// Returns the `mine` of all ranks, by rank, on rank 0; nothing on the others.
+    /// Returns the `mine` of all ranks, by rank, on rank 0; returns nothing on the other ranks.
     fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
     /// Returns rank 0's `mine` on all ranks.

@@ -1,8 +1,8 @@
 //! The real input of comparisons: a directory tree, read into memory once, so that every lane gets the same bytes,
 //! and no lane waits for the source.
 //!
-//! The directories of a tree affect the cost of each object: the first object in a directory pays for making it, and
-//! the last may pay for removing it.
+//! The directories of a tree affect the cost of each object: the put of the first object in a directory also
+//! creates the directory, and the delete of the last object may also remove it.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -16,11 +16,11 @@ use walkdir::WalkDir;
 pub struct TreeFile {
     /// The path relative to the tree's root.
     pub key: Key,
-    /// Its content.
+    /// The content of the file.
     pub body: Vec<u8>,
 }
 
-/// How much of a tree to use.
+/// The part of a tree to use.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeLimits {
     /// Maximum number of files.
@@ -49,8 +49,8 @@ impl FileTree {
     pub fn read(dir: &Path, limits: &TreeLimits) -> Result<Self> {
         let mut found = find_files(dir)?;
         let total = found.files.len();
-        // If limits exclude files, the included ones must be a sample of the whole tree (the same for the same seed),
-        // not its first directories.
+        // If the limits exclude files, the included files must be a sample of the whole tree (the same for the same
+        // seed), not of its first directories only.
         SeededRandom::new(limits.seed).shuffle(&mut found.files);
         let mut tree = FileTree::default();
         let mut unreadable = found.unreadable;
@@ -141,8 +141,8 @@ fn nothing_to_use(dir: &Path, warnings: &[String]) -> Error {
     )
 }
 
-/// The records of objects with these keys and sizes in bytes, which are put, and later removed, in this order in
-/// `round`.
+/// Returns the records of objects with these keys and sizes in bytes. In `round`, the objects are put in this
+/// order, and later removed in the same order.
 pub(crate) fn directory_records<'k>(
     round: u16,
     objects: impl Iterator<Item = (&'k str, u64)>,
@@ -165,7 +165,7 @@ pub(crate) fn directory_records<'k>(
         .collect()
 }
 
-/// The directories above `key`, outermost first.
+/// Returns the directories above `key`, outermost first.
 fn above(key: &str) -> impl Iterator<Item = &str> {
     key.match_indices('/').map(|(at, _)| &key[..at])
 }

@@ -91,7 +91,7 @@ fn all_phases_run_and_verify() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// The mean latency of a lane over all phases.
+/// Returns the mean latency of a lane over all phases.
 fn mean_ns(operations: &[OperationRecord], lane: u8) -> f64 {
     let durations: Vec<u64> =
         operations.iter().filter(|op| op.lane == lane).map(|op| op.duration_ns).collect();

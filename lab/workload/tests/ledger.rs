@@ -27,7 +27,7 @@ struct Fake {
 impl LedgerComponent for Fake {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.size_bytes = size_bytes;
-        // Time that passes here belongs to no component.
+        // Time spent here must not be counted for any component.
         self.clock.set(self.clock.get() + 77_777);
         Ok(())
     }
@@ -74,7 +74,7 @@ fn account(whole_ns: u64) -> LedgerAccount {
     LedgerAccount::of(&names, &SIZES, &[path], &records, 1).unwrap()
 }
 
-/// Takes as long as socket and copy, or two copies over 64 KiB, plus `more_ns`.
+/// A component that takes as long as the socket and one copy, or two copies above 64 KiB, plus `more_ns`.
 fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> MeasuredComponent {
     struct Whole(Fake, u64);
     impl LedgerComponent for Whole {
@@ -123,7 +123,8 @@ fn a_whole_that_is_the_sum_leaves_nothing() {
     }
 }
 
-/// The path takes 3 µs. One component takes the same plus a copy, another is the copy alone: the residual is 0.
+/// The path takes 3 µs. One component takes 3 µs and a copy, and another component is only the copy: the residual
+/// is 0.
 #[test]
 fn what_a_component_has_too_much_is_taken_off() {
     let clock = Rc::new(Cell::new(0));

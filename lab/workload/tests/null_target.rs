@@ -12,7 +12,7 @@ use fordway_workload::rest::{
 
 const SLOTS: usize = 16;
 
-/// Completes the started requests in the next wait. If none was started, the wait is a sleep.
+/// A channel that completes all started requests in the next wait. If no request was started, the wait is a sleep.
 #[derive(Default)]
 struct Null {
     started: Vec<(usize, Instant)>,
@@ -55,7 +55,7 @@ impl RequestChannel for Null {
     }
 }
 
-/// CPU time per operation in nanoseconds, and operations per second.
+/// Returns the CPU time per operation in nanoseconds, and operations per second.
 fn cost(arrivals: ArrivalProcess, keep_operations: bool) -> (f64, f64) {
     let plan = LoadPlan {
         arrivals,

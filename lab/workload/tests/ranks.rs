@@ -68,7 +68,7 @@ fn sizes(store: &MemoryStore, bucket: &str) -> Vec<u64> {
     page.entries.iter().filter_map(|entry| entry.object()).map(|object| object.size).collect()
 }
 
-/// With all modes and mappings, everything written is read back, and nothing else is left.
+/// In all modes and mappings, everything written is read back, and the bucket contains exactly the written objects.
 #[test]
 fn ior_on_objects() {
     let n = RANKS as u64;
@@ -128,7 +128,7 @@ fn mdtest_on_both_kinds() {
     assert!(store.list_buckets().unwrap().is_empty());
 }
 
-/// Each phase is a separate run on the same set, which keeps its size and moves on.
+/// Each part is a separate run on the same data sets, which keep their size while their objects are replaced.
 #[test]
 fn mdworkbench_goes_on_where_it_stopped() {
     for (buckets, count) in [("one", 1), ("dataset", 1 + 2 * RANKS)] {
@@ -185,7 +185,8 @@ fn io500_has_all_phases_scores_and_a_stamp() {
     }
 }
 
-/// Content changed by another program is counted as an error of its phase, with its name; the run does not fail.
+/// Content that another program changed counts as an error of the phase that reads it, and the message names the
+/// object; the run does not fail.
 #[test]
 fn changed_and_missing_content_is_counted() {
     let store = Arc::new(MemoryStore::default());

@@ -36,7 +36,7 @@ fn tcp(name: &str) -> (LinkTransport<TcpLink>, JoinHandle<()>) {
     (LinkTransport::new(lane(name), TcpLink::new(asks).unwrap()), other)
 }
 
-/// A store with a message of each size. The message of size `spoilt` has a wrong bit.
+/// Returns a store with a message of each size. The message of size `spoilt` has a wrong bit.
 fn objects(spoilt: Option<u64>) -> ObjectTransport {
     let (store, bucket) = (MemoryStore::new(ETagPolicy::Fast), Bucket::new("messages").unwrap());
     store.create_bucket(&bucket).unwrap();
@@ -54,7 +54,7 @@ fn plan() -> TransportPlan {
     TransportPlan { sizes: SIZES.to_vec(), rounds: 5, messages: 20, block_bytes: 4 << 20, window: 8, seed: 7 }
 }
 
-/// The run of `transports`, and the numbers of operations and blocks in its records.
+/// Returns the run of `transports`, and the numbers of operations and blocks in its records.
 fn measured(mut transports: Vec<Box<dyn MessageTransport>>) -> (RunDocument, usize, usize) {
     let lanes = transports.iter().map(|transport| transport.lane().clone()).collect();
     let outcome = run(&plan(), &mut transports, &AtomicBool::new(false), &mut |_| ()).unwrap();
@@ -80,7 +80,7 @@ fn every_message_is_recorded_and_right() {
     other.join().unwrap();
     let phases = ["latency 1 B", "latency 4 KiB", "latency 3000000 B", "bandwidth 1 B", "bandwidth 4 KiB"];
     assert_eq!((run.phases.len(), &run.phases[..5]), (9, &phases.map(String::from)[..]));
-    // Only links do the half round trip.
+    // Only links support half round trips.
     assert_eq!(run.summaries.len(), 2 * 6 + 3);
     assert_eq!(blocks, 5 * run.summaries.len());
     // A block has 20, 20 and 1 messages of the three sizes, in three summaries; for bandwidth, a block is one

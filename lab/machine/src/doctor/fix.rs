@@ -1,5 +1,5 @@
-//! Settings that address the findings: a job script for Slurm; for Kubernetes a gang of pods, made of a PodGroup of
-//! the scheduler plug-ins and an indexed Job.
+//! Writes settings that address the findings: for Slurm a job script; for Kubernetes a gang of pods, made of a
+//! PodGroup of the scheduler plug-ins and an indexed Job.
 
 use std::fmt::Write;
 
@@ -20,16 +20,16 @@ pub enum SettingsReader {
 pub struct JobSize {
     /// Number of nodes.
     pub nodes: u32,
-    /// Processors of each node that run ranks.
+    /// Number of processors of each node that run ranks.
     pub processors: usize,
     /// Memory of each node, in MiB.
     pub memory_mib: u64,
 }
 
 impl JobSize {
-    /// A job that fills each node: all processors that the examined process may use, and all memory but a tenth,
-    /// which is left to the system.
-    /// Errors: the file from which one of them cannot be read.
+    /// Returns a job that fills each node: all processors that the examined process may use, and all memory except
+    /// a tenth, which is left to the system. Errors: the file from which the processors or the memory cannot be
+    /// read.
     pub fn filling(tree: &SystemTree, nodes: u32) -> Result<Self, UnreadableFile> {
         let info = tree.read("proc/meminfo")?;
         let kib =
@@ -40,7 +40,8 @@ impl JobSize {
 }
 
 impl SettingsReader {
-    /// The settings as a file that can be used unchanged; each setting names the findings it is for.
+    /// Returns the settings as a file that can be used unchanged. Each setting names the findings that it
+    /// addresses.
     pub fn text(self, findings: &[DoctorFinding], job: JobSize) -> String {
         match self {
             SettingsReader::Slurm => slurm_script(findings, job),
@@ -57,7 +58,7 @@ struct SettingRemedy<T> {
 }
 
 impl<T> SettingRemedy<T> {
-    /// Those of its checks whose verdict is not `ok`; empty if the setting is not needed.
+    /// Returns the setting's checks whose verdict is not `ok`; empty if the setting is not needed.
     fn reasons(&self, findings: &[DoctorFinding]) -> Vec<&'static str> {
         let mut checks: Vec<_> = findings
             .iter()

@@ -15,7 +15,7 @@ pub use tree::{SystemTree, UnreadableFile};
 
 use serde::Serialize;
 
-/// The processors that the examined process may use. Errors: the file that does not list them.
+/// Returns the processors that the examined process may use. Errors: the file that should list them.
 pub fn processors(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     checks::allowed(tree)
 }
@@ -27,16 +27,16 @@ pub const RICHTERS_POINTS: u8 = 17;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DoctorVerdict {
-    /// All is as it should be.
+    /// The check found no problem.
     Ok,
-    /// It has a cost for the programs that run here, or may have one.
+    /// The finding has, or may have, a cost for the programs that run on this node.
     Costs,
-    /// It cannot be determined from inside the node, or not by this user.
+    /// The property cannot be determined from inside the node, or not by this user.
     CannotSee,
 }
 
 impl DoctorVerdict {
-    /// The verdict as shown to people.
+    /// Returns the verdict as shown to people.
     pub fn text(self) -> &'static str {
         match self {
             DoctorVerdict::Ok => "ok",
@@ -68,9 +68,9 @@ pub struct DoctorFinding {
     pub about: Option<String>,
     /// The verdict.
     pub verdict: DoctorVerdict,
-    /// What was found, and its effect.
+    /// The observation, and its effect.
     pub what: String,
-    /// What to do about it.
+    /// The recommended action.
     pub advice: Option<String>,
     /// The measured numbers; empty if nothing was measured.
     pub measured: Vec<MeasuredNumber>,
@@ -104,7 +104,7 @@ impl FindingDraft {
         }
     }
 
-    /// The finding of a check that read no files and is not about one device.
+    /// Completes the draft of a check that read no files and is not about one device.
     fn put_down(self, check: &'static str, richter: &'static [u8]) -> DoctorFinding {
         DoctorFinding {
             check,

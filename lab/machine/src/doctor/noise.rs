@@ -1,7 +1,8 @@
-//! What is measured, not read from files. Noise: the same small work over and over, and how much longer it takes than it
-//! can (the fixed work quantum test, FWQ). What is beyond the shortest time is what the kernel, other programs, the
-//! hypervisor and other guests took. And what the round trip between two MPI ranks of the node says, which is measured
-//! elsewhere: this crate knows no MPI.
+//! Findings that are measured instead of read from files. The noise of processors is measured by the fixed work
+//! quantum test (FWQ): each processor repeats the same small piece of work, and all time beyond the shortest
+//! duration was taken by the kernel, other programs, the hypervisor or other guests. The round trip between two MPI
+//! ranks is measured by another program, because this crate does not use MPI; this module turns the time into a
+//! finding.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,33 +16,33 @@ use super::{DoctorFinding, FindingDraft};
 
 const CHECK: &str = "noise";
 const RICHTER: &[u8] = &[4, 8, 14];
-/// How long one piece of work shall take: short beside a time slice, long beside reading the clock.
+/// The duration of one piece of work: short compared to a time slice, and long compared to reading the clock.
 const QUANTUM_NS: u64 = 100_000;
-/// A piece that takes this much longer than the shortest is a detour.
+/// A piece of work that takes at least this many times as long as the shortest piece is a detour.
 const DETOUR: f64 = 1.1;
-/// Noise that is told as a cost: in percent of the time.
+/// The noise, in percent of the time, at or above which the verdict is `costs`.
 const COSTS: f64 = 1.0;
 
-/// What was heard on all processors together.
+/// The noise measured on all processors together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessorNoise {
-    /// Processors that were listened on, at the same time.
+    /// The number of processors on which noise was measured, all at the same time.
     pub processors: usize,
-    /// Pieces of work that were done.
+    /// The number of pieces of work done.
     pub quanta: usize,
-    /// The shortest of them.
+    /// The duration of the shortest piece of work.
     pub quantum_ns: u64,
-    /// The share of the time that was beyond the shortest.
+    /// The share of the time by which all pieces together exceeded the shortest duration.
     pub share: f64,
-    /// Pieces that took a tenth longer than the shortest, or more.
+    /// The number of pieces that took at least a tenth longer than the shortest piece.
     pub detours: usize,
-    /// The longest time beyond the shortest.
+    /// The longest time by which a piece exceeded the shortest duration.
     pub detour_max_ns: u64,
 }
 
 impl ProcessorNoise {
-    /// Listens for `duration` on each of `processors`, one thread kept to each. Ends early if `stop` is
-    /// raised. Cost: their whole time. `None` if nothing could be heard.
+    /// Measures noise for `duration` on each of `processors`, with one thread pinned to each. Ends early if `stop`
+    /// is set. Cost: the whole time of these processors. `None` if no piece of work was done.
     pub fn listen(processors: &[usize], duration: Duration, stop: &AtomicBool) -> Option<Self> {
         let heard = thread::scope(|scope| {
             let started = begin(scope, processors, duration, stop);
@@ -50,7 +51,7 @@ impl ProcessorNoise {
         ProcessorNoise::of(&heard)
     }
 
-    /// From the times of equal pieces of work on each processor. `None` if there are none.
+    /// Evaluates the times of equal pieces of work on each processor. `None` if there are none.
     fn of(heard: &[Vec<u64>]) -> Option<Self> {
         let quantum_ns = heard.iter().flatten().copied().min()?;
         let beyond = || heard.iter().flatten().map(|time| time - quantum_ns);
@@ -66,13 +67,13 @@ impl ProcessorNoise {
         })
     }
 
-    /// Where nothing was heard.
+    /// Makes the finding for noise that was not measured.
     pub fn unheard() -> DoctorFinding {
         let so = "not measured: there was no time to listen, or /proc does not say on which processors";
         FindingDraft::cannot_see(so, "listen longer: --listen 1s").put_down(CHECK, RICHTER)
     }
 
-    /// The noise as a finding among the checks'.
+    /// Makes the finding for the measured noise.
     pub fn finding(&self) -> DoctorFinding {
         let percent = 100.0 * self.share;
         let so = format!(
@@ -111,7 +112,7 @@ fn begin<'scope, 'env>(
     let rounds = calibrate();
     let listener = |&processor: &usize| {
         scope.spawn(move || {
-            // Where it may not be kept there, it listens where it runs.
+            // A thread that may not be pinned to the processor measures wherever it runs.
             let _ = fordway_sys::pin_thread(&[processor]);
             times(rounds, duration, stop)
         })
@@ -119,7 +120,7 @@ fn begin<'scope, 'env>(
     processors.iter().map(listener).collect()
 }
 
-/// How many rounds of work take [`QUANTUM_NS`], by the shortest of a few tries.
+/// Returns the number of rounds of work that take [`QUANTUM_NS`], by the shortest of a few tries.
 fn calibrate() -> u64 {
     let mut rounds = 1024;
     loop {
@@ -148,7 +149,7 @@ fn timed(clock: RunClock, rounds: u64) -> u64 {
     clock.now_ns() - begin_ns
 }
 
-/// Work without memory: each step needs the one before.
+/// Computes without memory accesses: each step depends on the previous step.
 fn work(rounds: u64) {
     let mut state = black_box(0x9e37_79b9_7f4a_7c15_u64);
     for _ in 0..rounds {
@@ -161,11 +162,12 @@ fn work(rounds: u64) {
 
 const LATENCY_CHECK: &str = "mpi-latency";
 const LATENCY_RICHTER: &[u8] = &[6, 9];
-/// Shared memory takes less than this for half a round trip, TCP on one node more.
+/// Within one node, half a round trip takes less than this through shared memory, and more by TCP.
 const SHARED_MEMORY_NS: u64 = 5_000;
 
 impl DoctorFinding {
-    /// From half the round trip of a byte between two ranks of `library` on this node, in nanoseconds.
+    /// Makes the finding for half the round trip of a byte between two ranks of `library` on this node, in
+    /// nanoseconds.
     pub fn of_ranks(half_round_trip_ns: u64, library: &str) -> DoctorFinding {
         let so = format!("{} for a byte between two ranks here, by {library}", ns_text(half_round_trip_ns));
         let said = match half_round_trip_ns {
@@ -181,7 +183,7 @@ impl DoctorFinding {
             .put_down(LATENCY_CHECK, LATENCY_RICHTER)
     }
 
-    /// Where it was not measured, and `why` not.
+    /// Makes the finding for a round trip that was not measured, with the reason `why`.
     pub fn without_ranks(why: &str) -> DoctorFinding {
         FindingDraft::cannot_see(format!("not measured: {why}"), "put fordway-mpi beside fordway, or on PATH")
             .put_down(LATENCY_CHECK, LATENCY_RICHTER)

@@ -17,13 +17,13 @@ use fordway_sys::{
 
 use super::{DoctorFinding, FindingDraft};
 
-/// How long to wait for a change to become visible.
+/// The maximum time to wait for a change to become visible.
 const STALE_MAX: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_millis(5);
-/// How often a check is repeated whose failure would be intermittent.
+/// The number of repetitions of a check that may fail intermittently.
 const ROUNDS: usize = 20;
 const RACES: usize = 50;
-/// More content than a client sends at once.
+/// A content size that a client cannot send in one request.
 const CONTENT_BYTES: usize = 1 << 20;
 
 /// A directory made for these checks, as seen through both mounts; removed when dropped.
@@ -34,7 +34,7 @@ struct SharedDirectory {
 
 impl Drop for SharedDirectory {
     fn drop(&mut self) {
-        // A directory that cannot be removed is recognizable by its name.
+        // A directory that cannot be removed is recognizable by its name, so the error is ignored.
         let _ = fs::remove_dir_all(&self.one);
     }
 }
@@ -115,7 +115,7 @@ impl SharedDirectory {
     }
 }
 
-/// Waits until `is_so` and returns how long that took; `None` if longer than [`STALE_MAX`].
+/// Waits until `is_so` returns true, and returns how long that took; `None` if it took longer than [`STALE_MAX`].
 fn waited(mut is_so: impl FnMut() -> bool) -> Option<Duration> {
     let begin = Instant::now();
     while !is_so() {
@@ -226,7 +226,7 @@ fn unnamed(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     })
 }
 
-/// Measures the smallest step between modification times of files written one after the other.
+/// Measures the smallest difference between modification times of files written one after the other.
 fn time_step(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let (begin, mut times) = (Instant::now(), Vec::new());
     while begin.elapsed() < Duration::from_millis(2500) && times.len() < 400 {
@@ -251,8 +251,8 @@ fn time_step(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ))
 }
 
-/// Whether a name becomes visible before its content, with and without the store's countermeasure: a sync before the
-/// rename.
+/// Checks whether a name becomes visible before its content, with and without the store's countermeasure: a sync
+/// before the rename.
 fn content(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let torn = |is_synced| -> std::io::Result<usize> {
         let mut torn = 0;
@@ -288,8 +288,8 @@ fn content(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     Ok(said.measured("short files", plain as f64, "").measured("short files when synced", synced as f64, ""))
 }
 
-/// Whether a name can be looked up at the server, past this node's caches. The store does so before it evaluates a
-/// condition, and with `consistency=strong` before it reads.
+/// Checks whether a lookup can be forced to ask the server instead of this node's caches. The store forces such a
+/// lookup before it evaluates a condition, and with `consistency=strong` before it reads.
 fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     ground.make("refreshed", b"0")?;
     waited(|| ground.other.join("refreshed").exists());
@@ -319,7 +319,8 @@ fn refresh(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     Ok(said.measured("old files seen", stale as f64, "").measured("found when asked", refreshed as f64, ""))
 }
 
-/// How long this node continues to show the old state after another has changed it, if the server is not asked.
+/// Measures how long this node continues to show the old state after another node has changed it, if the server is
+/// not asked.
 fn staleness(ground: &SharedDirectory) -> std::io::Result<FindingDraft> {
     let names = ["replaced", "removed", "missed"];
     ground.make(names[0], b"old")?;

@@ -1,4 +1,4 @@
-//! The files that checks read: this node's, or a copy of another node's.
+//! The files that checks read: those of this node, or a copy of another node's files.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,14 +9,16 @@ use std::path::{Path, PathBuf};
 
 use fordway_sys::OFlags;
 
-/// More processors, or NUMA nodes, than a kernel for x86 or Arm can be built for (8,192).
+/// The exclusive upper bound for numbers of processors and NUMA nodes: more than any kernel for x86 or Arm can be
+/// built for (8,192).
 const MAX_NUMBER: usize = 1 << 16;
-/// As many processors as a kernel can be built for.
+/// The maximum number of processors that a kernel can be built for.
 const MAX_EACH: usize = 1 << 13;
-/// A file of the kernel has less than this: `/proc/interrupts` of 1,000 processors has some MiB.
+/// The maximum size of a file that is read. Files of the kernel are smaller: `/proc/interrupts` of 1,000 processors
+/// has a few MiB.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// A directory that stands for `/`. It remembers what was read, for the findings to name.
+/// A directory that takes the role of `/`. The tree records which files were read, so that findings can name them.
 #[derive(Debug)]
 pub struct SystemTree {
     root: PathBuf,
@@ -24,7 +26,7 @@ pub struct SystemTree {
     seen: RefCell<Vec<String>>,
 }
 
-/// A file that could not be read, and why.
+/// A file that could not be read, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableFile {
     path: String,
@@ -32,18 +34,18 @@ pub struct UnreadableFile {
 }
 
 impl SystemTree {
-    /// The files beneath `root`.
+    /// Reads files below `root`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         SystemTree { root: root.into(), copy: None, seen: RefCell::default() }
     }
 
-    /// Writes all that is read from now on into `directory` too, to be examined elsewhere. A copy that
-    /// cannot be written is left out: the examination goes on.
+    /// Also writes everything that is read from now on to `directory`, so that the copy can be examined on another
+    /// machine. If a file cannot be copied, it is left out of the copy and the examination continues.
     pub fn copying_to(self, directory: impl Into<PathBuf>) -> Self {
         SystemTree { copy: Some(directory.into()), ..self }
     }
 
-    /// The text of a file, trimmed. `path` has no leading slash.
+    /// Returns the text of a file, trimmed. `path` has no leading slash.
     pub(super) fn read(&self, path: &str) -> Result<String, UnreadableFile> {
         let text = read_bounded(&self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
@@ -51,7 +53,7 @@ impl SystemTree {
         Ok(text.trim().to_owned())
     }
 
-    /// The names in a directory, in order.
+    /// Returns the names in a directory, sorted.
     pub(super) fn names(&self, path: &str) -> Result<Vec<String>, UnreadableFile> {
         let entries = fs::read_dir(self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         let mut names: Vec<_> =
@@ -62,8 +64,8 @@ impl SystemTree {
         Ok(names)
     }
 
-    /// The texts of the files `{before}N{after}`, for each number N that has one; the first [`MAX_EACH`] are read. They count
-    /// as one file, with `*` for the number.
+    /// Reads the file `{before}N{after}` for each number N, at most [`MAX_EACH`]; leaves out missing files. In the list of files
+    /// that were read, they are one entry with `*` for the number.
     pub(super) fn read_each(&self, before: &str, numbers: &[usize], after: &str) -> Vec<(usize, String)> {
         let text = |number: &usize| {
             let path = format!("{before}{number}{after}");
@@ -83,14 +85,15 @@ impl SystemTree {
         let target = fs::read_link(self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
         let name = target.file_name().unwrap_or_default();
-        // What is behind the link may be read next: in the copy, it lies beside it.
+        // Files behind the link may be read next. In the copy, the target of the link is a directory next to the
+        // link.
         self.write_copy(path, |copy| {
             symlink(name, copy).and_then(|()| fs::create_dir(copy.with_file_name(name)))
         });
         Ok(name.to_string_lossy().into_owned())
     }
 
-    /// Whether there is something by this name.
+    /// Returns whether a file or directory exists at `path`.
     pub(super) fn has(&self, path: &str) -> bool {
         let found = fs::symlink_metadata(self.root.join(path)).is_ok();
         if found {
@@ -100,7 +103,7 @@ impl SystemTree {
         found
     }
 
-    /// What was read since this was last asked, in order, each file once.
+    /// Returns the files read since the last call, in order and each file once.
     pub(super) fn take_seen(&self) -> Vec<String> {
         self.seen.take()
     }
@@ -116,7 +119,7 @@ impl SystemTree {
     fn write_copy(&self, path: &str, write: impl FnOnce(&Path) -> io::Result<()>) {
         let Some(copy) = self.copy.as_ref().map(|copy| copy.join(path)) else { return };
         if copy.parent().is_some_and(|parent| fs::create_dir_all(parent).is_ok()) {
-            // Read twice, written twice: a link that is there already stays.
+            // A file that is read twice is written twice. An existing link is kept, so that error is ignored.
             let _ = write(&copy);
         }
     }
@@ -133,7 +136,7 @@ impl UnreadableFile {
         UnreadableFile { path: format!("/{path}"), why }
     }
 
-    /// A file that was read and holds nothing we know.
+    /// Makes the error for a file that was read but has unknown content.
     pub(super) fn unknown(path: &str, text: &str) -> Self {
         let start: String = text.chars().take(40).collect();
         UnreadableFile { path: format!("/{path}"), why: format!("{start:?} is not understood") }
@@ -146,8 +149,8 @@ impl fmt::Display for UnreadableFile {
     }
 }
 
-/// The text of a regular file, of which the kernel's are some KiB. A copied tree may hold anything: what would block (a
-/// FIFO) or has no end (a device, by a link) is not read.
+/// Returns the text of a regular file; the kernel's files have a few KiB. A copied tree may contain any kind of
+/// file, so files whose reading would block (a FIFO) or never end (a device, reached by a link) are not read.
 fn read_bounded(path: &Path) -> io::Result<String> {
     let mut options = fs::OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
@@ -163,7 +166,7 @@ fn read_bounded(path: &Path) -> io::Result<String> {
     }
 }
 
-/// The value after `name` in lines of `name value` or `name: value`.
+/// Returns the value after `name` in lines of `name value` or `name: value`.
 pub(super) fn value_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(name)?;
@@ -172,8 +175,8 @@ pub(super) fn value_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Processors or nodes as the kernel lists them: `0-2,5` is 0, 1, 2 and 5. Numbers that no kernel gives are left out, and
-/// so is what follows the first [`MAX_NUMBER`].
+/// Parses a list of processors or nodes as the kernel writes it: `0-2,5` is 0, 1, 2 and 5. Leaves out numbers that
+/// no kernel uses, and everything after the first [`MAX_NUMBER`] entries.
 pub(super) fn listed(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -183,7 +186,7 @@ pub(super) fn listed(list: &str) -> Vec<usize> {
     list.split(',').filter_map(range).flatten().take(MAX_NUMBER).collect()
 }
 
-/// Numbers as the kernel lists them: 0, 1, 2 and 5 are `0-2,5`.
+/// Formats numbers as the kernel lists them: 0, 1, 2 and 5 become `0-2,5`.
 pub(super) fn shown(numbers: &[usize]) -> String {
     let mut text = String::new();
     let mut numbers = numbers.iter().copied().peekable();

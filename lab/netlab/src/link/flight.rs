@@ -9,13 +9,13 @@ use super::LinkConfig;
 /// Memory is allocated in chunks of this size and reused, so only as much is touched as packets in flight need.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Packets in the order of arrival. Each is read directly into the memory where it waits.
+/// Packets in flight, in the order of arrival. Each packet is read directly into the memory where it waits.
 #[derive(Debug)]
 pub(super) struct PacketFlight {
     /// The size of the largest possible packet.
     packet_bytes_max: usize,
     packets: VecDeque<FlightPacket>,
-    /// Never empty; the last chunk is being filled.
+    /// The chunks in use. There is always one; the last chunk is being filled.
     chunks: VecDeque<PacketChunk>,
     /// Free chunks. The one freed last is reused first, because it is still in the processor's cache.
     spare: Vec<Box<[u8]>>,
@@ -48,7 +48,7 @@ impl PacketFlight {
         PacketFlight { packet_bytes_max, packets: VecDeque::new(), chunks: [first].into(), spare: Vec::new() }
     }
 
-    /// The memory into which to read the next packet; has room for the largest.
+    /// Returns the memory into which to read the next packet, with room for the largest packet.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let last = self.chunks.len() - 1;
         let is_full = self.chunks[last].bytes.len() - self.chunks[last].filled < self.packet_bytes_max;
@@ -62,8 +62,8 @@ impl PacketFlight {
         &mut chunk.bytes[chunk.filled..]
     }
 
-    /// Keeps the first `len` bytes of the room until `due_ns`, which must not be earlier than that of the previous
-    /// packet.
+    /// Keeps the first `len` bytes of the memory that `room` returned until `due_ns`, which must not be earlier
+    /// than the due time of the previous packet.
     pub(super) fn push(&mut self, len: usize, due_ns: u64) {
         let last = self.chunks.len() - 1;
         let chunk = &mut self.chunks[last];
@@ -73,12 +73,12 @@ impl PacketFlight {
         self.packets.push_back(FlightPacket { due_ns, start, end: start + len });
     }
 
-    /// When the first packet is due.
+    /// Returns the time at which the first packet is due.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.packets.front().map(|packet| packet.due_ns)
     }
 
-    /// The first packet.
+    /// Returns the first packet.
     pub(super) fn first(&self) -> Option<&[u8]> {
         let (packet, chunk) = self.packets.front().zip(self.chunks.front())?;
         Some(&chunk.bytes[packet.start..packet.end])
@@ -99,12 +99,12 @@ impl PacketFlight {
         }
     }
 
-    /// Memory in use or free for reuse, in bytes.
+    /// Returns the size of the memory in use or free for reuse, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         (self.chunks.len() + self.spare.len()) * CHUNK_BYTES.max(self.packet_bytes_max)
     }
 
-    /// Whether all memory that may be allocated is in use.
+    /// Returns whether all memory that may be allocated is in use.
     pub(super) fn is_full(&self, held_bytes_max: usize) -> bool {
         self.spare.is_empty() && self.held_bytes() >= held_bytes_max
     }
@@ -114,24 +114,24 @@ impl PacketFlight {
 #[derive(Debug)]
 pub(super) struct LinkBottleneck {
     delay_ns: u64,
-    /// 0 for a line without a limit.
+    /// The time to send one byte on the line; 0 for a line without a limit.
     ns_per_byte: f64,
     queue_ns: f64,
-    /// When the line will have sent all admitted packets. Fractions of a nanosecond count: at 100 Gbit/s a byte takes
-    /// 0.08 ns.
+    /// The time at which the line will have sent all admitted packets, including fractions of a nanosecond: at 100
+    /// Gbit/s a byte takes 0.08 ns.
     free_at_ns: f64,
     loss: f64,
     random: SeededRandom,
 }
 
-/// What happens to a packet.
+/// The fate of a packet on a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum PacketFate {
-    /// It arrives at this time.
+    /// The packet arrives at this time.
     ArrivesAt(u64),
-    /// The queue had no room for it.
+    /// The packet is dropped, because the queue has no room for it.
     Overflows,
-    /// It is lost on the way.
+    /// The packet is lost at random.
     IsLost,
 }
 
@@ -150,7 +150,7 @@ impl LinkBottleneck {
         }
     }
 
-    /// Admits a packet at `now_ns`. On a real line it would be `segments` packets with `bytes` in total.
+    /// Admits a packet at `now_ns`. A real line would carry it as `segments` packets with `bytes` in total.
     pub(super) fn admit(&mut self, now_ns: u64, bytes: u64, segments: u64) -> PacketFate {
         let now = now_ns as f64;
         let starts = self.free_at_ns.max(now);
@@ -158,7 +158,7 @@ impl LinkBottleneck {
             return PacketFate::Overflows;
         }
         self.free_at_ns = starts + bytes as f64 * self.ns_per_byte;
-        // A lost packet has occupied the line like any other.
+        // A lost packet occupies the line like any other packet.
         if self.loses(segments) {
             return PacketFate::IsLost;
         }
@@ -251,7 +251,7 @@ mod tests {
             (0..100_000).map(|_| line.admit(0, 1_500, segments) == PacketFate::IsLost).collect::<Vec<_>>()
         };
         let count = |lost: &[bool]| lost.iter().filter(|lost| **lost).count();
-        // Five standard deviations of 100,000 draws in each direction.
+        // The tolerance is five standard deviations of 100,000 draws in each direction.
         assert!((840..1_160).contains(&count(&lost(7, 1))), "{}", count(&lost(7, 1)));
         assert!((34_300..35_900).contains(&count(&lost(7, 43))), "{}", count(&lost(7, 43)));
         assert_eq!(lost(7, 1), lost(7, 1));

@@ -1,13 +1,15 @@
-//! An emulated link between two namespaces, which handles each packet.
+//! An emulated link between two namespaces, which handles every packet.
 //!
-//! Each end is a TUN device. A thread reads what one namespace sends, decides what a real line would do to it, keeps
-//! it for as long as the line would take, and writes it to the other namespace. Rates count bytes of IP, headers
-//! included: a line of 1 Gbit/s carries 1448 bytes of TCP content in the time of 1500.
+//! Each end is a TUN device. A thread reads the packets that one namespace sends, decides what a real line would do
+//! to each of them, keeps each packet for as long as the line would take, and writes it to the other namespace.
+//! Rates count bytes of IP, headers included: a line of 1 Gbit/s carries 1448 bytes of TCP content in the time of
+//! 1500.
 //!
-//! With `large_packets` the kernel leaves segmentation to the device, and up to 64 KiB pass in one piece. This makes
-//! gigabit rates cheap, and changes two things: a piece arrives as a whole, when its last byte would (for the first
-//! segment at 1 Gbit/s that is 0.5 ms late); and loss drops the whole piece, with the probability that at least one
-//! of its segments is lost. So it is off by default if there is loss.
+//! With `large_packets` the kernel leaves segmentation to the device, and up to 64 KiB pass in one piece. This
+//! makes gigabit rates cheap, and changes two things. A piece arrives as a whole, at the time when its last byte
+//! would arrive (for the first segment at 1 Gbit/s that is 0.5 ms late). Loss drops the whole piece, with the
+//! probability that at least one of its segments is lost. Therefore `large_packets` is off by default if there is
+//! loss.
 
 mod flight;
 
@@ -32,29 +34,29 @@ pub(crate) const DEVICE: &str = "fw0";
 /// The properties of a link. The default is a line of unlimited rate, without delay, queue or loss.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkConfig {
-    /// The round-trip time; half of it is the delay in each direction.
+    /// The round-trip time; the delay in each direction is half of the round-trip time.
     pub rtt: Duration,
-    /// Bits of IP packets per second in each direction; `None` for no limit.
+    /// The rate in bits of IP packets per second in each direction; `None` for no limit.
     pub rate_bits_per_s: Option<u64>,
-    /// How many bytes may queue for the line before further packets are dropped; `None` for what the line carries in
-    /// one round trip, but at least 256 KiB.
+    /// The size of the queue in front of the line, in bytes; packets that do not fit are dropped. `None` for the
+    /// bytes that the line carries in one round trip, but at least 256 KiB.
     pub queue_bytes: Option<u64>,
     /// The share of packets that are lost, 0 to 1.
     pub loss: f64,
-    /// Equal seeds lose the same packets of equal sequences of packets.
+    /// The seed of random losses. Links with equal seeds lose the same packets of equal sequences of packets.
     pub seed: u64,
     /// Whether pieces of up to 64 KiB pass unsegmented; `None` means yes, unless there is loss.
     pub large_packets: Option<bool>,
 }
 
 impl LinkConfig {
-    /// How many bytes may queue for the line.
+    /// Returns the size of the queue in front of the line, in bytes.
     pub fn queue_or_default_bytes(&self) -> u64 {
         let in_a_round_trip = self.rate_bits_per_s.unwrap_or(0) as f64 / 8.0 * self.rtt.as_secs_f64();
         self.queue_bytes.unwrap_or((in_a_round_trip as u64).max(256 << 10))
     }
 
-    /// Whether pieces of up to 64 KiB pass unsegmented.
+    /// Returns whether pieces of up to 64 KiB pass unsegmented.
     pub fn has_large_packets(&self) -> bool {
         self.large_packets.unwrap_or(self.loss == 0.0)
     }
@@ -70,33 +72,33 @@ impl LinkConfig {
     }
 }
 
-/// The counters of a link so far.
+/// The counters of a link since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LinkStats {
     /// Traffic from the first namespace to the second.
     pub there: DirectionStats,
     /// Traffic from the second namespace to the first.
     pub back: DirectionStats,
-    /// CPU time of the emulation; includes the kernel's work of receiving.
+    /// CPU time of the emulation, including the kernel's work for receiving.
     pub cpu_ns: u64,
 }
 
-/// The counters of one direction of a link so far.
+/// The counters of one direction of a link since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DirectionStats {
-    /// Packets that arrived, counted as on a real line.
+    /// Packets that arrived, counted as a real line would carry them.
     pub packets: u64,
-    /// The bytes of IP in these packets, headers included.
+    /// The bytes of IP in the packets that arrived, headers included.
     pub bytes: u64,
     /// Packets dropped because the queue was full.
     pub dropped_by_queue: u64,
     /// Packets lost at random, as configured.
     pub lost: u64,
-    /// Packets that the receiving namespace refused; should be 0.
+    /// Packets that the receiving namespace refused. The number should be 0.
     pub refused: u64,
 }
 
-/// A running link. It ends, and its devices are removed, when this is dropped.
+/// A running link. Dropping it ends the link and removes its devices.
 #[derive(Debug)]
 pub struct EmulatedLink {
     stats: Arc<Mutex<LinkStats>>,
@@ -107,7 +109,7 @@ pub struct EmulatedLink {
 impl EmulatedLink {
     /// Joins two namespaces by devices called `fw0` with the given addresses (such as `10.0.0.1/24`).
     ///
-    /// Errors: `InvalidArgument` for an impossible link, `NotImplemented` if this process may not make network
+    /// Errors: `InvalidArgument` for an impossible link, `NotImplemented` if this process may not create network
     /// devices. Cost: two system calls for each piece; none while there is no traffic.
     pub fn new(ends: [(&NetworkNamespace, &str); 2], config: &LinkConfig) -> Result<Self> {
         config.check()?;
@@ -125,13 +127,13 @@ impl EmulatedLink {
         Ok(EmulatedLink { stats, stop, thread: Some(thread) })
     }
 
-    /// The counters so far.
+    /// Returns the counters since the link was created.
     pub fn stats(&self) -> LinkStats {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Makes the device at one end of a link.
+/// Creates the device at one end of a link.
 fn open_end(namespace: &NetworkNamespace, address: &str, large_packets: bool) -> Result<TunDevice> {
     let device = namespace
         .run(|| TunDevice::new(DEVICE, large_packets))?
@@ -144,7 +146,7 @@ fn open_end(namespace: &NetworkNamespace, address: &str, large_packets: bool) ->
 
 impl Drop for EmulatedLink {
     fn drop(&mut self) {
-        // Fails only if the eventfd's counter is full, which one write cannot cause.
+        // The write fails only if the eventfd's counter is full, which one write cannot cause.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -152,14 +154,14 @@ impl Drop for EmulatedLink {
     }
 }
 
-/// Maximum number of packets taken from one device before it is the other's turn.
+/// Maximum number of packets read from one device before the other device is read.
 const BATCH: usize = 64;
-/// Maximum memory for packets in flight in one direction; for a link without a rate there is no other bound.
+/// Maximum memory for packets in flight in one direction. A link without a rate has no other limit.
 const FLIGHT_BYTES_MAX: usize = 1 << 30;
 
-/// While packets are in flight, the thread looks for new ones at most once in this time, or in a tenth of the round
-/// trip if that is less: waking up costs more than carrying a packet. A packet that is alone on the link is not
-/// delayed.
+/// The maximum pause between two looks for new packets while packets are in flight; if a tenth of the round trip is
+/// shorter, the pause is that long. The thread pauses because waking up costs more than carrying a packet. A packet
+/// that is alone on the link is not delayed.
 const NAP_NS_MAX: u64 = 200_000;
 
 /// The state of the link's thread.
@@ -203,9 +205,9 @@ impl LinkEngine {
         }
     }
 
-    /// Carries packets until told to stop.
+    /// Carries packets until the stop event is signalled.
     fn run(&mut self) {
-        // Without precise timers packets are up to 50 µs late, and nothing else changes.
+        // Without precise timers packets are up to 50 µs late, and nothing else changes, so the error is ignored.
         let _ = fordway_sys::precise_timers();
         let mut is_told_to_stop = false;
         while !is_told_to_stop {
@@ -221,12 +223,13 @@ impl LinkEngine {
         }
     }
 
-    /// Whether any packets are in flight.
+    /// Returns whether any packets are in flight.
     fn has_packets(&self) -> bool {
         self.there.flight.due_ns().is_some() || self.back.flight.due_ns().is_some()
     }
 
-    /// Takes in and delivers what is ready; returns whether more may be waiting already.
+    /// Reads new packets and delivers due packets in both directions; returns whether more packets may already be
+    /// waiting.
     fn carry(&mut self) -> bool {
         let [first, second] = &self.devices;
         let more_there = self.there.take_in(first, self.clock);
@@ -245,7 +248,7 @@ impl LinkEngine {
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = stats;
     }
 
-    /// Waits until a packet arrives or is due; returns whether to stop.
+    /// Waits until a packet arrives or is due; returns whether the link must stop.
     fn wait(&self, is_behind: bool) -> bool {
         let now_ns = self.clock.now_ns();
         let due_ns = [self.there.flight.due_ns(), self.back.flight.due_ns()].into_iter().flatten().min();
@@ -258,7 +261,7 @@ impl LinkEngine {
             PollFd::new(second, PollFlags::IN),
             PollFd::new(&*self.stop, PollFlags::IN),
         ];
-        // A signal has the same effect as an event: everything is checked in any case.
+        // If a signal interrupts the wait, the thread continues as after an event and checks everything.
         let _ = poll(&mut events, timeout.as_ref());
         !events[2].revents().is_empty()
     }
@@ -268,7 +271,7 @@ impl LinkDirection {
     /// Reads the packets waiting at a device; returns whether more may be waiting.
     fn take_in(&mut self, from: &TunDevice, clock: RunClock) -> bool {
         for _ in 0..BATCH {
-            // A device that is down or gone returns an error, and has no packets.
+            // A device that is down or removed returns an error, and has no packets.
             let Ok(Some(len)) = from.receive(self.flight.room()) else { return false };
             let Some((header, packet)) = PacketHeader::split(&self.flight.room()[..len]) else { continue };
             let (segments, bytes) = on_the_wire(header, packet.len() as u64);
@@ -288,7 +291,7 @@ impl LinkDirection {
         true
     }
 
-    /// Writes the packets that are due to the other device.
+    /// Writes the packets that are due to the receiving device.
     fn hand_over(&mut self, to: &TunDevice, clock: RunClock) {
         let mut now_ns = clock.now_ns();
         while let Some(due_ns) = self.flight.due_ns() {
@@ -307,7 +310,7 @@ impl LinkDirection {
     }
 }
 
-/// Returns how many packets a real device would send for this one, and their total bytes.
+/// Returns how many packets a real device would send instead of this packet, and their total bytes.
 fn on_the_wire(header: PacketHeader, bytes: u64) -> (u64, u64) {
     let PacketHeader { header_bytes, segment_bytes } = header;
     if segment_bytes == 0 || bytes <= header_bytes {

@@ -1,7 +1,7 @@
-//! Set-ups: how two programs, ping and pong, are started, and the network between them. Each is a small
-//! TOML file (`docs/reference/networks.md` explains how to write one); the usual ones are built in. Words in
-//! braces are placeholders for values known only when a set-up starts. A [`WireSettings`] describes the wire
-//! between the two networks, and TCP's behaviour in all of them.
+//! Set-ups: how two programs, ping and pong, are started, and the network between them. Each set-up is a small TOML
+//! file (`docs/reference/networks.md` explains how to write one); the usual set-ups are built in. Words in braces
+//! are placeholders for values known only when a set-up starts. [`WireSettings`] describes the wire between the two
+//! networks, and TCP's behaviour in all networks of a set-up.
 
 mod running;
 mod step;
@@ -42,45 +42,47 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("slurm", include_str!("../../setups/slurm.toml")),
 ];
 
-/// Where a set-up runs.
+/// The networks in which a set-up runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SetupGround {
-    /// In namespaces: the networks `ping` and `pong`, joined by a wire, and any further networks it names.
+    /// Network namespaces: the networks `ping` and `pong`, joined by a wire, and any further networks named by the
+    /// set-up.
     #[default]
     Namespaces,
-    /// In this machine's network, or wherever its commands lead.
+    /// This machine's network, or wherever the set-up's commands start the programs.
     Machine,
 }
 
-/// How ping and pong are started, and where.
+/// A set-up: the networks to create, the steps to take, and the commands that start ping and pong.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NetworkSetup {
-    /// Its name in tables.
+    /// The name of the set-up in tables.
     #[serde(skip)]
     pub name: String,
-    /// One sentence.
+    /// A description of the set-up, in one sentence.
     pub description: String,
-    /// Where it runs.
+    /// The networks in which the set-up runs.
     #[serde(default)]
     pub on: SetupGround,
-    /// Whether it emulates a machine, so that its times differ from a real machine's.
+    /// Whether the set-up emulates a machine, so that its times differ from a real machine's.
     #[serde(default)]
     pub is_emulated: bool,
-    /// The programs it requires.
+    /// The programs that the set-up requires.
     #[serde(default)]
     pub needs: Vec<RequiredProgram>,
-    /// Placeholders and their values, which the user may override; an empty value must be given by the user.
+    /// Placeholders and their values, which the user may override. If a value is empty, the user must give one.
     #[serde(default)]
     pub variables: BTreeMap<String, String>,
     /// Networks besides `ping` and `pong`.
     #[serde(default)]
     pub networks: Vec<String>,
-    /// Whether its steps bridge the wire, which must then carry Ethernet frames; the link emulator does not.
+    /// Whether the steps of the set-up bridge the wire, which must then carry Ethernet frames; the link emulator
+    /// does not.
     #[serde(default)]
     pub needs_ethernet: bool,
-    /// The steps before pong and ping start, in order.
+    /// The steps to take before pong and ping start, in order.
     #[serde(default)]
     pub steps: Vec<SetupStep>,
     /// The program that responds.
@@ -93,17 +95,17 @@ pub struct NetworkSetup {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequiredProgram {
-    /// Its name.
+    /// The name of the program.
     pub program: String,
-    /// The package that contains it.
+    /// The Debian package that contains the program.
     pub package: String,
 }
 
-/// One step; the fields that are set take effect in this order.
+/// One step of a set-up. The fields that are set take effect in the order of their declaration.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetupStep {
-    /// The network it applies to.
+    /// The network in which the step is taken.
     #[serde(rename = "in")]
     pub network: String,
     /// Kernel parameters of the network, by their paths below `/proc/sys`.
@@ -113,7 +115,7 @@ pub struct SetupStep {
     pub ip: Option<String>,
     /// A command that must end successfully before the next step.
     pub run: Option<Vec<String>>,
-    /// The standard input of that command.
+    /// The standard input of the command `run`.
     pub input: Option<String>,
     /// A command that runs until the set-up is taken down.
     pub start: Option<Vec<String>>,
@@ -121,27 +123,29 @@ pub struct SetupStep {
     pub ready: Option<String>,
 }
 
-/// Where one of the two programs runs, and its address.
+/// The network, address and command of one of the two programs, ping or pong.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProgramPlace {
-    /// The network it runs in; `None` on a machine.
+    /// The network in which the program runs; `None` if the set-up runs on a machine.
     #[serde(rename = "in")]
     pub network: Option<String>,
-    /// Its address: pong's for ping, and ping's for the load generator.
+    /// The address of the program: ping connects to pong's address, and the load generator connects to ping's
+    /// address.
     pub address: String,
-    /// Its command, if not the usual one. The program's arguments are appended.
+    /// The command that starts the program; `None` for the usual command. The program's arguments are appended.
     pub command: Option<Vec<String>>,
-    /// Whether it runs in a container of its own.
+    /// Whether the program runs in a container of its own.
     #[serde(default)]
     pub container: bool,
-    /// Whether only the other program can reach it, so that this process cannot wait for its port.
+    /// Whether only the other program can reach this program, so that this process cannot wait for the program's
+    /// port.
     #[serde(default)]
     pub hidden: bool,
 }
 
 impl NetworkSetup {
-    /// Loads a built-in set-up by name, or one from a file (a name with a slash, or ending in `.toml`).
+    /// Loads a built-in set-up by its name, or a set-up from a file (a name with a slash, or ending in `.toml`).
     /// Errors: `InvalidArgument` for an unknown name, or a file that is not a valid set-up.
     pub fn load(name: &str) -> Result<Self> {
         if name.contains('/') || name.ends_with(".toml") {
@@ -161,17 +165,17 @@ impl NetworkSetup {
         }
     }
 
-    /// The names of all built-in set-ups, the reference first.
+    /// Returns the names of all built-in set-ups, the reference first.
     pub fn names() -> Vec<&'static str> {
         BUILT_IN.iter().map(|(name, _)| *name).collect()
     }
 
-    /// All built-in set-ups, the reference first.
+    /// Returns all built-in set-ups, the reference first.
     pub fn all() -> Result<Vec<Self>> {
         BUILT_IN.iter().map(|(name, text)| NetworkSetup::parse(name, text)).collect()
     }
 
-    /// Errors: `InvalidArgument` for text that is not a valid set-up.
+    /// Parses the text of a set-up. Errors: `InvalidArgument` for text that is not a valid set-up.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("the set-up {name}: {why}"));
         let setup: NetworkSetup = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
@@ -180,37 +184,38 @@ impl NetworkSetup {
         Ok(setup)
     }
 
-    /// Whether it emulates a machine, because it says so or because its accelerator does.
+    /// Returns whether the set-up emulates a machine, either by its definition or by its accelerator.
     pub fn emulates(&self) -> bool {
         self.is_emulated || self.accelerator().is_some_and(step::emulates)
     }
 
-    /// Its name, marked if emulated, for every table and figure.
+    /// Returns the set-up's name for tables and figures, marked if the set-up is emulated.
     pub fn label(&self) -> String {
         if self.emulates() { format!("{} (emulated)", self.name) } else { self.name.clone() }
     }
 
-    /// The accelerator of its virtual machine; `None` if it has none.
+    /// Returns the accelerator of the set-up's virtual machine; `None` if there is no virtual machine.
     fn accelerator(&self) -> Option<&str> {
         self.variables.get(step::ACCELERATOR_WORD).map(|said| step::resolved_accelerator(said))
     }
 
-    /// Whether it can run as it is, with no placeholder left for the user to fill.
+    /// Returns whether the set-up can run as it is, with no placeholder left for the user to fill.
     pub fn is_complete(&self) -> bool {
         self.variables.values().all(|value| !value.is_empty())
     }
 
-    /// Whether it is measured by default: in namespaces, complete and not emulated.
+    /// Returns whether the set-up is measured by default: it runs in namespaces, is complete and is not emulated.
     pub fn is_usual(&self) -> bool {
         self.on == SetupGround::Namespaces && self.is_complete() && !self.emulates()
     }
 
-    /// The address its programs listen on: beyond the loopback device only in networks of their own.
+    /// Returns the address on which the set-up's programs listen: all addresses in namespaces, only the loopback
+    /// address on a machine.
     pub fn bind(&self) -> &'static str {
         if self.on == SetupGround::Namespaces { "0.0.0.0" } else { "127.0.0.1" }
     }
 
-    /// Checks for contradictions.
+    /// Checks the set-up for contradictions.
     fn check(&self) -> std::result::Result<(), String> {
         let parts = [&self.ping, &self.pong].map(|part| part.network.as_deref());
         if self.on == SetupGround::Machine {
@@ -234,7 +239,7 @@ impl NetworkSetup {
         }
     }
 
-    /// The required programs that are missing, each with its package.
+    /// Returns the required programs that are missing, each with its package.
     pub fn missing(&self) -> Vec<RequiredProgram> {
         let is_missing = |need: &&RequiredProgram| step::found(&need.program).is_none();
         let mut missing: Vec<RequiredProgram> = self.needs.iter().filter(is_missing).cloned().collect();
@@ -251,34 +256,37 @@ const HEADERS_BYTES: [u32; 2] = [50, 80];
 /// The longest queueing time of a packet on a rate-limited line.
 const QUEUE_TIME_MS: u64 = 50;
 
-/// The wire between the two networks. By default virtual Ethernet, as fast as the machine allows.
+/// The settings of the wire between the two networks. By default the wire is virtual Ethernet, as fast as the
+/// machine allows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct WireSettings {
-    /// Bits per second, each way: by a token bucket (tbf), or by the link emulator where it is in use.
+    /// The rate in bits per second in each direction, limited by the link emulator if it is in use, otherwise by a
+    /// token bucket (tbf).
     pub rate_bits_per_s: Option<u64>,
     /// The round-trip time that the link emulator adds.
     pub rtt: Duration,
     /// The share of packets that the link emulator drops, 0 to 1.
     pub loss: f64,
-    /// Equal seeds drop the same packets of equal sequences.
+    /// The seed of random losses. Equal seeds drop the same packets of equal sequences.
     pub seed: u64,
-    /// The MTU, bytes; `None` for the device's 1,500.
+    /// The MTU in bytes; `None` for the device's 1,500.
     pub mtu_bytes: Option<u32>,
     /// Whether the wire carries segments of up to 64 KiB, as network cards with segmentation offload do.
     pub is_offloading: bool,
-    /// The initial size of TCP's receive buffers, bytes (the second number of `tcp_rmem`); `None` for the kernel's.
+    /// The initial size of TCP's receive buffers in bytes (the second number of `tcp_rmem`); `None` for the
+    /// kernel's default.
     pub tcp_rmem_bytes: Option<u64>,
-    /// TCP's congestion control; `None` for the kernel's.
+    /// TCP's congestion control; `None` for the kernel's default.
     pub congestion_control: Option<String>,
 }
 
 impl WireSettings {
-    /// Whether packets pass the link emulator.
+    /// Returns whether packets pass the link emulator.
     pub fn is_emulated(&self) -> bool {
         !self.rtt.is_zero() || self.loss > 0.0
     }
 
-    /// Whether any setting of the wire or of TCP requires networks of our own.
+    /// Returns whether any setting of the wire or of TCP requires separate networks.
     fn is_altered(&self) -> bool {
         let plain = WireSettings { seed: self.seed, is_offloading: true, ..WireSettings::default() };
         *self != plain
@@ -328,7 +336,7 @@ impl WireSettings {
 
     /// Sets the same TCP parameters in every kind of network.
     fn tune(&self, network: &NetworkNamespace) -> Result<()> {
-        // One connection per request exhausts a client's ports in seconds.
+        // A client that opens one connection per request uses up its ports within seconds.
         network.set("net/ipv4/ip_local_port_range", "1024 65535")?;
         network.set("net/ipv4/tcp_tw_reuse", "1")?;
         network.set("net/ipv4/tcp_no_metrics_save", "1")?;
@@ -345,7 +353,8 @@ impl WireSettings {
     }
 }
 
-/// A token bucket whose burst admits the largest segment, and one tick's worth of the rate.
+/// Limits the rate by a token bucket. Its burst is large enough for the largest segment, and for the bytes that the
+/// rate sends in one tick.
 fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64) -> Result<()> {
     let in_a_tick = rate_bits_per_s / 8 / 250;
     let (burst, queue) = (in_a_tick.max(128 << 10), rate_bits_per_s / 8 * QUEUE_TIME_MS / 1_000);
@@ -358,7 +367,7 @@ fn limit_rate(end: &NetworkNamespace, rate_bits_per_s: u64) -> Result<()> {
     run_in(end, None, command, None)
 }
 
-/// The values of placeholders.
+/// Placeholders and their values.
 #[derive(Clone, Debug, Default)]
 struct WordSubstitutions(BTreeMap<String, String>);
 
@@ -367,7 +376,7 @@ impl WordSubstitutions {
         self.0.insert(word.to_owned(), value.into());
     }
 
-    /// Replaces all placeholders in `text`: `{word}`, of letters, digits, `-` and `_`. Other braces stay, because
+    /// Replaces all placeholders in `text`: `{word}`, of letters, digits, `-` and `_`. Keeps other braces, because
     /// the languages of commands use them too. Errors: `InvalidArgument` for an unknown placeholder.
     fn fill(&self, text: &str) -> Result<String> {
         let mut filled = String::with_capacity(text.len());

@@ -1,5 +1,6 @@
-//! A set-up that is up: its networks, what joins them, and the programs in them. What these say is kept in memory until
-//! somebody wants to know why one failed. [`NetworkPair`] are the networks for programs of the user's own: no ping, no pong.
+//! Running set-ups: their networks, what joins the networks, and the programs. The output of the programs is kept
+//! in memory, to explain failures. A [`NetworkPair`] has only the networks, without ping and pong, for other
+//! programs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,30 +18,30 @@ use super::{NetworkSetup, ProgramPlace, SetupGround, WireSettings, WordSubstitut
 use crate::lab::{CLIENT_ADDRESS, SERVER_ADDRESS};
 use crate::{LinkStats, MountNamespace, NamespaceProcess, NetworkLab, NetworkNamespace};
 
-/// How long a program may take until it takes connections.
+/// The maximum time until a program accepts connections.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(10);
 
-/// What is run in set-ups.
+/// The programs that a set-up runs, and their settings.
 #[derive(Clone, Debug)]
 pub struct SetupPrograms {
-    /// The program that is `{fordway}`.
+    /// The program that replaces the placeholder `{fordway}`.
     pub fordway: PathBuf,
-    /// How pong is started where the set-up does not say it.
+    /// The command that starts pong, unless the set-up has its own.
     pub pong: Vec<String>,
-    /// How ping is started where the set-up does not say it; `None` if there is to be none.
+    /// The command that starts ping, unless the set-up has its own; empty if no ping is started.
     pub ping: Vec<String>,
-    /// What is said to pong besides.
+    /// Further arguments of pong.
     pub pong_options: Vec<String>,
-    /// Words in braces that the user says, which go before the set-up's own.
+    /// Values of placeholders that the user gives; they override those of the set-up.
     pub variables: BTreeMap<String, String>,
     /// The ports of pong and ping.
     pub ports: (u16, u16),
 }
 
 impl SetupPrograms {
-    /// For a set-up whose networks alone are wanted.
+    /// Returns the value for a set-up of which only the networks are used, without ping and pong.
     pub(super) fn none(fordway: &Path) -> Self {
         SetupPrograms {
             fordway: fordway.to_path_buf(),
@@ -48,25 +49,25 @@ impl SetupPrograms {
             ping: Vec::new(),
             pong_options: Vec::new(),
             variables: BTreeMap::new(),
-            // Some set-ups write rules for ports.
+            // The ports are set, because some set-ups write firewall or forwarding rules for ports.
             ports: (18_080, 18_081),
         }
     }
 }
 
-/// One of the two sides of a set-up.
+/// A side of a set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetupSide {
-    /// Where the one is that asks.
+    /// The side of ping, which sends requests.
     Ping,
-    /// Where the one is that answers.
+    /// The side of pong, which responds.
     Pong,
 }
 
-/// A set-up that is up. All of it is gone when this is dropped, and when this process ends, however it does.
+/// A running set-up. All of it is removed when this is dropped, and also when this process ends, however it ends.
 #[derive(Debug)]
 pub struct RunningSetup {
-    // In the order in which they are taken down.
+    // The fields are dropped in this order, so ping is stopped first.
     ping: SetupDaemon,
     pong: SetupDaemon,
     daemons: Vec<(SetupSide, SetupDaemon)>,
@@ -74,16 +75,16 @@ pub struct RunningSetup {
     ping_network: Option<NetworkNamespace>,
     lab: Option<NetworkLab>,
     is_pong_elsewhere: bool,
-    /// Where ping is asked, such as `127.0.0.1:8081`.
+    /// The address at which ping accepts requests, such as `127.0.0.1:8081`.
     pub ping_address: String,
 }
 
 impl RunningSetup {
-    /// Lays the wire, takes the steps, and starts pong and ping; both take connections when this returns.
-    /// `stop` is asked whether to give up.
+    /// Creates the wire, takes the steps, and starts pong and ping; both accept connections when this returns.
+    /// While it waits, it calls `stop` and gives up if the result is true.
     ///
-    /// Errors: `NotImplemented` where a program or a right is missing, `InvalidArgument` for a word that stands for
-    /// nothing, `Unavailable` or `Timeout` for a program that does not come up, with what it said.
+    /// Errors: `NotImplemented` if a program or a right is missing, `InvalidArgument` for a placeholder without a
+    /// value, `Unavailable` or `Timeout` for a program that does not start properly, with the program's output.
     pub fn start(
         setup: &NetworkSetup,
         wire: &WireSettings,
@@ -108,19 +109,19 @@ impl RunningSetup {
         Err(Error::new(ErrorKind::NotImplemented, detail))
     }
 
-    /// The network from which ping is asked; `None` for this process's.
+    /// Returns the network from which ping can be reached; `None` for this process's network.
     pub fn ping_network(&self) -> Option<&NetworkNamespace> {
         self.ping_network.as_ref()
     }
 
-    /// The process of pong, outside of any process namespace; `None` where what is started here only has another
-    /// program start it, perhaps on another machine.
+    /// Returns the process ID of pong, outside of any process namespace; `None` if the started command only makes
+    /// another program start pong, perhaps on another machine.
     pub fn pong_id(&self) -> Option<u32> {
         (!self.is_pong_elsewhere).then(|| self.pong.process.id())
     }
 
-    /// Keeps the processes of a side, its daemons included, on these processors.
-    /// Errors: `InvalidArgument` for processors that are not there.
+    /// Pins the processes of a side, including its daemons, to these processors. Errors: `InvalidArgument` for
+    /// processors that do not exist.
     pub fn pin(&self, side: SetupSide, cpus: &[usize]) -> Result<()> {
         let daemons = self.daemons.iter().filter(|(of, _)| *of == side).map(|(_, daemon)| daemon);
         let own = if side == SetupSide::Ping { &self.ping } else { &self.pong };
@@ -128,7 +129,7 @@ impl RunningSetup {
             let family = fordway_sys::descendants(daemon.process.id()).unwrap_or_default();
             for process in family {
                 match fordway_sys::pin_process(process, cpus) {
-                    // It has ended since.
+                    // The process has ended in the meantime.
                     Err(fordway_sys::Errno::SRCH) => {}
                     pinned => pinned.map_err(|errno| {
                         let detail = format!("processes cannot be kept on processors {cpus:?}");
@@ -140,12 +141,13 @@ impl RunningSetup {
         Ok(())
     }
 
-    /// What went through the link emulator; `None` without one.
+    /// Returns the counters of the link emulator; `None` if it is not in use.
     pub fn stats(&self) -> Option<LinkStats> {
         self.lab.as_ref().and_then(NetworkLab::stats)
     }
 
-    /// The parameters that decide about throughput, as they are in ping's network; empty on a machine.
+    /// Returns the parameters of TCP that determine throughput, with their values in ping's network; empty on a
+    /// machine.
     pub fn settings(&self) -> BTreeMap<String, String> {
         const PARAMETERS: [&str; 3] =
             ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem", "net/ipv4/tcp_congestion_control"];
@@ -154,13 +156,13 @@ impl RunningSetup {
         PARAMETERS.into_iter().filter_map(value).collect()
     }
 
-    /// What ping and pong said last, to explain a failure.
+    /// Returns the last output of ping and pong, to explain a failure.
     pub fn told(&self) -> String {
         format!("ping: {}; pong: {}", self.ping.log.told(), self.pong.log.told())
     }
 }
 
-/// Errors: `NotImplemented` for a wire that the set-up cannot have.
+/// Checks whether the set-up can have the wire. Errors: `NotImplemented` if it cannot.
 pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()> {
     let why = match setup.on {
         SetupGround::Machine if wire.is_altered() => {
@@ -176,7 +178,7 @@ pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()
     Err(Error::new(ErrorKind::NotImplemented, why))
 }
 
-/// A place where programs can be started.
+/// The networks, placeholders and daemons with which programs of a set-up are started.
 pub(super) struct LaunchSite {
     pub(super) words: WordSubstitutions,
     networks: BTreeMap<String, NetworkNamespace>,
@@ -275,7 +277,7 @@ impl LaunchSite {
     }
 }
 
-/// Starts a command where this process is.
+/// Starts a command in the namespaces of this process.
 fn start_here(words: &[String]) -> Result<SetupDaemon> {
     let log = ProgramLog::new()?;
     let mut command = command(words)?;
@@ -297,14 +299,14 @@ fn words(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<WordSubstitut
     if let Some(accelerator) = setup.accelerator() {
         words.set(step::ACCELERATOR_WORD, accelerator);
     }
-    // What stands for something with other words in it, unless the user says otherwise.
+    // Values that contain placeholders are filled in, unless the user gave another value.
     for (word, value) in setup.variables.iter().filter(|(_, value)| value.contains('{')) {
         words.set(word, words.fill(value)?);
     }
     Ok(words)
 }
 
-/// `HOST` with a port, unless it has one.
+/// Appends `port` to `address`, unless the address has a port.
 fn at(address: &str, port: u16) -> String {
     if address.contains(':') { address.to_owned() } else { format!("{address}:{port}") }
 }
@@ -314,7 +316,8 @@ fn in_step(number: usize, error: Error) -> Error {
     Error::new(error.kind(), detail)
 }
 
-/// Errors: `InvalidArgument` if another program listens at `address`, which would be taken for ours.
+/// Checks that no program listens at `address` yet, because it would be mistaken for the program to start. Errors:
+/// `InvalidArgument` if there is one.
 fn check_free(address: &str) -> Result<()> {
     if !takes_connections(address) {
         return Ok(());
@@ -330,7 +333,7 @@ fn takes_connections(address: &str) -> bool {
     found.is_some_and(|address| TcpStream::connect_timeout(&address, CONNECT_WITHIN).is_ok())
 }
 
-/// Waits until there is somebody who takes connections, as seen from `network`.
+/// Waits until the program accepts connections at `address`, as seen from `network`.
 fn wait_for_port(
     network: Option<&NetworkNamespace>,
     daemon: &mut SetupDaemon,
@@ -361,37 +364,38 @@ fn wait_for_port(
     }
 }
 
-/// How long the first connection may take: overlays learn their ways from the first packets.
+/// The maximum time for the first connection: overlays learn their routes from the first packets.
 const REACHED_WITHIN: Duration = Duration::from_secs(15);
-/// Where nobody listens; connecting a datagram socket sends nothing.
+/// The port to which a datagram socket is connected to find its own address. Connecting such a socket sends
+/// nothing.
 const DISCARD: u16 = 9;
 
-/// Where programs of one side run, and how the other side's reach them.
+/// One end of a pair of networks: where programs run, and how programs at the other end reach them.
 #[derive(Clone, Debug)]
 pub struct NetworkEnd {
-    /// The network.
+    /// The network in which the programs run.
     pub network: NetworkNamespace,
-    /// Its address on the way to the other end.
+    /// The address of the network, as seen from the other end.
     pub address: IpAddr,
 }
 
-/// A set-up whose networks are up, between two ends that reach each other. All of it is gone when this is
-/// dropped, and when this process ends, however it does.
+/// The running networks of a set-up, with two ends that reach each other. All of it is removed when this is
+/// dropped, and also when this process ends, however it ends.
 #[derive(Debug)]
 pub struct NetworkPair {
-    /// Where ping would be.
+    /// The end at which ping would run.
     pub near: NetworkEnd,
-    /// Where pong would be.
+    /// The end at which pong would run.
     pub far: NetworkEnd,
     _daemons: Vec<(SetupSide, SetupDaemon)>,
     _lab: Option<NetworkLab>,
 }
 
 impl NetworkPair {
-    /// Lays the wire and takes the steps. `fordway` is the program that steps may start.
+    /// Creates the wire and takes the steps. `fordway` is the program that steps may start.
     ///
-    /// Errors: `InvalidArgument` for a set-up that is not networks alone; `NotImplemented` where a program or a
-    /// right is missing, or where addresses are translated, so that only one end reaches the other.
+    /// Errors: `InvalidArgument` for a set-up that does more than create networks; `NotImplemented` if a program or
+    /// a right is missing, or if addresses are translated, so that only one end reaches the other.
     pub fn lay(setup: &NetworkSetup, wire: &WireSettings, fordway: &Path) -> Result<Self> {
         check(setup)?;
         RunningSetup::check_programs(setup)?;
@@ -431,7 +435,7 @@ fn parse(address: &str) -> Result<IpAddr> {
     })
 }
 
-/// The address that packets to `other` leave with.
+/// Returns the source address of packets sent to `other`.
 fn own_address(other: IpAddr) -> Result<IpAddr> {
     let found = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect((other, DISCARD))?;
@@ -442,7 +446,8 @@ fn own_address(other: IpAddr) -> Result<IpAddr> {
     })
 }
 
-/// Makes one connection. Behind translation an end does not have the address that it is reached at, or none.
+/// Checks that a connection can be made. Behind address translation, an end does not have the address at which it
+/// is reached, or cannot be reached at all.
 fn reach(from: &NetworkEnd, to: &NetworkEnd) -> Result<()> {
     let failed = |error: std::io::Error| {
         let detail = format!(
@@ -459,10 +464,10 @@ fn reach(from: &NetworkEnd, to: &NetworkEnd) -> Result<()> {
     connected.map(drop).map_err(failed)
 }
 
-/// The most that is told of it.
+/// The maximum number of bytes of a log that an error message quotes.
 const TOLD_BYTES_MAX: u64 = 2_000;
 
-/// A file without a name that programs write to.
+/// A file in memory to which programs write their output.
 #[derive(Debug)]
 pub(super) struct ProgramLog(File);
 
@@ -473,19 +478,21 @@ impl ProgramLog {
             .map_err(|error| Error::new(ErrorKind::Io, "making a file in memory").caused_by(error))
     }
 
-    /// As a stream that a program may write to. A log that cannot be shared is none.
+    /// Returns the log as a stream for the output of a program; if the file cannot be shared, the output is
+    /// discarded.
     pub(super) fn stream(&self) -> Stdio {
         self.0.try_clone().map_or_else(|_| Stdio::null(), Stdio::from)
     }
 
-    /// Its end, in one line.
+    /// Returns the last lines of the log, joined into one line.
     pub(super) fn told(&self) -> String {
         let mut file = &self.0;
         let len = file.metadata().map_or(0, |metadata| metadata.len());
         let mut end = Vec::new();
         let start = len.saturating_sub(TOLD_BYTES_MAX);
         let read = file.seek(SeekFrom::Start(start)).and_then(|_| file.read_to_end(&mut end));
-        // The programs write where this position is: it must be the end again.
+        // The programs write at the position that they share with this file, so the position is set back to the
+        // end.
         let _ = file.seek(SeekFrom::End(0));
         let text = String::from_utf8_lossy(&end);
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

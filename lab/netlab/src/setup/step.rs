@@ -1,10 +1,10 @@
-//! The steps of a set-up: devices, rules and daemons; and the choice of a virtual machine's processor: the hardware's
-//! own (`kvm`), or a program that emulates one (`tcg`).
+//! The steps of a set-up: devices, rules and daemons; and the choice of a virtual machine's accelerator: the
+//! hardware (`kvm`), or a program that emulates a processor (`tcg`).
 //!
-//! A step may be a container around one of our programs. The container's root directory holds only the program and
-//! the libraries it is linked to, mounted read-only from their usual paths. The container has its own process, mount,
-//! host-name and IPC namespaces, no capabilities, and the network of the process that started it. It has no limits of
-//! memory or CPU time (cgroups).
+//! A step may start one of our programs in a container. The container's root directory holds only the program and
+//! the libraries to which it is linked, mounted read-only from their usual paths. The container has its own
+//! process, mount, host-name and IPC namespaces, no capabilities, and the network of the process that started it.
+//! It has no limits of memory or CPU time (cgroups).
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -20,32 +20,32 @@ use super::running::ProgramLog;
 use super::{RequiredProgram, SetupStep, WordSubstitutions};
 use crate::{MountNamespace, NamespaceProcess, NetworkNamespace};
 
-/// How long a daemon may take to become ready.
+/// The maximum time until a daemon is ready.
 const READY_WITHIN: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(5);
-/// Directories of programs that only root's PATH includes.
+/// Directories of programs that are only in root's PATH.
 const FOR_ROOT: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// A program of the set-up that keeps running, and its output.
+/// A running program of a set-up, and its output.
 #[derive(Debug)]
 pub(super) struct SetupDaemon {
     pub(super) process: NamespaceProcess,
     pub(super) log: ProgramLog,
 }
 
-/// PATH, with the directories of root's programs added.
+/// Returns PATH, with the directories of root's programs added.
 pub(super) fn path() -> String {
     format!("{}:{FOR_ROOT}", std::env::var("PATH").unwrap_or_default())
 }
 
-/// The path of a program.
+/// Returns the path of a program; `None` if it is not installed.
 pub(super) fn found(program: &str) -> Option<PathBuf> {
     let candidates = std::env::split_paths(&path()).map(|dir| dir.join(program)).collect::<Vec<_>>();
     candidates.into_iter().find(|path| path.is_file())
 }
 
 impl SetupStep {
-    /// Does everything the step specifies. Returns the program that keeps running, if there is one.
+    /// Takes the step. Returns the program that it starts to keep running, if there is one.
     pub(super) fn take(
         &self,
         network: &NetworkNamespace,
@@ -72,7 +72,7 @@ impl SetupStep {
 }
 
 impl SetupDaemon {
-    /// Waits until `file` exists. Errors: `Unavailable` if the program ended, `Timeout` if it takes too long.
+    /// Waits until `file` exists. Errors: `Unavailable` if the program ended, `Timeout` if the wait takes too long.
     fn wait_for(&mut self, network: &NetworkNamespace, mounts: &MountNamespace, file: &Path) -> Result<()> {
         let since = Instant::now();
         let device = file.strip_prefix("/sys/class/net").ok().map(Path::to_path_buf);
@@ -100,7 +100,7 @@ fn is_there(
     device: Option<&Path>,
 ) -> Result<bool> {
     match device {
-        // The mounted /sys shows the devices of another network.
+        // The mounted `/sys` shows the devices of another network.
         Some(device) => {
             let listed = network.run(|| std::fs::read_to_string("/proc/thread-self/net/dev"))?;
             let start = format!("{}:", device.display());
@@ -110,7 +110,8 @@ fn is_there(
     }
 }
 
-/// Makes a command of `words`. Errors: `NotImplemented` if there is no such program.
+/// Makes a command of `words`, whose first word is the program. Errors: `NotImplemented` if PATH has no such
+/// program, `InvalidArgument` if `words` is empty.
 pub(super) fn command(words: &[String]) -> Result<Command> {
     let [program, arguments @ ..] = words else {
         return Err(Error::new(ErrorKind::InvalidArgument, "a command without a word"));
@@ -130,7 +131,7 @@ pub(super) fn command(words: &[String]) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs a command to its end. Errors: `Io` with its error output if it failed.
+/// Runs a command until it ends. Errors: `Io` with the command's error output if the command failed.
 pub(super) fn run_in(
     network: &NetworkNamespace,
     mounts: Option<&MountNamespace>,
@@ -170,7 +171,7 @@ fn finish(mut command: Command, input: Option<String>) -> std::io::Result<std::p
     running.wait_with_output()
 }
 
-/// Starts a command that keeps running, together with the processes it starts.
+/// Starts a command that keeps running. The processes that it starts end together with it.
 pub(super) fn start_in(
     network: &NetworkNamespace,
     mounts: &MountNamespace,
@@ -187,19 +188,21 @@ pub(super) fn start_in(
 struct ContainerRuntime {
     program: &'static str,
     options: &'static [&'static str],
-    /// A script run before the container starts. It deals with cgroups, which outlive a killed process.
+    /// A script that runs before the container starts. The script deals with cgroups, which outlive a killed
+    /// process.
     prepare: &'static str,
 }
 
 /// The supported runtimes, the best first.
 const RUNTIMES: [ContainerRuntime; 2] = [
-    // crun can do without cgroups, but fails on some of their layouts nevertheless. The mount hides them.
+    // crun can run without cgroups, but fails on some cgroup layouts nevertheless, so the mount hides the cgroups.
     ContainerRuntime {
         program: "crun",
         options: &["--cgroup-manager=disabled"],
         prepare: "mount -t tmpfs none /sys/fs/cgroup",
     },
-    // runc makes cgroups. Those of killed runs are empty and can be removed; `rmdir` fails for all others.
+    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` can remove them; it fails for all
+    // others.
     ContainerRuntime {
         program: "runc",
         options: &[],
@@ -214,7 +217,7 @@ fn runtime() -> Option<&'static ContainerRuntime> {
     RUNTIMES.iter().find(|runtime| found(runtime.program).is_some())
 }
 
-/// The runtime to install if there is none.
+/// Returns the runtime to install if no runtime is installed.
 pub(super) fn missing_runtime() -> Option<RequiredProgram> {
     let [best, ..] = &RUNTIMES;
     let program = best.program.to_owned();
@@ -248,7 +251,7 @@ pub(super) fn contained(mounts: &MountNamespace, name: &str, command: &[String])
     Ok(words.into_iter().map(str::to_owned).collect())
 }
 
-/// The program, and the libraries it is linked to, as `ldd` lists them.
+/// Returns the program, and the libraries to which it is linked, as `ldd` lists them.
 fn files_of(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().map_err(|error| {
         Error::new(ErrorKind::NotImplemented, "running ldd, which tells what a program is linked to")
@@ -303,7 +306,7 @@ const AUTO: &str = "auto";
 const KVM: &str = "kvm";
 const TCG: &str = "tcg";
 
-/// The accelerator to use: `said`, or this machine's best if it is `auto`.
+/// Returns the accelerator to use: `said`, or this machine's best accelerator if `said` is `auto`.
 pub(super) fn resolved_accelerator(said: &str) -> &str {
     match said {
         AUTO if is_virtualizing() => KVM,
@@ -312,13 +315,14 @@ pub(super) fn resolved_accelerator(said: &str) -> &str {
     }
 }
 
-/// Whether times measured in the machine differ from those of a real processor of this kind.
+/// Returns whether times measured in the virtual machine differ from those of a real processor of this kind.
 pub(super) fn emulates(accelerator: &str) -> bool {
     accelerator != KVM
 }
 
-/// Whether KVM may be used, and the processor has the features to run any kernel. Some virtual machines offer
-/// KVM although their processors lack these features (`kvm_pvm`): it can be opened, but runs only kernels made for it.
+/// Returns whether this process may use KVM, and the processor has the features to run any kernel. Some virtual
+/// machines offer KVM although their processors lack these features (`kvm_pvm`): such a KVM can be opened, but runs
+/// only kernels made for it.
 fn is_virtualizing() -> bool {
     let may = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     may && std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|told| has_virtualization(&told))

@@ -1,7 +1,7 @@
-//! IO500's phases, in their order, on any lane; its scores, and its form of a result.
+//! IO500's phases, in their order, on any lane; the scores; and the result in IO500's own format.
 //!
-//! `find` looks, of all files, for those that are newer than the timestamp, of 3,901 bytes, and have
-//! `01` in their names. Each rank looks through what one rank wrote, by listing.
+//! The phase `find` searches all files for those that are newer than the timestamp file, have 3,901 bytes, and have
+//! `01` in their names. Each rank lists and searches the files that another rank wrote.
 
 pub mod published;
 
@@ -22,7 +22,8 @@ use crate::phase::{PhaseRecorder, WorkloadRank};
 use crate::site::SiteMeans;
 use crate::{PhaseResult, WorkloadSite};
 
-/// What a run must last to count, by IO500's rules: the stonewall of every writing phase.
+/// The minimum duration of every writing phase (its stonewall), in seconds, for a result that counts by IO500's
+/// rules.
 pub const COMPLIANT_SECONDS: u64 = 300;
 
 /// How IO500 works.
@@ -48,13 +49,13 @@ pub struct Io500Plan {
     pub delete: FileRemoval,
 }
 
-/// Bytes of one transfer of ior-easy.
+/// The size of one transfer of ior-easy, in bytes.
 const EASY_TRANSFER_BYTES: u64 = 2 << 20;
-/// Bytes of one transfer of ior-hard.
+/// The size of one transfer of ior-hard, in bytes.
 const HARD_TRANSFER_BYTES: u64 = 47_008;
 
 impl Io500Plan {
-    /// Why a result cannot be compared with others'; nothing if it can.
+    /// Returns the reason why a result cannot be compared with other results; `None` if it can.
     pub fn stamp(&self, results: &[PhaseResult]) -> Option<String> {
         let short: Vec<&str> = results
             .iter()
@@ -70,7 +71,7 @@ impl Io500Plan {
         }
     }
 
-    /// Errors: `InvalidArgument`.
+    /// Checks the options. Errors: `InvalidArgument`.
     pub(crate) fn check(&self) -> Result<()> {
         if self.easy_bytes < EASY_TRANSFER_BYTES {
             return Err(Error::new(
@@ -146,15 +147,15 @@ impl Io500Plan {
 const TIMESTAMP_KEY: &str = "timestamp";
 const WANTED: &str = "01";
 
-/// What was looked at, and what of it was wanted.
+/// The number of files that were searched, and the number of files that matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FindCounts {
     seen: u64,
     wanted: u64,
 }
 
-/// Puts the object that later ones are newer than, and answers when it was written by the clock of
-/// the lane.
+/// Writes the timestamp object, with whose age later objects are compared; returns its modification time by the
+/// clock of the lane.
 fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
     let key = Key::new(TIMESTAMP_KEY)?;
     crew.first_does(|| site.target().put(&key, b"timestamp"))?;
@@ -164,8 +165,8 @@ fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
     }
 }
 
-/// Looks through the files of `sets`; of the last, each rank wrote `items`, which decides what must be
-/// found.
+/// Searches the files that the next rank wrote in `sets`. Each rank wrote `items` files of the last set, from which
+/// the expected number of matches follows.
 fn find(
     crew: &WorkloadRank,
     site: &WorkloadSite,
@@ -196,12 +197,12 @@ fn find(
     Ok(crew.phase(&["find"], site, work)?.0.remove(0))
 }
 
-/// How many of `items` names that begin with `prefix` are wanted.
+/// Returns how many of `items` names that begin with `prefix` match.
 fn expected(prefix: &str, items: u64) -> u64 {
     (0..items).filter(|item| is_wanted(&format!("{prefix}{item:010}"))).count() as u64
 }
 
-/// Whether the last part of the key has what is looked for.
+/// Returns whether the last component of the key contains the text that is searched for.
 fn is_wanted(key: &str) -> bool {
     key.rsplit('/').next().is_some_and(|name| name.contains(WANTED))
 }
@@ -213,7 +214,7 @@ fn look(site: &WorkloadSite, prefix: &str, newer_than: SystemTime) -> Result<Fin
     }
 }
 
-/// As find(1) does: the names first, then the attributes of those that fit.
+/// Searches like find(1): checks the names first, then the attributes of the files whose names match.
 fn look_at_files(dir: &Path, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
     let (parent, start) = prefix.rsplit_once('/').unwrap_or(("", prefix));
     let parent = dir.join(parent);
@@ -268,7 +269,7 @@ const METADATA: [&str; 8] = [
     "mdtest-hard-delete",
 ];
 
-/// The scores of `results`; `None` if a phase is missing, failed in part, or did nothing.
+/// Returns the scores of `results`; `None` if a phase is missing, had errors, or did nothing.
 fn scores_of(results: &[PhaseResult]) -> Option<Io500Scores> {
     let mean = |phases: &[&str]| -> Option<f64> {
         let value = |phase: &&str| {
@@ -283,7 +284,7 @@ fn scores_of(results: &[PhaseResult]) -> Option<Io500Scores> {
     Some(Io500Scores { bandwidth_gib_per_s, metadata_kiops, total })
 }
 
-/// A phase's figure in IO500's units: GiB/s of IOR, kIOPS of all else.
+/// Returns a phase's figure in IO500's units: GiB/s for IOR, kIOPS for all other phases.
 pub(crate) fn figure(result: &PhaseResult) -> Option<f64> {
     match unit(&result.phase) {
         "GiB/s" => result.bytes_per_s().map(|rate| rate / f64::from(1 << 30)),
@@ -295,7 +296,8 @@ pub(crate) fn unit(phase: &str) -> &'static str {
     if phase.starts_with("ior") { "GiB/s" } else { "kIOPS" }
 }
 
-/// Scores each lane, by its first round; with each the result in the form of IO500's `result.txt`.
+/// Scores each lane by its first round. Returns each score together with the result in the format of IO500's
+/// `result.txt`.
 pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<(LaneScore, String)> {
     let of_lane = |lane: &LaneResults| {
         let results = lane.rounds.first().map_or(&[][..], Vec::as_slice);
@@ -306,7 +308,7 @@ pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<(LaneScore, String)
     lanes.iter().map(of_lane).collect()
 }
 
-/// The run in the form of IO500's `result.txt`. `stamp` says why it does not count.
+/// Returns the run in the format of IO500's `result.txt`. `stamp` is the reason why the result does not count.
 fn result_text(results: &[PhaseResult], stamp: Option<&str>) -> String {
     let mut text = String::from("IO500 phases by Fordway, not by the official program\n");
     for result in results {
@@ -345,7 +347,7 @@ mod tests {
         PhaseResult { phase: name.into(), ranks, ..PhaseResult::default() }
     }
 
-    /// Bandwidths of 1, 2, 4 and 8 GiB/s, rates of 2 kIOPS each.
+    /// Returns results with bandwidths of 1, 2, 4 and 8 GiB/s, and rates of 2 kIOPS each.
     fn results() -> Vec<PhaseResult> {
         let ior = BANDWIDTH.iter().zip([1u64, 2, 4, 8]).map(|(name, gib)| phase(name, 1, gib << 30));
         ior.chain(METADATA.iter().map(|name| phase(name, 2000, 0))).collect()

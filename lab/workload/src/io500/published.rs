@@ -1,14 +1,13 @@
 //! Published figures: Tables 1 to 6 of F. Gadban and J. Kunkel, "Analyzing the Performance of the S3 Object Storage
-//! API for HPC Workloads", Applied Sciences 11 (18), 8540, 2021.
-//! They come from other machines. A run can be compared with them only by the ratios between systems on one machine,
-//! not by rates.
+//! API for HPC Workloads", Applied Sciences 11 (18), 8540, 2021. The figures come from other machines. A run can be
+//! compared with them only by the ratios between systems on one machine, not by rates.
 
 /// A published table. If it includes Lustre, Lustre is the first system.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishedTable {
     /// The table's number.
     pub table: u8,
-    /// The set-up it was measured in.
+    /// The set-up in which the table was measured.
     pub setup: &'static str,
     /// The systems, in the order of the figures.
     pub systems: &'static [&'static str],
@@ -28,12 +27,12 @@ pub struct PublishedRow {
 }
 
 impl PublishedTable {
-    /// The table with this number, 1 to 6.
+    /// Returns the table with this number, 1 to 6.
     pub fn find(table: u8) -> Option<&'static PublishedTable> {
         TABLES.iter().find(|published| published.table == table)
     }
 
-    /// The figures of a phase; `None` if the table does not have it.
+    /// Returns the figures of a phase; `None` if the table does not have the phase.
     pub fn row(&self, phase: &str) -> Option<&'static PublishedRow> {
         self.rows.iter().find(|row| row.phase == phase)
     }

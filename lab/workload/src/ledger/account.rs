@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LedgerPath;
 
-/// The number of resamples of a fit: so many that the ends of the interval vary less than the noise.
+/// The number of resamples of a fit: large enough that the ends of the interval vary less than the noise.
 const RESAMPLES: usize = 400;
 
 /// The result of a ledger.
@@ -33,12 +33,12 @@ pub struct LedgerAccount {
 /// The cost of one component.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ComponentAccount {
-    /// Its name.
+    /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
     /// The time at each size, as measured.
     pub costs: Vec<SizeCost>,
-    /// The lines fitted to these times; `None` for fewer than two sizes.
+    /// The lines fitted to the measured times; `None` for fewer than two sizes.
     pub fit: Option<SizeFit>,
     /// For each line, the interval of its cost per operation, in nanoseconds.
     pub per_operation_ns: Vec<ConfidenceInterval>,
@@ -66,12 +66,13 @@ pub struct PathEntry {
     pub parts: Vec<PartCost>,
     /// The sum of the components, in nanoseconds.
     pub sum_ns: ConfidenceInterval,
-    /// The same sum computed from the fitted lines instead of the times at this size; `None` if a component has no
-    /// fit.
+    /// The sum of the components computed from the fitted lines, instead of the times at this size; `None` if a
+    /// component has no fit.
     pub fitted_sum_ns: Option<f64>,
     /// The time of the whole path, in nanoseconds.
     pub measured_ns: ConfidenceInterval,
-    /// What no component explains: in each round the time of the whole minus the sum, in nanoseconds.
+    /// The residual: the time that no component explains. In each round it is the time of the whole path minus the
+    /// sum, in nanoseconds.
     pub residual_ns: ConfidenceInterval,
     /// The residual as a share of the whole.
     pub residual_share: ConfidenceInterval,
@@ -80,18 +81,19 @@ pub struct PathEntry {
 /// A component as part of a [`PathEntry`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartCost {
-    /// Its name.
+    /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
-    /// How often it occurs in the path.
+    /// How often the component occurs in the path.
     pub times: f64,
     /// The time of all its occurrences, in nanoseconds.
     pub ns: ConfidenceInterval,
 }
 
 impl LedgerAccount {
-    /// Evaluates the `records` of [`super::measure`]. `names` are those of the components, and `sizes` are in bytes.
-    /// Errors: `InvalidArgument` if a component of a path was not measured, or if there are fewer than five rounds.
+    /// Evaluates the `records` of [`super::measure`]. `names` are the names of the components, and `sizes` are in
+    /// bytes. Errors: `InvalidArgument` if a component of a path was not measured, or if there are fewer than five
+    /// rounds.
     pub fn of(
         names: &[String],
         sizes: &[u64],
@@ -109,7 +111,7 @@ impl LedgerAccount {
         Ok(LedgerAccount { components, paths: paths.to_vec(), entries })
     }
 
-    /// The entry of a path at one size.
+    /// Returns the entry of a path at one size.
     pub fn entry(&self, path: &str, size_bytes: u64) -> Option<&PathEntry> {
         self.entries.iter().find(|entry| entry.path == path && entry.size_bytes == size_bytes)
     }
@@ -175,8 +177,8 @@ impl<'b> MedianBook<'b> {
         })
     }
 
-    /// The fit's lines, refitted to medians of rounds drawn with replacement. Each draw uses the same rounds for all
-    /// sizes.
+    /// Returns the fit's lines, refitted to medians of rounds drawn with replacement. Each draw uses the same
+    /// rounds for all sizes.
     fn resampled(&self, fit: &SizeFit, by_size: &[Vec<f64>]) -> Vec<Vec<FitSegment>> {
         let mut random = SeededRandom::new(self.seed);
         let rounds = by_size.first().map_or(0, Vec::len);
@@ -239,7 +241,7 @@ const POINTS_MIN: usize = 3;
 const PIECES_MAX: usize = 3;
 /// A further line must reduce the error at left-out sizes to below this share.
 const WORTH_A_PIECE: f64 = 0.8;
-/// A relative error so small that a further line would only follow noise.
+/// The relative error below which a further line would only follow noise.
 const GOOD: f64 = 1e-3;
 
 /// Times by size: (bytes, nanoseconds), in rising order of size.
@@ -252,7 +254,7 @@ pub struct SizeFit {
     pub pieces: Vec<FitSegment>,
     /// The median of the relative errors at sizes left out of the fit; `None` for fewer than four sizes.
     pub left_out_median: Option<f64>,
-    /// The largest of these errors.
+    /// The largest of the relative errors at sizes left out of the fit.
     pub left_out_max: Option<f64>,
 }
 
@@ -261,9 +263,9 @@ pub struct SizeFit {
 pub struct FitSegment {
     /// The smallest size that the line was fitted to, in bytes.
     pub from_bytes: u64,
-    /// The largest size that it was fitted to, in bytes.
+    /// The largest size that the line was fitted to, in bytes.
     pub to_bytes: u64,
-    /// Nanoseconds per operation, without its bytes.
+    /// Nanoseconds per operation, without the cost of its bytes.
     pub per_operation_ns: f64,
     /// Nanoseconds per byte.
     pub per_byte_ns: f64,
@@ -292,7 +294,7 @@ impl SizeFit {
         best.map(|(pieces, left_out_median, left_out_max)| SizeFit { pieces, left_out_median, left_out_max })
     }
 
-    /// The predicted nanoseconds of an operation of `size_bytes`.
+    /// Returns the predicted nanoseconds of an operation of `size_bytes`.
     pub fn predict_ns(&self, size_bytes: u64) -> f64 {
         predict(&self.pieces, size_bytes as f64)
     }
@@ -318,7 +320,7 @@ fn predict(pieces: &[FitSegment], size: f64) -> f64 {
     pieces.get(at).map_or(f64::NAN, |piece| piece.per_operation_ns + piece.per_byte_ns * size)
 }
 
-/// The best fit with `count` lines; `None` if there are too few points.
+/// Returns the best fit with `count` lines; `None` if there are too few points.
 fn pieces(points: &Points, count: usize) -> Option<Vec<FitSegment>> {
     match count {
         1 => (points.len() >= 2).then(|| vec![line(points)]),
@@ -334,12 +336,13 @@ fn pieces(points: &Points, count: usize) -> Option<Vec<FitSegment>> {
     }
 }
 
-/// The sum of the squared relative errors. Each point is predicted by the line that was fitted to it.
+/// Returns the sum of the squared relative errors. Each point is predicted by the line that was fitted to the
+/// point.
 fn squares(pieces: &[FitSegment], points: &Points) -> f64 {
     points.iter().map(|(size, ns)| (predict(pieces, *size) / ns - 1.0).powi(2)).sum()
 }
 
-/// The relative error at each size, of a fit made without that size.
+/// Returns the relative error at each size, predicted by a fit made without that size.
 fn left_out(points: &Points, count: usize) -> Vec<f64> {
     let error = |at: usize| {
         let mut others = points.to_vec();
@@ -350,7 +353,7 @@ fn left_out(points: &Points, count: usize) -> Vec<f64> {
     (0..points.len()).filter_map(error).collect()
 }
 
-/// A line by least squares of the relative errors, with neither cost below 0.
+/// Fits a line by least squares of the relative errors, with neither cost below 0.
 fn line(points: &Points) -> FitSegment {
     let sum = |value: fn(f64, f64) -> f64| points.iter().map(|(size, ns)| value(*size, *ns)).sum::<f64>();
     // The weights are 1/ns². In `wt` and `st` one factor ns is cancelled already.
@@ -374,8 +377,8 @@ fn line(points: &Points) -> FitSegment {
 /// The largest median error at left-out sizes, in percent, of a fit that is not called poor.
 pub const FIT_MEDIAN_PERCENT_MAX: f64 = 10.0;
 
-/// The table of components, with a row for each line of each component's fit. `docs/explain/ledger.md` explains the
-/// columns.
+/// Returns the table of components, with a row for each line of each component's fit. `docs/explain/ledger.md`
+/// explains the columns.
 pub fn component_table(account: &LedgerAccount) -> String {
     let mut rows = vec![
         ["component", "sizes", "per operation", "per MiB", "left out, median", "largest"]
@@ -415,7 +418,7 @@ fn piece_rows(component: &ComponentAccount) -> Vec<Vec<String>> {
     fit.pieces.iter().zip(intervals).enumerate().map(line).collect()
 }
 
-/// The table of one path at one size: its components, their sum, the measured whole, and the residual.
+/// Returns the table of one path at one size: its components, their sum, the measured whole, and the residual.
 pub fn entry_table(entry: &PathEntry) -> String {
     let mut rows = Vec::new();
     let mut row = |name: &str, ns: &ConfidenceInterval| {
@@ -447,7 +450,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// A time with its interval, multiplied by `factor`.
+/// Formats a time with its interval, multiplied by `factor`.
 fn time(ns: &ConfidenceInterval, factor: f64) -> String {
     let text = |ns: f64| {
         let sign = if ns * factor <= -0.5 { "-" } else { "" };

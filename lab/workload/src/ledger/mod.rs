@@ -27,7 +27,8 @@ pub trait LedgerComponent {
     /// Prepares for operations of `size_bytes` (at least 1); not timed.
     fn prepare(&mut self, size_bytes: u64) -> Result<()>;
 
-    /// Runs before each operation; not timed. A layer that rests between its turns in the whole path rests here.
+    /// Runs before each operation; not timed. If a layer pauses between its operations in the whole path, its
+    /// component pauses here.
     fn before(&mut self) -> Result<()> {
         Ok(())
     }
@@ -61,16 +62,16 @@ pub struct PathPart {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
-    /// How often it occurs; below 0 if it is subtracted.
+    /// How often the component occurs in the path; negative if the component is subtracted.
     pub times: f64,
-    /// The smallest size, in bytes, at which it is part of the path.
+    /// The smallest size, in bytes, at which the component is part of the path.
     pub from_bytes: u64,
-    /// The largest size, in bytes, at which it is part of the path; `None` for any.
+    /// The largest size, in bytes, at which the component is part of the path; `None` for no maximum.
     pub to_bytes: Option<u64>,
 }
 
 impl LedgerPath {
-    /// A path without parts.
+    /// Creates a path without parts.
     pub fn new(name: &str) -> Self {
         LedgerPath { name: name.to_owned(), parts: Vec::new() }
     }
@@ -80,7 +81,7 @@ impl LedgerPath {
         self.part(component, 0, None)
     }
 
-    /// Subtracts `component`, which other components include although the path does not.
+    /// Subtracts `component` once: other components include its work, but the path does not.
     pub fn less(mut self, component: &str) -> Self {
         self.parts.push(PathPart {
             component: component.to_owned(),
@@ -107,7 +108,7 @@ impl LedgerPath {
         self
     }
 
-    /// The parts that apply at a size.
+    /// Returns the parts that apply at a size.
     pub fn parts_at(&self, size_bytes: u64) -> impl Iterator<Item = &PathPart> {
         self.parts.iter().filter(move |part| {
             part.from_bytes <= size_bytes && part.to_bytes.is_none_or(|most| size_bytes <= most)
@@ -127,12 +128,12 @@ const WARM_UP: usize = 2;
 /// Minimum number of rounds: fewer values give no interval.
 const ROUNDS_MIN: u16 = 5;
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Clone, Debug)]
 pub struct LedgerPlan {
-    /// The sizes in bytes, in rising order; at most 255.
+    /// The sizes in bytes, in rising order; the maximum number of sizes is 255.
     pub sizes: Vec<u64>,
-    /// How long to go on starting new rounds; there are at least five.
+    /// The duration within which new rounds start; there are at least five rounds.
     pub duration: Duration,
     /// The seed of every random order.
     pub seed: u64,
@@ -140,26 +141,26 @@ pub struct LedgerPlan {
 
 /// A component with its name.
 pub struct MeasuredComponent {
-    /// Its name and description.
+    /// The component's name and description.
     pub lane: MeasuredLane,
-    /// The work.
+    /// The component.
     pub component: Box<dyn LedgerComponent>,
 }
 
 /// The progress of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct LedgerProgress {
-    /// The round; round 0 warms up and does not count.
+    /// The number of the current round; round 0 warms up and does not count.
     pub round: u16,
-    /// Nanoseconds since the start.
+    /// Nanoseconds since the start of the measurement.
     pub elapsed_ns: u64,
 }
 
-/// Measures `components` by the clock `now_ns`, in rounds. Each round takes the sizes in a random order, and at each
-/// size all components in a random order, with a block of operations for each. So drift of the machine affects all
-/// components alike, and each round gives one figure for each component and size, all from the same period.
-/// The first round does not count. In the records, components are lanes and sizes are phases.
-/// Errors: from the components; `Interrupted` when `stop` is set.
+/// Measures `components` by the clock `now_ns`, in rounds. Each round measures the sizes in a random order, and at
+/// each size all components in a random order, with a block of operations for each component. Therefore drift of
+/// the machine affects all components alike, and each round gives one figure for each component and size, all from
+/// the same period. The first round does not count. In the records, components are lanes and sizes are phases.
+/// Errors: those of the components; `Interrupted` when `stop` is set.
 pub fn measure(
     plan: &LedgerPlan,
     components: &mut [MeasuredComponent],
@@ -258,8 +259,8 @@ impl LedgerWork<'_> {
         Ok(())
     }
 
-    /// Runs up to [`WARM_UP`] operations. One is enough if it is long: it overwrites what it could find in the
-    /// caches.
+    /// Runs up to [`WARM_UP`] operations. If an operation is long, one is enough, because it fills the caches with
+    /// its own data.
     fn warm_up(&self, component: &mut dyn LedgerComponent) -> Result<()> {
         let began_ns = (self.now_ns)();
         for _ in 0..WARM_UP {

@@ -1,4 +1,5 @@
-//! One block of load: threads that start together, a thread's closed and open loops, and the counters around them.
+//! Runs one block of load: threads that start together, the closed and open loops of a thread, and the counters
+//! around the load.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,33 +16,33 @@ use super::{
     RequestChannel,
 };
 
-/// How often progress is reported.
+/// The interval at which progress is reported.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// The load to generate.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
-    /// What determines when requests start.
+    /// The arrival process, which determines when requests start.
     pub arrivals: ArrivalProcess,
-    /// How long, warm-up excluded.
+    /// The duration of the block, without the warm-up.
     pub duration: Duration,
-    /// Ends the block earlier, after this many requests.
+    /// The number of requests after which the block ends early; `None` for no limit.
     pub requests: Option<u64>,
-    /// Load before the block that is not recorded.
+    /// The duration of load before the block, which is not recorded.
     pub warm_up: Duration,
-    /// Threads, at least 1, each with a channel of its own.
+    /// The number of threads, at least 1. Each thread has its own channel.
     pub threads: usize,
-    /// Determines random arrivals.
+    /// The seed of random arrivals.
     pub seed: u64,
-    /// Processors that the threads are pinned to; empty means all.
+    /// Processors to which the threads are pinned; empty for no pinning.
     pub client_cpus: Vec<usize>,
-    /// The server's process, whose counters are read together with its descendants'.
+    /// The server's process. Its counters are read together with those of its descendants.
     pub server_pid: Option<u32>,
     /// Whether a record of every request is kept.
     pub keep_operations: bool,
 }
 
-/// Where a block belongs in a run.
+/// The position of a block in a run.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockPosition {
     /// Index into the run's lanes.
@@ -50,14 +51,14 @@ pub struct BlockPosition {
     pub phase: u8,
     /// The round, from 0.
     pub round: u16,
-    /// The block; equal on different lanes for blocks that are compared.
+    /// The number of the block. Blocks that are compared have equal numbers on different lanes.
     pub block: u32,
 }
 
 /// The progress of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockProgress {
-    /// Requests that have ended.
+    /// The number of requests that have ended.
     pub requests: u64,
     /// Time since the block's start, warm-up included.
     pub elapsed: Duration,
@@ -73,12 +74,12 @@ pub struct LoadBlock {
     pub(super) traffic: NetworkTraffic,
     pub(super) connections: Option<TcpConnections>,
     pub(super) client: Result<ProcessCounters, NotCovered>,
-    /// `None` if no process is watched.
+    /// The counters of the server; `None` if no process is watched.
     pub(super) server: Option<Result<ProcessCounters, NotCovered>>,
 }
 
 impl LoadBlock {
-    /// Requests that succeeded, and those that failed.
+    /// Returns the numbers of requests that succeeded and that failed.
     pub fn counts(&self) -> (u64, u64) {
         (self.recorder.latency.len(), self.recorder.failed())
     }
@@ -103,7 +104,7 @@ struct BlockState<'a> {
     place: BlockPosition,
     clock: RunClock,
     stop: &'a AtomicBool,
-    /// All threads and the watching one.
+    /// A barrier for all load threads and the watching thread.
     barrier: Barrier,
     start: OnceLock<Instant>,
     /// Whether all threads have a connection.
@@ -113,7 +114,7 @@ struct BlockState<'a> {
 }
 
 /// Generates the load of `plan`: connects, warms up, then measures. Each thread calls `connect` once, with its
-/// number. Errors: the first one from `connect`; `InvalidArgument` for processors that do not exist.
+/// number. Errors: the first error of `connect`; `InvalidArgument` for processors that do not exist.
 pub fn run_block(
     plan: &LoadPlan,
     place: BlockPosition,
@@ -143,7 +144,8 @@ pub fn run_block(
     })
 }
 
-/// Turns a panic, which is a bug, into a failure: all other threads would wait for this one forever.
+/// Turns a panic, which is a bug, into a failure. Otherwise all other threads would wait for the panicking thread
+/// forever.
 fn without_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread that makes load panicked")))
@@ -182,7 +184,7 @@ impl BlockState<'_> {
                 Error::new(ErrorKind::InvalidArgument, detail).caused_by(std::io::Error::from(errno))
             })?;
         }
-        // Without it waits are up to 50 µs longer, which shows as lateness.
+        // Without precise timers waits are up to 50 µs longer, which shows as lateness.
         if let Err(errno) = fordway_sys::precise_timers() {
             tracing::debug!(%errno, "timers are not precise");
         }
@@ -191,7 +193,7 @@ impl BlockState<'_> {
 
     fn load(&self, thread: usize, channel: &mut dyn RequestChannel) -> Result<ThreadResult> {
         let warmed = without_panic(|| self.warm_up(thread, channel));
-        // Also after a failed warm-up: the others wait here too.
+        // The thread waits also after a failed warm-up, because all other threads wait at this barrier.
         self.barrier.wait();
         self.barrier.wait();
         warmed?;
@@ -249,7 +251,7 @@ impl BlockState<'_> {
             Ok(ThreadMessage::Connected(connected)) => connected,
             _ => Err(ErrorKind::Internal.into()),
         });
-        // Collects all of them, so that no thread is waited for twice.
+        // All messages are received before the first error is returned, so that no thread is waited for twice.
         let connected = connected.collect::<Vec<_>>().into_iter().collect::<Result<()>>();
         self.go.store(connected.is_ok(), Ordering::Relaxed);
         self.barrier.wait();
@@ -319,7 +321,8 @@ impl BlockState<'_> {
     }
 }
 
-/// Merges the connections of two threads; the median is then inexact: the larger one is taken.
+/// Merges the statistics of two threads' connections. The median is then inexact: the larger of both medians is
+/// used.
 fn both(a: Option<TcpConnections>, b: Option<TcpConnections>) -> Option<TcpConnections> {
     let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
     Some(TcpConnections {
@@ -334,15 +337,15 @@ fn both(a: Option<TcpConnections>, b: Option<TcpConnections>) -> Option<TcpConne
 /// The longest wait before the stop flag is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// When a stretch of load starts and ends, and what it reports meanwhile.
+/// A period of load: its start and end, the requests that may still start, and the requests that have ended.
 pub(super) struct LoadStretch<'a> {
     pub(super) start: Instant,
-    /// No request starts after this.
+    /// The time after which no request starts; `None` for no limit.
     pub(super) end: Option<Instant>,
-    /// Requests that all threads together may still start; `None` is any number.
+    /// The number of requests that all threads together may still start; `None` for any number.
     pub(super) budget: Option<&'a AtomicU64>,
     pub(super) stop: &'a AtomicBool,
-    /// Requests that have ended, on all threads.
+    /// The number of requests that have ended, on all threads.
     pub(super) done: &'a AtomicU64,
     pub(super) keep: Option<RecordKeeping>,
 }
@@ -352,7 +355,7 @@ impl LoadStretch<'_> {
         self.end.is_some_and(|end| now >= end) || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Takes a request from the budget.
+    /// Takes a request from the budget; returns whether one was left.
     fn may_start(&self) -> bool {
         let Some(budget) = self.budget else { return true };
         budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
@@ -363,7 +366,7 @@ impl LoadStretch<'_> {
     }
 }
 
-/// Keeps a request on every slot until the stretch is over, then waits for the last responses.
+/// Keeps one request in flight on every slot until the period is over, then waits for the last responses.
 pub(super) fn closed(
     channel: &mut dyn RequestChannel,
     stretch: &LoadStretch,
@@ -392,9 +395,9 @@ pub(super) fn closed(
     Ok(())
 }
 
-/// Starts requests when they are due, or as soon as a slot is free after that. Counts requests that were due
-/// within the stretch and did not start as skipped. Does not queue waiting arrivals: at a rate far beyond
-/// the server's they would fill the memory.
+/// Starts requests when they are due, or as soon as a slot is free after that. Requests that were due within the
+/// period and did not start are counted as skipped. Waiting arrivals are not queued, because they would fill the
+/// memory at a rate far beyond the server's.
 pub(super) fn open(
     channel: &mut dyn RequestChannel,
     mut schedule: ArrivalSchedule,
@@ -416,8 +419,9 @@ pub(super) fn open(
                 idle.push_front(slot);
                 break;
             }
-            // Latency counts from here, not from when a slot became free: otherwise a stalled server would delay the
-            // start of requests, and the wait that it caused would not be seen.
+            // Latency counts from the time at which the request was due, not from the time at which a slot became
+            // free. Otherwise a stalled server would delay the start of requests, and the waiting time that it
+            // caused would not be measured.
             intended[slot] = due;
             schedule.advance();
             channel.start(slot);
@@ -427,7 +431,7 @@ pub(super) fn open(
             recorder.skipped += stretch.skipped(schedule);
             return Ok(());
         }
-        // Without an idle slot nothing can start, whatever is due: only a response changes that.
+        // Without an idle slot no request can start, even if one is due. Only a response changes that.
         let limit = if has_more && !idle.is_empty() { stretch.until(&schedule) } else { LOOK_EVERY };
         channel.wait(limit, &mut answers)?;
         stretch.count(answers.len());
@@ -439,22 +443,22 @@ pub(super) fn open(
     }
 }
 
-/// The open loop's view of a stretch.
+/// The period of load as seen by an open loop.
 impl LoadStretch<'_> {
-    /// The next arrival, if it lies within the stretch.
+    /// Returns the time of the next arrival, if it lies within the period.
     fn next(&self, schedule: &ArrivalSchedule) -> Option<Instant> {
         let next = self.start + Duration::from_nanos(schedule.peek_ns());
         self.end.is_none_or(|end| next < end).then_some(next)
     }
 
-    /// The time until the next arrival.
+    /// Returns the time until the next arrival.
     fn until(&self, schedule: &ArrivalSchedule) -> Duration {
         let next = self.next(schedule).map(|next| next.saturating_duration_since(Instant::now()));
         next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)
     }
 
-    /// Arrivals that were due within the stretch and are still in `schedule`; none where a number of requests
-    /// was given, and not those after a stop.
+    /// Returns the number of arrivals that were due within the period and are still in `schedule`, without arrivals
+    /// after a stop; 0 if the block has no end time because its number of requests was given.
     fn skipped(&self, mut schedule: ArrivalSchedule) -> u64 {
         let Some(end) = self.end else { return 0 };
         let end_ns = end.min(Instant::now()).duration_since(self.start).as_nanos() as u64;

@@ -1,9 +1,9 @@
-//! Load on a server: the intended starts of requests, and what each thread records of them. A
-//! [`RequestChannel`], one for each thread, sends them.
+//! Load on a server: the intended starts of requests, and the records that each thread keeps. A [`RequestChannel`],
+//! one for each thread, sends the requests.
 //!
-//! In the closed loop each slot sends its next request when the last response has arrived, so a server that
-//! stalls gets fewer requests, and its stalls are hardly seen. In the open loop requests have intended starts
-//! that do not depend on responses, and latency counts from those starts.
+//! In the closed loop each slot sends its next request when the last response has arrived, so a server that stalls
+//! gets fewer requests, and its stalls are hardly seen. In the open loop requests have intended starts that do not
+//! depend on responses, and latency counts from those starts.
 
 mod block;
 mod summary;
@@ -19,66 +19,67 @@ use std::time::{Duration, Instant};
 use fordway_measure::{LatencyHistogram, OperationRecord, RunClock, SeededRandom, TcpConnections};
 use fordway_store::Result;
 
-/// One thread's connections to the server: requests in flight, each on a slot.
+/// The connections of one thread to the server, with its requests in flight, each on a slot.
 pub trait RequestChannel {
-    /// Requests that can be in flight at once, at least 1.
+    /// Returns the number of requests that can be in flight at once, at least 1.
     fn slots(&self) -> usize;
 
-    /// Sends the next request on `slot`, on which none is in flight.
+    /// Sends the next request on `slot`, on which no request is in flight.
     fn start(&mut self, slot: usize);
 
-    /// Waits until a request has ended, or for `limit`, and adds all that ended to `answers`. Every
-    /// started request ends eventually. Errors: those that concern no single request.
+    /// Waits until a request has ended, or for `limit`, and appends all requests that have ended to `answers`.
+    /// Every started request ends eventually. Errors: those that do not belong to a single request.
     fn wait(&mut self, limit: Duration, answers: &mut Vec<CompletedRequest>) -> Result<()>;
 
-    /// Traffic on its connections so far.
+    /// Returns the traffic on the channel's connections so far.
     fn traffic(&self) -> NetworkTraffic;
 
-    /// The kernel's figures of the connections; `None` where they are not TCP.
+    /// Returns the kernel's statistics of the connections; `None` if they are not TCP.
     fn connections(&self) -> Option<TcpConnections>;
 }
 
-/// The end of a request.
+/// A request that has ended.
 #[derive(Debug)]
 pub struct CompletedRequest {
-    /// The slot it was started on.
+    /// The slot on which the request was started.
     pub slot: usize,
-    /// When it was sent.
+    /// The time at which the request was sent.
     pub started: Instant,
-    /// When its response began, if one did.
+    /// The time at which the first byte of the response arrived; `None` if nothing was received.
     pub first_byte: Option<Instant>,
-    /// When its response was complete, or it failed.
+    /// The time at which the response was complete, or the request failed.
     pub ended: Instant,
     /// Body bytes transferred.
     pub body_bytes: u64,
-    /// The number of retries before it ended.
+    /// The number of retries before the request ended.
     pub retries: u32,
-    /// The failure, if it failed.
+    /// The reason why the request failed; `None` if it succeeded.
     pub failure: Option<LoadFailure>,
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub struct LoadFailure {
-    /// The kind it is counted under.
+    /// The kind under which the failure is counted.
     pub kind: Cow<'static, str>,
-    /// A sentence that explains it.
+    /// A sentence that explains the failure.
     pub detail: String,
 }
 
-/// What determines when a request starts.
+/// The event that starts a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ArrivalProcess {
     /// The response to the previous request.
     Closed,
     /// A clock, at equal intervals; requests per second of all threads together.
     Fixed(f64),
-    /// A Poisson process: exponential intervals, as from many independent users; mean requests per second.
+    /// A Poisson process: exponential intervals, as from many independent users; mean requests per second of all
+    /// threads together.
     Poisson(f64),
 }
 
 impl ArrivalProcess {
-    /// The name in run files.
+    /// Returns the name of the arrival process in run files.
     pub const fn name(self) -> &'static str {
         match self {
             ArrivalProcess::Closed => "closed",
@@ -87,7 +88,7 @@ impl ArrivalProcess {
         }
     }
 
-    /// Requests per second; `None` in the closed loop.
+    /// Returns the requests per second of all threads together; `None` in the closed loop.
     pub const fn rate(self) -> Option<f64> {
         match self {
             ArrivalProcess::Closed => None,
@@ -96,7 +97,7 @@ impl ArrivalProcess {
     }
 }
 
-/// An endless series of one thread's intended starts, ns from the start of the run.
+/// An endless series of one thread's intended starts, in ns from the start of the period of load.
 struct ArrivalSchedule {
     arrivals: ArrivalProcess,
     interval_ns: f64,
@@ -105,7 +106,8 @@ struct ArrivalSchedule {
 }
 
 impl ArrivalSchedule {
-    /// `None` in the closed loop. At a fixed rate threads take turns; with Poisson arrivals each has its own process.
+    /// Creates the schedule of one thread; `None` in the closed loop. At a fixed rate, the threads take turns; with
+    /// Poisson arrivals, each thread has its own process.
     fn new(arrivals: ArrivalProcess, thread: usize, threads: usize, seed: u64) -> Option<Self> {
         let interval_ns = 1e9 / arrivals.rate()? * threads as f64;
         let random = SeededRandom::new(seed.wrapping_mul(1 << 16).wrapping_add(thread as u64));
@@ -117,7 +119,7 @@ impl ArrivalSchedule {
         Some(schedule)
     }
 
-    /// The next intended start.
+    /// Returns the next intended start.
     fn peek_ns(&self) -> u64 {
         self.next_ns as u64
     }
@@ -130,7 +132,7 @@ impl ArrivalSchedule {
     fn gap_ns(&mut self) -> f64 {
         match self.arrivals {
             ArrivalProcess::Poisson(_) => {
-                // In (0, 1]: the logarithm of 0 is undefined.
+                // The random number is in (0, 1], because the logarithm of 0 is undefined.
                 let uniform = ((self.random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
                 -uniform.ln() * self.interval_ns
             }
@@ -139,17 +141,17 @@ impl ArrivalSchedule {
     }
 }
 
-/// Counts and distributions; [`LoadRecorder::add`] merges threads and blocks.
+/// Counters and distributions of one thread; [`LoadRecorder::add`] merges those of several threads and blocks.
 #[derive(Clone, Debug, Default)]
 struct LoadRecorder {
     latency: LatencyHistogram,
     first_byte: LatencyHistogram,
-    /// How much later than intended requests were sent; only in the open loop.
+    /// The delay of requests after their intended start; only in the open loop.
     lateness: LatencyHistogram,
     /// Failures by kind, each with a count and one sentence.
     failures: BTreeMap<String, (u64, String)>,
     body_bytes: u64,
-    /// Successes that ended within the run.
+    /// The number of successful requests that ended within the period of load.
     in_time: u64,
     in_time_bytes: u64,
     skipped: u64,
@@ -157,7 +159,7 @@ struct LoadRecorder {
     operations: Vec<OperationRecord>,
 }
 
-/// How operations are recorded, where records are kept.
+/// The clock and indices with which operations are recorded.
 #[derive(Clone, Copy)]
 struct RecordKeeping {
     clock: RunClock,
@@ -169,7 +171,8 @@ struct RecordKeeping {
 }
 
 impl LoadRecorder {
-    /// Counts the response to a request intended for `intended`; `None` means when it was sent.
+    /// Counts the response to a request with the intended start `intended`; `None` if the request was intended for
+    /// the time when it was sent.
     fn answer(
         &mut self,
         answer: CompletedRequest,

@@ -1,4 +1,5 @@
-//! From blocks of load to the rows of a run, and what keeps a server under load from answering more.
+//! Summarizes blocks of load as the rows of a run, and determines what limits the throughput of a server under
+//! load.
 
 use fordway_measure::{
     BlockRecord, LoadSummary, NotCovered, PhaseSummary, ProcessCounters, ResultLimit, RunRecords, SpeedRatio,
@@ -8,42 +9,42 @@ use fordway_measure::{
 use super::block::LoadBlock;
 use super::{ArrivalProcess, LoadRecorder, NetworkTraffic};
 
-/// A rate that is kept to less than this share was not kept.
+/// The share of the requested rate below which the rate counts as not reached.
 const KEPT: f64 = 0.98;
-/// Share of a processor per thread above which the instrument itself is the limit.
+/// The share of a processor per thread above which this program itself is the limit.
 const SATURATED: f64 = 0.9;
 
-/// What the blocks of one row have in common.
+/// The settings that the blocks of one row have in common.
 #[derive(Clone, Debug)]
 pub struct RowSettings {
     /// The lane's name.
     pub lane: String,
     /// The phase's name.
     pub phase: String,
-    /// What decided when requests started.
+    /// The arrival process, which determined when requests started.
     pub arrivals: ArrivalProcess,
-    /// Whether bodies go to the server.
+    /// Whether requests, not responses, contain the bodies.
     pub uploads: bool,
-    /// Connections on all threads together.
+    /// The number of connections of all threads together.
     pub connections: u64,
-    /// Requests at once on each of them.
+    /// The number of concurrent requests on each connection.
     pub streams: u64,
-    /// Threads.
+    /// The number of threads.
     pub threads: u64,
-    /// Processors of the machine.
+    /// The number of processors of the machine.
     pub cpus: usize,
 }
 
 /// The blocks of one lane in one phase, in the order of rounds.
 #[derive(Debug)]
 pub struct LaneBlocks {
-    /// What was asked.
+    /// The settings of the load.
     pub settings: RowSettings,
-    /// What came of it.
+    /// The results of the blocks.
     pub blocks: Vec<LoadBlock>,
 }
 
-/// The row of `of`, with its ratio to `reference`, which is `None` for the reference itself.
+/// Returns the row of `of`, with its ratio to `reference`, which is `None` for the reference itself.
 pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> PhaseSummary {
     let total = RowTotal::of(&of.blocks);
     let (recorder, elapsed_s) = (&total.recorder, total.elapsed_ns as f64 / 1e9);
@@ -80,7 +81,7 @@ pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> 
     }
 }
 
-/// All blocks of a row together.
+/// The totals over all blocks of a row.
 struct RowTotal {
     recorder: LoadRecorder,
     elapsed_ns: u64,
@@ -110,7 +111,8 @@ impl RowTotal {
     }
 }
 
-/// Counters of all blocks; `None` if one block's are missing, because the rest is not the whole.
+/// Adds up the counters of all blocks; `None` if the counters of one block are missing, because the sum would not
+/// cover the whole row.
 fn joined<'b>(
     mut all: impl Iterator<Item = Option<&'b Result<ProcessCounters, NotCovered>>>,
 ) -> Option<ProcessCounters> {
@@ -124,7 +126,8 @@ fn joined<'b>(
 fn load(settings: &RowSettings, total: &RowTotal) -> LoadSummary {
     let RowTotal { recorder, traffic, .. } = total;
     let answered = recorder.latency.len();
-    // What failed moved bytes too, which belong to no operation.
+    // Failed requests transferred bytes too, but these bytes belong to no operation. If a request failed, the
+    // header sizes are therefore not computed.
     let clean = answered > 0 && recorder.failures.is_empty();
     let header = |bytes: u64| clean.then(|| bytes as f64 / answered as f64);
     let (mut sent, mut received) = (traffic.sent_bytes, traffic.received_bytes);
@@ -151,7 +154,7 @@ fn load(settings: &RowSettings, total: &RowTotal) -> LoadSummary {
     }
 }
 
-/// What the run file keeps of all blocks.
+/// Returns the records of all blocks for the run file.
 pub fn records(rows: Vec<LaneBlocks>) -> RunRecords {
     let mut records = RunRecords::default();
     for block in rows.into_iter().flat_map(|row| row.blocks) {
@@ -171,7 +174,7 @@ pub fn records(rows: Vec<LaneBlocks>) -> RunRecords {
     records
 }
 
-/// The median over rounds of (throughput of `of` / throughput of `reference`).
+/// Returns the median over rounds of (throughput of `of` / throughput of `reference`).
 fn ratio(of: &LaneBlocks, reference: &LaneBlocks, seed: u64) -> SpeedRatio {
     let rate = |block: &LoadBlock| block.recorder.in_time as f64 / block.elapsed_ns as f64;
     let pairs = of.blocks.iter().zip(&reference.blocks).map(|(a, b)| rate(a) / rate(b));
@@ -179,7 +182,7 @@ fn ratio(of: &LaneBlocks, reference: &LaneBlocks, seed: u64) -> SpeedRatio {
     SpeedRatio { to: reference.settings.lane.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
 
-/// Why the row `summary` of `of` may be doubted, and what helps.
+/// Returns the reasons to doubt the row `summary` of `of`, each with a remedy.
 pub fn warnings(of: &LaneBlocks, summary: &PhaseSummary) -> Vec<String> {
     let total = RowTotal::of(&of.blocks);
     let row = format!("{} {}", of.settings.phase, of.settings.lane);
@@ -201,7 +204,7 @@ pub fn warnings(of: &LaneBlocks, summary: &PhaseSummary) -> Vec<String> {
     warnings
 }
 
-/// Whether a rate was asked that was not kept.
+/// Returns whether a rate was requested and not reached.
 fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder) -> bool {
     let Some(asked) = of.settings.arrivals.rate() else { return false };
     let (skipped, ended) = (recorder.skipped as f64, recorder.latency.len() as f64);
@@ -210,7 +213,7 @@ fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder)
     skipped > 0.0 && (too_few || too_slow)
 }
 
-/// What is said of such a rate: latencies then measure how long the run was.
+/// Returns the warning that the requested rate was not reached: latencies then grow with the length of the run.
 fn rate_not_kept(of: &LaneBlocks, summary: &PhaseSummary, recorder: &LoadRecorder) -> Option<String> {
     let asked = of.settings.arrivals.rate()?;
     fell_behind(of, summary.ops_per_s, recorder).then(|| {
@@ -224,25 +227,25 @@ fn rate_not_kept(of: &LaneBlocks, summary: &PhaseSummary, recorder: &LoadRecorde
     })
 }
 
-/// Share of what some processors can do above which they are busy.
+/// The share of the available processor time above which processors are busy.
 const BUSY: f64 = 0.9;
-/// Share of all processors below which nothing of them is short.
+/// The share of the available processor time below which processors are not the limit.
 const IDLE: f64 = 0.5;
 
-/// What a row came to, as far as its limit is concerned.
+/// The throughput and the resources of a row, from which its limit is determined.
 pub(super) struct RowThroughput<'c> {
     pub(super) ops_per_s: f64,
-    /// Whether a rate that was asked was not kept.
+    /// Whether a rate was requested and not reached.
     pub(super) fell_behind: bool,
     pub(super) elapsed_ns: u64,
     pub(super) client: Option<&'c ProcessCounters>,
     pub(super) server: Option<&'c ProcessCounters>,
 }
 
-/// The limit, as far as the counters tell. A client has as many processors as threads, and so has a
-/// server; both together have the machine's, which they share.
+/// Returns the limit of a row, as far as the counters show it. A client can use as many processors as it has
+/// threads, and so can a server; together they can use the processors of the machine.
 pub(super) fn limit(settings: &RowSettings, reached: &RowThroughput) -> ResultLimit {
-    // An open loop that kept its rate was limited by that, however busy the processors were.
+    // An open loop that reached its rate was limited by the rate, however busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {
         let (asked, reached) = (rate_text(asked), rate_text(reached.ops_per_s));
         return named("rate", format!("{reached} of the {asked} requests/s that were asked for"));
@@ -265,7 +268,8 @@ pub(super) fn limit(settings: &RowSettings, reached: &RowThroughput) -> ResultLi
         (true, true) => "client and server cpu",
         (true, false) => "client cpu",
         (false, true) => "server cpu",
-        // Neither uses all that it could alone, but they share the machine, and that has nothing left.
+        // Neither side uses all processors available to it, but both share the machine, whose processors are all
+        // busy.
         _ if client + server >= BUSY * cpus => "client and server cpu",
         _ if client + server < IDLE * client_room.min(server_room) => "waiting",
         _ => "cannot tell",
@@ -301,7 +305,7 @@ mod tests {
         }
     }
 
-    /// Of a client of one thread on 4 processors, in 1,000 ns.
+    /// Returns the limit of a row whose client has one thread, on 4 processors, over 1,000 ns.
     fn name(
         arrivals: ArrivalProcess,
         fell_behind: bool,

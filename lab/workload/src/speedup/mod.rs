@@ -1,5 +1,5 @@
-//! One parallel job on several numbers of ranks in several set-ups: how much faster more ranks are, and what
-//! they spend on communication. How a job is launched is the caller's affair.
+//! Measures one parallel job on several numbers of ranks in several set-ups: the speed-up by more ranks, and the
+//! time that they spend on communication. The caller launches the jobs.
 
 mod published;
 mod summary;
@@ -13,66 +13,68 @@ use fordway_measure::{BlockRecord, OperationRecord, RunClock, RunRecords, Seeded
 use fordway_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-/// What is run, and how often.
+/// The jobs to run, and how often to run them.
 #[derive(Clone, Debug)]
 pub struct SpeedupPlan {
-    /// Numbers of ranks, rising, from 1 on. One rank is run in the first lane only, which is the reference.
+    /// The numbers of ranks, in rising order, starting with 1. Jobs with one rank run only in the first lane, which
+    /// is the reference.
     pub ranks: Vec<u32>,
-    /// Lanes that there are.
+    /// The number of lanes.
     pub lanes: usize,
-    /// Jobs of each kind that count; one more comes before them and does not.
+    /// The number of recorded jobs of each kind; one more job of each kind runs before them as a warm-up and is not
+    /// recorded.
     pub repeat: u16,
-    /// Decides about the order in each round.
+    /// The seed of the random order in each round.
     pub seed: u64,
-    /// Which time speed-up is made of.
+    /// The time of a job from which speed-up is computed.
     pub time: JobTime,
 }
 
-/// Which time of a job counts.
+/// The part of a job's duration that counts as its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobTime {
-    /// All of it, its launch included.
+    /// The whole duration of the job, including its launch.
     Wall,
-    /// From when the first rank could communicate until the last had nothing more to say.
+    /// The time from when the first rank could communicate until the last rank had finished communicating.
     Work,
 }
 
-/// What one rank reports of its job. Times are of the monotonic clock, which all ranks of a machine share.
+/// The report of one rank about its job. Times are of the monotonic clock, which all ranks of a machine share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankReport {
     /// The rank, from 0.
     pub rank: u32,
-    /// When it could communicate, ns.
+    /// The time at which the rank could communicate, ns.
     pub start_ns: u64,
-    /// When it had nothing more to say, ns.
+    /// The time at which the rank had finished communicating, ns.
     pub end_ns: u64,
-    /// How long it was in calls of MPI between the two, ns.
+    /// The time spent in MPI calls between `start_ns` and `end_ns`, ns.
     pub mpi_ns: u64,
 }
 
-/// A job that ended well.
+/// A job that ended successfully.
 #[derive(Clone, Debug, Default)]
 pub struct FinishedJob {
-    /// Its wall time.
+    /// The wall time of the job.
     pub elapsed_ns: u64,
-    /// What its ranks reported; none if they did not.
+    /// The reports of the job's ranks; empty if the ranks did not report.
     pub ranks: Vec<RankReport>,
 }
 
 impl FinishedJob {
-    /// From the first rank's start to the last one's end.
+    /// Returns the time from the first rank's start to the last rank's end.
     pub fn work_ns(&self) -> Option<u64> {
         let start = self.ranks.iter().map(|rank| rank.start_ns).min()?;
         self.ranks.iter().map(|rank| rank.end_ns).max()?.checked_sub(start)
     }
 
-    /// From the first rank's end to the last one's; `None` of a single rank.
+    /// Returns the time from the first rank's end to the last rank's end; `None` for a single rank.
     pub fn late_ns(&self) -> Option<u64> {
         let ends = || self.ranks.iter().map(|rank| rank.end_ns);
         Some(ends().max()? - ends().min()?).filter(|_| self.ranks.len() > 1)
     }
 
-    /// The share of the ranks' time that they were in calls of MPI.
+    /// Returns the share of the ranks' time that they spent in MPI calls.
     pub fn communication_share(&self) -> Option<f64> {
         let time: u64 = self.ranks.iter().map(|rank| rank.end_ns.saturating_sub(rank.start_ns)).sum();
         let mpi: u64 = self.ranks.iter().map(|rank| rank.mpi_ns).sum();
@@ -87,41 +89,43 @@ impl FinishedJob {
     }
 }
 
-/// What launches jobs.
+/// A launcher of jobs.
 pub trait JobLauncher {
-    /// Runs one job to its end. Errors: `Interrupted` ends all; any other is a job that failed.
+    /// Runs one job until it ends. Errors: `Interrupted` ends the whole measurement; any other error means that the
+    /// job failed.
     fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob>;
 }
 
-/// A job that counts, and where it belongs.
+/// A recorded job, and its position in the measurement.
 #[derive(Clone, Debug)]
 pub struct JobSample {
     /// Index into the lanes.
     pub lane: usize,
     /// Index into the numbers of ranks.
     pub phase: usize,
-    /// The round, from 0.
+    /// The round, from 0, without the warm-up round.
     pub round: u16,
-    /// The job.
+    /// The result of the job.
     pub job: FinishedJob,
 }
 
-/// All that was found.
+/// The results of a speed-up measurement.
 #[derive(Debug, Default)]
 pub struct SpeedupOutcome {
-    /// Every job that counts and ended well.
+    /// Every recorded job that ended successfully.
     pub samples: Vec<JobSample>,
-    /// Every job that counts or failed.
+    /// A record of every job that counts, and of every job that failed.
     pub records: RunRecords,
-    /// Combinations that failed, with the reason; they were not tried again.
+    /// Combinations of lane and number of ranks that failed, with the error. They were not tried again.
     pub failures: Vec<(usize, usize, Error)>,
 }
 
-/// How far it is: jobs done, all jobs, and the one at work.
+/// Shows the progress: the number of jobs done, the total number of jobs, and the lane and number of ranks of the
+/// current job.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
 
-/// Runs all combinations in each round in random order, the first round for warming up. A combination that
-/// fails is left out from then on. Errors: `Interrupted` alone.
+/// Runs all combinations in each round in random order; the first round is a warm-up. A combination that fails is
+/// left out of the following rounds. Errors: only `Interrupted`.
 pub fn measure(
     plan: &SpeedupPlan,
     launch: &mut dyn JobLauncher,
@@ -154,7 +158,7 @@ pub fn measure(
 }
 
 impl SpeedupPlan {
-    /// Pairs of lane and number of ranks.
+    /// Returns the pairs of lane and number of ranks to run, as indices.
     fn combinations(&self) -> Vec<(usize, usize)> {
         let all = (0..self.lanes).flat_map(|lane| (0..self.ranks.len()).map(move |phase| (lane, phase)));
         all.filter(|(lane, phase)| *lane == 0 || self.ranks[*phase] > 1).collect()
@@ -221,7 +225,7 @@ impl SpeedupOutcome {
     }
 }
 
-/// Which job it is, and when it began.
+/// The position of a job, and its start.
 #[derive(Clone, Copy)]
 struct JobTurn {
     lane: usize,
@@ -230,7 +234,7 @@ struct JobTurn {
     start_ns: u64,
 }
 
-/// What it took, with the CPU time of this process, which only waits.
+/// The duration of a job, and the CPU time of this process, which only waits for the job.
 #[derive(Clone, Copy)]
 struct JobCost {
     elapsed_ns: u64,
@@ -246,7 +250,8 @@ fn own_cpu_ns() -> u64 {
 mod tests {
     use super::*;
 
-    /// Jobs of a known law: 1 s serial, 8 s shared, 0.5 s for each further rank; the second lane half as fast.
+    /// A launcher of jobs that follow a known law: 1 s serial, 8 s shared, 0.5 s for each further rank. The second
+    /// lane takes twice as long.
     pub(super) struct Law {
         pub(super) failing: Option<(usize, u32)>,
         pub(super) launched: Vec<(usize, u32)>,

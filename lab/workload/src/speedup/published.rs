@@ -23,7 +23,7 @@ set-up,ranks,wall_s,speedup,efficiency_percent
 
 const COLUMNS: [&str; 5] = ["set-up", "ranks", "wall_s", "speedup", "efficiency_percent"];
 
-/// A number as printed; its error is at most half of its last digit.
+/// A number as printed. Its error is at most half a unit of its last digit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PrintedNumber {
     value: f64,
@@ -64,33 +64,34 @@ impl RoundingRange {
     }
 }
 
-/// One row, with the values computed from its time.
+/// One row of a table, with the values computed from its time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SpeedupRow {
-    /// The set-up, as the table calls it.
+    /// The name of the set-up in the table.
     pub set_up: String,
-    /// Ranks (cores).
+    /// The number of ranks (cores).
     pub ranks: u32,
     /// Wall time in seconds.
     pub wall_s: f64,
-    /// Speed-up as printed; `None` if none was.
+    /// Speed-up as printed; `None` if no speed-up was printed.
     pub printed_speedup: Option<f64>,
-    /// The first row's time divided by this row's.
+    /// The speed-up: the first row's time divided by this row's time.
     pub speedup: f64,
-    /// Efficiency as printed, in percent; `None` if none was.
+    /// Efficiency as printed, in percent; `None` if no efficiency was printed.
     pub printed_efficiency_percent: Option<f64>,
-    /// `speedup / ranks` in percent.
+    /// The efficiency: `speedup / ranks`, in percent.
     pub efficiency_percent: f64,
     /// Whether the printed speed-up follows from the times, within the rounding of all printed numbers; `None` if
-    /// none was printed.
+    /// no speed-up was printed.
     pub speedup_is_right: Option<bool>,
-    /// Whether the printed efficiency follows, in the same sense.
+    /// Whether the printed efficiency follows from the times, within the rounding of all printed numbers; `None` if
+    /// no efficiency was printed.
     pub efficiency_is_right: Option<bool>,
 }
 
 /// Recomputes a table in CSV with the columns `set-up,ranks,wall_s`, and optionally `speedup` and
-/// `efficiency_percent` (empty cells if not printed). The first row is the reference.
-/// Errors: `InvalidArgument`, with the line, if it is not such a table.
+/// `efficiency_percent` (empty cells if not printed). The first row is the reference. Errors: `InvalidArgument`,
+/// with the line, if `csv` is not such a table.
 pub fn check(csv: &str) -> Result<Vec<SpeedupRow>> {
     let mut lines = csv.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let headings = lines.next().map(|(_, line)| cells(line)).unwrap_or_default();
@@ -117,7 +118,7 @@ fn wrong(line: usize, why: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("line {line} of the table: {why}"))
 }
 
-/// The cells of a line; a cell in quotation marks may contain commas.
+/// Splits a line into its cells; a cell in quotation marks may contain commas.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut is_quoted = false;
@@ -190,7 +191,7 @@ impl PrintedLine {
 }
 
 impl SpeedupRow {
-    /// The printed values that do not follow, in a sentence; `None` if all do.
+    /// Returns a sentence with the printed values that do not follow from the times; `None` if all do.
     pub fn problem(&self) -> Option<String> {
         let wrong = |name: &str, printed: String, right: String| {
             format!("{name} is printed as {printed}, but is {right}")

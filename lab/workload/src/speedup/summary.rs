@@ -1,7 +1,9 @@
-//! From jobs to the run, and Amdahl's law with a cost of communication: `T(n) = serial + parallel / n + further (n - 1)`.
+//! Makes a run of jobs, and fits Amdahl's law with a cost of communication to them: `T(n) = serial + parallel / n +
+//! further (n - 1)`.
 //!
-//! The three costs are fitted by least squares of relative errors, so that every number of ranks counts
-//! alike, and none of them is below 0: of all subsets of the three, the best one without a negative cost.
+//! The three costs are fitted by least squares of relative errors, so that every number of ranks has the same
+//! weight, and none of the costs is below 0: of all subsets of the three costs, the best fit without a negative
+//! cost is used.
 
 use fordway_measure::{
     ConfidenceInterval, Machine, MeasuredLane, ParallelSummary, PhaseSummary, ResultLimit, RunDocument,
@@ -12,19 +14,19 @@ use serde::{Deserialize, Serialize};
 use super::{FinishedJob, JobSample, JobTime, SpeedupOutcome, SpeedupPlan};
 use crate::summary::{RunCapacity, RunHeader, summarise_phase};
 
-/// The share of one rank's time that its launch may take unmentioned.
+/// The maximum share of one rank's time that its launch may take without a warning.
 const LAUNCH_SHARE_MAX: f64 = 0.1;
 
-/// What the costs of a set-up are by the model.
+/// The costs of a set-up according to the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SetupFit {
-    /// The set-up.
+    /// The name of the set-up.
     pub lane: String,
-    /// The fit; `None` of fewer than two numbers of ranks.
+    /// The fit; `None` for fewer than two numbers of ranks.
     pub fit: Option<SpeedupFit>,
 }
 
-/// The run of `outcome`, found on `lanes` by `plan`.
+/// Returns the run of `outcome`, which was measured on `lanes` by `plan`.
 pub fn describe(
     plan: &SpeedupPlan,
     lanes: Vec<MeasuredLane>,
@@ -62,7 +64,7 @@ fn phase(ranks: u32) -> String {
     if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") }
 }
 
-/// One summary for each lane that took part.
+/// Returns one summary for each lane that took part.
 fn of_phase(
     plan: &SpeedupPlan,
     lanes: &[MeasuredLane],
@@ -76,7 +78,8 @@ fn of_phase(
         summarise_phase(lanes, (at as u8, &phase(ranks)), &outcome.records, capacity, plan.seed);
     for (lane, summary) in summaries.iter_mut().enumerate() {
         summary.parallel = Some(parallel(plan, outcome, (lane, at)));
-        // Ranks that wait are as busy as ranks that work, so their CPU time says nothing; ours is not theirs.
+        // Waiting ranks use as much CPU time as working ranks, so their CPU time shows nothing. The recorded CPU
+        // time is that of this process, not of the ranks.
         summary.client_cpu_ns_per_op = None;
         let evidence = "ranks poll while they wait, so that CPU time does not tell";
         summary.limit = ResultLimit { name: "cannot tell".into(), evidence: evidence.into() };
@@ -105,7 +108,7 @@ fn parallel(plan: &SpeedupPlan, outcome: &SpeedupOutcome, place: (usize, usize))
     }
 }
 
-/// The reference's time, divided by the job's, in each round that has both.
+/// Returns the reference's time divided by the job's time, in each round that has both.
 fn speedups(plan: &SpeedupPlan, outcome: &SpeedupOutcome, samples: &[&JobSample]) -> Vec<f64> {
     let reference = |round: u16| {
         let mut all = outcome.samples.iter();
@@ -121,7 +124,7 @@ fn divided(interval: &ConfidenceInterval, by: f64) -> ConfidenceInterval {
     ConfidenceInterval { value: value / by, low: low / by, high: high / by, ..*interval }
 }
 
-/// The model's costs in each lane, from medians; the reference's time on one rank holds for all.
+/// Fits the model's costs in each lane to median times. The reference's time on one rank is used for all lanes.
 pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome) -> Vec<SetupFit> {
     let time = |lane: usize, phase: usize| {
         let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));
@@ -140,7 +143,7 @@ pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome
     lanes.iter().enumerate().map(fitted).collect()
 }
 
-/// Why speed-ups may be doubted.
+/// Returns the reasons to doubt the speed-ups.
 fn doubts(plan: &SpeedupPlan, summaries: &[PhaseSummary], machine: &Machine) -> Vec<String> {
     let mut doubts: Vec<String> = launch_doubt(plan, summaries).into_iter().collect();
     let most = plan.ranks.iter().copied().max().unwrap_or(1);
@@ -161,7 +164,7 @@ fn doubts(plan: &SpeedupPlan, summaries: &[PhaseSummary], machine: &Machine) -> 
     doubts
 }
 
-/// A launch that takes long hides what ranks gain.
+/// Returns a warning if the launch takes a large share of the time, because that hides the gain by more ranks.
 fn launch_doubt(plan: &SpeedupPlan, summaries: &[PhaseSummary]) -> Option<String> {
     let reference = summaries.first()?.parallel.as_ref()?;
     let share = 1.0 - reference.work_ns?.value / reference.wall_ns?.value;
@@ -174,31 +177,31 @@ fn launch_doubt(plan: &SpeedupPlan, summaries: &[PhaseSummary]) -> Option<String
     })
 }
 
-/// The costs of the model.
+/// The number of costs in the model.
 const COSTS: usize = 3;
 
-/// What a job costs by its number of ranks.
+/// The costs of a job as a function of its number of ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpeedupFit {
-    /// What more ranks do not shorten, ns.
+    /// The time that more ranks do not shorten, ns.
     pub serial_ns: f64,
-    /// What ranks share, on one rank, ns.
+    /// The time that ranks share, as it is on one rank, ns.
     pub parallel_ns: f64,
-    /// What each further rank adds, ns.
+    /// The time that each further rank adds, ns.
     pub further_rank_ns: f64,
-    /// Amdahl's share: serial, of what one rank takes.
+    /// The serial share of Amdahl's law: the serial time as a share of the time on one rank.
     pub serial_share: f64,
-    /// Numbers of ranks that it was fitted to.
+    /// The number of numbers of ranks to which the model was fitted.
     pub points: usize,
-    /// The largest relative error at these.
+    /// The largest relative error at the fitted points.
     pub error_max: f64,
-    /// Whether there were more points than costs; otherwise the line passes through them whatever they are.
+    /// Whether there were more points than costs. Otherwise the curve passes through all points, whatever they are.
     pub is_tested: bool,
 }
 
 impl SpeedupFit {
-    /// Fits (ranks, ns), each number of ranks once. `None` of fewer than two points, or of times that are not
-    /// above 0.
+    /// Fits points of (ranks, ns), with each number of ranks once. `None` for fewer than two points, or for times
+    /// that are not above 0.
     pub fn of(points: &[(u32, f64)]) -> Option<Self> {
         if points.len() < 2 || points.iter().any(|(ranks, ns)| *ranks == 0 || *ns <= 0.0) {
             return None;
@@ -220,7 +223,7 @@ impl SpeedupFit {
         })
     }
 
-    /// Nanoseconds on `ranks` ranks.
+    /// Returns the predicted nanoseconds on `ranks` ranks.
     pub fn predict_ns(&self, ranks: u32) -> f64 {
         predict(&[self.serial_ns, self.parallel_ns, self.further_rank_ns], ranks)
     }
@@ -235,14 +238,14 @@ fn predict(costs: &[f64; COSTS], ranks: u32) -> f64 {
     terms(ranks).iter().zip(costs).map(|(term, cost)| term * cost).sum()
 }
 
-/// The sum of squared relative errors. What is exact but for rounding is 0, so of several exact
-/// subsets the first, which has the fewest costs that communicate, is taken.
+/// Returns the sum of squared relative errors. A sum that is only a rounding error counts as 0, so that the first
+/// of several exact subsets is chosen, which has the fewest costs of communication.
 fn badness(points: &[(u32, f64)], costs: &[f64; COSTS]) -> f64 {
     let sum: f64 = points.iter().map(|(ranks, ns)| (predict(costs, *ranks) / ns - 1.0).powi(2)).sum();
     if sum < 1e-18 { 0.0 } else { sum }
 }
 
-/// Least squares with the costs whose bits are in `subset`; `None` if they are not determined, or one is
+/// Fits the costs whose bits are set in `subset` by least squares; `None` if they are not determined, or one is
 /// negative.
 fn solve(points: &[(u32, f64)], subset: u8) -> Option<[f64; COSTS]> {
     let used: Vec<usize> = (0..COSTS).filter(|cost| subset & (1 << cost) != 0).collect();
@@ -262,7 +265,7 @@ fn solve(points: &[(u32, f64)], subset: u8) -> Option<[f64; COSTS]> {
     costs.iter().all(|cost| *cost >= 0.0).then_some(costs)
 }
 
-/// Gauss's elimination with the largest pivots; `None` of a singular system.
+/// Solves a linear system by Gaussian elimination with pivoting; `None` for a singular system.
 fn eliminate(mut lines: Vec<Vec<f64>>) -> Option<Vec<f64>> {
     let size = lines.len();
     let scale = lines.iter().flatten().fold(0.0, |most: f64, value| most.max(value.abs()));
@@ -316,7 +319,7 @@ mod tests {
         let (run, _) = run(JobTime::Wall);
         let four = of(&run, "a", 4);
         let speedup = four.speedup.unwrap();
-        // 9 s, divided by 1 + 2 + 1.5.
+        // The law gives 9 s on one rank, and 1 + 2 + 1.5 s on four ranks.
         assert_eq!((speedup.value, speedup.low, speedup.high, speedup.samples), (2.0, 2.0, 2.0, 5));
         assert_eq!(four.efficiency.unwrap().value, 0.5);
         assert_eq!(of(&run, "b", 4).speedup.unwrap().value, 1.0, "against the first lane");
@@ -382,7 +385,7 @@ mod tests {
         assert!(close(alone.parallel_ns, 5e9) && alone.serial_share < 1e-9, "{alone:?}");
     }
 
-    /// Noise of some percent must not make a cost negative, nor move the shares far.
+    /// Noise of a few percent must not make a cost negative, nor change the shares much.
     #[test]
     fn noise_leaves_costs_plausible() {
         let noise = [1.02, 0.97, 1.01, 0.99, 1.03];
@@ -402,7 +405,7 @@ mod tests {
         assert_eq!(SpeedupFit::of(&[(1, 1e9), (2, 0.0)]), None);
     }
 
-    /// A job that only gets slower shares nothing, and that is not an error.
+    /// For a job that only gets slower with more ranks, the fit has no shared time; this is not an error.
     #[test]
     fn a_job_that_gets_slower_is_communication() {
         let fit = SpeedupFit::of(&[(1, 1e9), (2, 3e9), (4, 7e9), (8, 15e9)]).unwrap();

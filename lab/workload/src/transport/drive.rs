@@ -13,19 +13,19 @@ use crate::summary::{RunCapacity, RunHeader, summarise_phase};
 
 /// Maximum number of windows in a block.
 const WINDOWS: u64 = 10;
-/// One warm-up message is sent for this many that count.
+/// The number of counted messages for which one warm-up message is sent.
 const WARM_UP_SHARE: u64 = 10;
 /// Maximum number of bytes in flight, unless a single message is larger.
 const WINDOW_BYTES: u64 = 16 << 20;
 /// Maximum number of phases that a run file can number.
 const MAX_PHASES: usize = 255;
 
-/// What to measure.
+/// The plan of a transport benchmark.
 #[derive(Clone, Debug)]
 pub struct TransportPlan {
     /// The sizes in bytes, each at least 1.
     pub sizes: Vec<u64>,
-    /// How many blocks of each size each transport does.
+    /// The number of blocks of each size that each transport does.
     pub rounds: u16,
     /// Maximum number of messages in a block that measures latency or half round trips.
     pub messages: u64,
@@ -37,7 +37,7 @@ pub struct TransportPlan {
     pub seed: u64,
 }
 
-/// The result of a run.
+/// The results of a transport benchmark.
 #[derive(Debug, Default)]
 pub struct TransportOutcome {
     /// A record of every message (for bandwidth, of every block) and of every block.
@@ -46,7 +46,7 @@ pub struct TransportOutcome {
     pub orders: Vec<MessageOrder>,
 }
 
-/// The progress of a run.
+/// The progress of a transport benchmark.
 #[derive(Clone, Debug)]
 pub struct TransportProgress {
     /// Blocks done so far, over all transports.
@@ -58,8 +58,8 @@ pub struct TransportProgress {
 }
 
 impl TransportPlan {
-    /// The orders of all phases that at least one of `transports` can do.
-    /// Errors: `InvalidArgument` if there are more phases than a run can have.
+    /// Returns the orders of all phases that at least one of `transports` can do. Errors: `InvalidArgument` if
+    /// there are more phases than a run can have.
     fn orders(&self, transports: &[Box<dyn MessageTransport>]) -> Result<Vec<MessageOrder>> {
         let is_possible =
             |exchange: &MessageExchange| transports.iter().any(|transport| transport.can(*exchange));
@@ -75,7 +75,8 @@ impl TransportPlan {
         }
     }
 
-    /// A block of messages of this size, limited so that it does not take long.
+    /// Returns an order for a block of messages of this size, with few enough messages that the block does not take
+    /// long.
     fn order(&self, exchange: MessageExchange, size_bytes: u64) -> MessageOrder {
         let at_most = |bytes: u64, most: u64| (bytes / size_bytes).clamp(1, most.max(1));
         let window = match exchange {
@@ -91,7 +92,7 @@ impl TransportPlan {
 }
 
 impl MessageOrder {
-    /// The name of the order's phase.
+    /// Returns the name of the order's phase.
     pub(super) fn phase(&self) -> String {
         format!("{} {}", self.exchange.name(), exact_text(self.size_bytes))
     }
@@ -140,7 +141,8 @@ struct TransportPosition {
 }
 
 impl TransportPosition {
-    /// Records one block, which ended at `end_ns`. If its bytes were wrong, the last message counts as failed.
+    /// Records one block, which ended at `end_ns`. If the received bytes were wrong, the last message counts as
+    /// failed.
     fn keep(self, order: &MessageOrder, done: &OrderResult, end_ns: u64, records: &mut RunRecords) {
         let TransportPosition { lane, phase, round, block } = self;
         let messages = order.count * order.window;
@@ -188,7 +190,7 @@ impl TransportPosition {
 /// With one message at a time, more busy processors than this mean that one side polled.
 const POLLS: f64 = 1.5;
 
-/// Makes the run file of `outcome`, which `plan` measured on `lanes`.
+/// Returns the run file of `outcome`, which `plan` measured on `lanes`.
 pub fn describe(
     plan: &TransportPlan,
     lanes: Vec<MeasuredLane>,
@@ -251,7 +253,7 @@ fn of_phase(
     summaries
 }
 
-/// The transfer figures of one lane in one phase; `None` if the lane did not take part.
+/// Returns the transfer figures of one lane in one phase; `None` if the lane did not take part.
 fn transfer(
     order: &MessageOrder,
     blocks: &[&BlockRecord],
@@ -291,7 +293,7 @@ fn transfer(
     })
 }
 
-/// The median time of a message, for each block.
+/// Returns the median time of a message, for each block.
 fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
     let blocks = operations.chunk_by(|a, b| a.block == b.block);
     let of_block = |block: &[&OperationRecord]| {
@@ -300,7 +302,8 @@ fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
     blocks.filter_map(of_block).collect()
 }
 
-/// The limit of a transport that polls: being busy does not show what limits it. `None` if it does not poll.
+/// Returns the limit `cannot tell` for a transport that polls, because a busy processor then does not show a limit;
+/// `None` if the transport does not poll.
 fn polls(transfer: &TransferSummary) -> Option<ResultLimit> {
     if transfer.exchange == MessageExchange::Stream.name() || transfer.processors_busy < POLLS {
         return None;
@@ -313,7 +316,7 @@ fn polls(transfer: &TransferSummary) -> Option<ResultLimit> {
     Some(ResultLimit { name: "cannot tell".into(), evidence })
 }
 
-/// A warning for each lane that polled, with the number of processors it kept busy.
+/// Returns a warning for each lane that polled, with the number of processors that it kept busy.
 fn polling(lanes: &[MeasuredLane], summaries: &[PhaseSummary]) -> Vec<String> {
     let latency = MessageExchange::Fetch.name();
     let busy = |lane: &MeasuredLane| {

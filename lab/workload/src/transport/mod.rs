@@ -33,17 +33,17 @@ use crate::options::OutArgs;
 
 /// A way to receive bytes from another process, or from a store.
 pub trait MessageTransport {
-    /// Its name and description.
+    /// Returns the transport's name and description.
     fn lane(&self) -> &MeasuredLane;
 
-    /// Whether it supports this exchange.
+    /// Returns whether the transport supports this exchange.
     fn can(&self, exchange: MessageExchange) -> bool;
 
     /// Does one block of messages. Errors: those that end the run.
     fn carry_out(&mut self, order: &MessageOrder) -> Result<OrderResult>;
 }
 
-/// How messages are exchanged.
+/// The way in which messages are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MessageExchange {
@@ -60,7 +60,7 @@ impl MessageExchange {
     pub const ALL: [MessageExchange; 3] =
         [MessageExchange::Fetch, MessageExchange::Stream, MessageExchange::PingPong];
 
-    /// The first word in the names of its phases.
+    /// Returns the first word in the names of the exchange's phases.
     pub const fn name(self) -> &'static str {
         match self {
             MessageExchange::Fetch => "latency",
@@ -69,7 +69,7 @@ impl MessageExchange {
         }
     }
 
-    /// How many recorded durations one exchange lasts: a ping-pong records half of its time.
+    /// Returns the number of recorded durations that one exchange lasts: a ping-pong records half of its time.
     const fn trips(self) -> u64 {
         match self {
             MessageExchange::PingPong => 2,
@@ -85,15 +85,15 @@ impl MessageExchange {
 /// One block of messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageOrder {
-    /// The exchange.
+    /// The kind of exchange.
     pub exchange: MessageExchange,
     /// Bytes of each message, at least 1.
     pub size_bytes: u64,
-    /// Messages in flight at once; always 1 except for [`MessageExchange::Stream`].
+    /// The number of messages in flight at once; always 1 except for [`MessageExchange::Stream`].
     pub window: u64,
     /// The number of timed exchanges.
     pub count: u64,
-    /// The number of untimed exchanges before these.
+    /// The number of untimed exchanges before the timed ones.
     pub warm_up: u64,
 }
 
@@ -101,7 +101,7 @@ pub struct MessageOrder {
 const ORDER_BYTES: usize = 40;
 
 impl MessageOrder {
-    /// The number of bytes in flight at once.
+    /// Returns the number of bytes in flight at once.
     pub fn window_bytes(&self) -> u64 {
         self.size_bytes * self.window
     }
@@ -131,7 +131,7 @@ impl MessageOrder {
 pub struct OrderResult {
     /// The duration of each exchange: a message, a window of messages, or half a round trip.
     pub durations_ns: Vec<u64>,
-    /// From the first start to the last end.
+    /// The time from the first start to the last end.
     pub elapsed_ns: u64,
     /// CPU time of the requesting side.
     pub client_cpu_ns: u64,
@@ -156,8 +156,8 @@ pub enum SizeSeries {
 }
 
 impl SizeSeries {
-    /// The sizes in bytes, in rising order. A series ends with its last size, even if the factor does not lead there.
-    /// Errors: `InvalidArgument` if there are too many.
+    /// Returns the sizes in bytes, in rising order. A series ends with its last size, even if the factor does not
+    /// lead to it. Errors: `InvalidArgument` if there are too many sizes.
     pub fn all(&self, factor: u64) -> Result<Vec<u64>> {
         let mut sizes = match self {
             SizeSeries::List(sizes) => sizes.clone(),
@@ -219,7 +219,7 @@ fn exact_text(size_bytes: u64) -> String {
     format!("{} {unit}", size_bytes >> power)
 }
 
-/// The key of the object that serves as the message of this size.
+/// Returns the key of the object that serves as the message of this size.
 pub fn message_of(size_bytes: u64) -> Result<Key> {
     Key::new(format!("message-{size_bytes}"))
 }
@@ -254,7 +254,7 @@ pub struct TransportSetting {
 }
 
 impl TransportSetting {
-    /// The plan for these options. Errors: `InvalidArgument` for too many sizes.
+    /// Returns the plan for these options. Errors: `InvalidArgument` for too many sizes.
     pub fn plan(&self) -> Result<TransportPlan> {
         Ok(TransportPlan {
             sizes: self.sizes.all(self.factor)?,
@@ -266,12 +266,12 @@ impl TransportSetting {
         })
     }
 
-    /// The directory that the run is written to.
+    /// Returns the directory to which the run is written.
     pub fn path(&self) -> PathBuf {
         self.output.path("transport")
     }
 
-    /// The chosen options, for the run file.
+    /// Returns the chosen options, for the run file.
     pub fn parameters(&self) -> Map<String, Value> {
         let parameters = json!({
             "sizes": self.sizes.to_string(),

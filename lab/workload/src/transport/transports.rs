@@ -41,8 +41,8 @@ pub trait MessageLink {
     /// Waits for as many messages of `size` bytes as `buffer` holds, with all receives posted at once.
     fn receive_window(&mut self, buffer: &mut [u8], size: usize) -> Result<()>;
 
-    /// Waits for a message like [`MessageLink::receive`], but without using the processor, however long it takes:
-    /// between two blocks another transport is measured.
+    /// Waits for a message like [`MessageLink::receive`], but without using the processor, however long the wait
+    /// takes: between two blocks, another transport is measured.
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
 }
 
@@ -78,7 +78,7 @@ impl<L: MessageLink> LinkTransport<L> {
         }
     }
 
-    /// Does the timed exchanges one after the other, and measures this process's CPU time meanwhile.
+    /// Does the timed exchanges one after the other, and measures the CPU time that this process uses for them.
     fn timed_steps(&mut self, order: &MessageOrder) -> Result<OrderResult> {
         let mut done =
             OrderResult { durations_ns: Vec::with_capacity(order.count as usize), ..OrderResult::default() };
@@ -104,7 +104,7 @@ impl<L: MessageLink> LinkTransport<L> {
 
 impl<L: MessageLink> Drop for LinkTransport<L> {
     fn drop(&mut self) {
-        // If the other side is gone, it need not be told.
+        // An error is ignored: if the other side has already ended, it needs no message.
         let _ = self.link.send(&[0; ORDER_BYTES]);
     }
 }
@@ -264,7 +264,7 @@ impl ObjectTransport {
         ObjectTransport { lane, store, bucket, server_pid, connections, buffers, content: Vec::new() }
     }
 
-    /// The content of the message of `size_bytes`.
+    /// Returns the content of the message of `size_bytes`.
     pub fn content(size_bytes: u64) -> Vec<u8> {
         noise(size_bytes as usize)
     }
@@ -357,7 +357,7 @@ impl MessageTransport for ObjectTransport {
     }
 }
 
-/// What a job reports about itself when it is ready.
+/// The first message of a job, which describes the job when it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobHello {
     /// The implementation of MPI that carries the messages, with its version.
@@ -369,9 +369,9 @@ pub struct JobHello {
 /// One process of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobProcess {
-    /// Its process ID on its machine.
+    /// The process ID on the process's machine.
     pub pid: u32,
-    /// The number of processors that it may use.
+    /// The number of processors that the process may use.
     pub processors: u32,
 }
 
@@ -382,7 +382,7 @@ impl JobProcess {
         JobProcess { pid: std::process::id(), processors }
     }
 
-    /// Encodes it for a link.
+    /// Encodes the description for a link.
     pub fn to_bytes(self) -> [u8; 8] {
         (u64::from(self.pid) << 32 | u64::from(self.processors)).to_le_bytes()
     }
@@ -394,7 +394,7 @@ impl JobProcess {
     }
 }
 
-/// The response to an order: its result, or why it failed.
+/// The response to an order: its result, or the reason why it failed.
 type Answer = std::result::Result<OrderResult, String>;
 
 /// A connection that carries lines of JSON.
@@ -415,7 +415,7 @@ impl LineConnection {
         self.writer.write_all(&line)
     }
 
-    /// Reads the next line; `None` at the end.
+    /// Reads the next line; returns `None` at the end of the connection.
     fn read<T: DeserializeOwned>(&mut self) -> std::io::Result<Option<T>> {
         let mut line = String::new();
         match self.reader.read_line(&mut line)? {

@@ -1,5 +1,5 @@
-//! Checks of control groups: what the groups of this process allow, and what they have withheld. [`ControlGroup`]
-//! finds the groups in version 1, in version 2, and in hybrid set-ups.
+//! Checks of control groups: which resources the groups of this process allow, and how often they withheld some.
+//! [`ControlGroup`] finds the groups in version 1, in version 2, and in hybrid set-ups.
 
 use super::Answer;
 use super::processors::allowed;
@@ -30,7 +30,7 @@ pub(super) fn cpu_quota(tree: &SystemTree) -> Answer {
     Ok(said.measured("quota", quota, "processors"))
 }
 
-/// The quotas in `cpu.max`, in processors. The file holds `max 100000` or `150000 100000`, in microseconds.
+/// Returns the quotas in `cpu.max`, in processors. The file holds `max 100000` or `150000 100000`, in microseconds.
 fn quotas_v2(tree: &SystemTree, group: &ControlGroup) -> Vec<f64> {
     let quota = |(_, text): (String, String)| {
         let (quota, period) = text.split_once(' ')?;
@@ -67,8 +67,8 @@ pub(super) fn throttling(tree: &SystemTree) -> Answer {
     Ok(said.measured("periods stopped", share, "%").measured("stopped", seconds, "s"))
 }
 
-/// The share of periods in percent, and the seconds, in which the group was stopped. Version 2 counts microseconds,
-/// version 1 nanoseconds.
+/// Returns the percentage of scheduling periods in which the group was stopped, and for how many seconds in total.
+/// Version 2 counts microseconds, version 1 nanoseconds.
 fn throttled(text: &str) -> Option<(f64, f64)> {
     let number = |name: &str| value_of(text, name)?.parse::<f64>().ok();
     let (periods, stopped) = (number("nr_periods")?, number("nr_throttled")?);
@@ -79,7 +79,7 @@ fn throttled(text: &str) -> Option<(f64, f64)> {
     Some((100.0 * stopped / periods.max(1.0), seconds))
 }
 
-/// Whether this process has its processors for itself.
+/// Checks whether other processes are kept off the processors of this process.
 pub(super) fn exclusive(tree: &SystemTree) -> Answer {
     let isolated = listed(&tree.read("sys/devices/system/cpu/isolated").unwrap_or_default());
     if allowed(tree)?.iter().all(|cpu| isolated.contains(cpu)) {
@@ -90,7 +90,7 @@ pub(super) fn exclusive(tree: &SystemTree) -> Answer {
         true => ("cpuset.cpus.partition", &["root", "isolated"]),
         false => ("cpuset.cpu_exclusive", &["1"]),
     };
-    // The topmost group has this flag as well, and all processes are in that group.
+    // The topmost group does not count: it may also be marked as exclusive, but all processes are in that group.
     let top = group.directories.last().map(|top| format!("{top}/{name}"));
     let texts = group.texts(tree, name);
     let is_own = texts.iter().any(|(path, text)| Some(path) != top.as_ref() && own.contains(&text.as_str()));
@@ -156,7 +156,7 @@ fn hits_v1(tree: &SystemTree, group: &ControlGroup) -> u64 {
 
 pub(super) fn io(tree: &SystemTree) -> Answer {
     let group = ControlGroup::of(tree, "io").or_else(|_| ControlGroup::of(tree, "blkio"))?;
-    // In a hybrid set-up without a controller `io`, `group` is the empty one of version 2, and limits may be in
+    // In a hybrid set-up without a controller `io`, `group` is the empty group of version 2, and limits may be in
     // `blkio`.
     let old = ControlGroup::of(tree, "blkio").ok().filter(|group| !group.is_v2);
     let names = ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"];
@@ -179,8 +179,8 @@ pub(super) fn io(tree: &SystemTree) -> Answer {
 const OWN: &str = "proc/self/cgroup";
 const MOUNTS: &str = "proc/self/mountinfo";
 
-/// The directories of one controller: first the process's own group, then each visible group above it. A limit in any
-/// of them applies.
+/// The directories of one controller: first the process's own group, then each visible group above it. A limit in
+/// any of these groups applies.
 #[derive(Debug, PartialEq)]
 pub(in crate::doctor) struct ControlGroup {
     pub(in crate::doctor) is_v2: bool,
@@ -188,7 +188,8 @@ pub(in crate::doctor) struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// The groups of `controller`, such as `cpu`. In a hybrid set-up, version 1 is used if it has the controller.
+    /// Finds the groups of `controller`, such as `cpu`. In a hybrid set-up, version 1 is used if it has the
+    /// controller.
     pub(in crate::doctor) fn of(tree: &SystemTree, controller: &str) -> Result<Self, UnreadableFile> {
         let (own, mounts) = (tree.read(OWN)?, tree.read(MOUNTS)?);
         let v1 =
@@ -208,7 +209,7 @@ impl ControlGroup {
         Ok(ControlGroup { is_v2, directories: up(&mount, path) })
     }
 
-    /// The text of the file `name` in each directory that has it, with the file's path; the process's own group
+    /// Returns the path and the text of the file `name` in each directory that has it; the process's own group is
     /// first.
     pub(in crate::doctor) fn texts(&self, tree: &SystemTree, name: &str) -> Vec<(String, String)> {
         let file = |directory: &String| {
@@ -219,7 +220,7 @@ impl ControlGroup {
     }
 }
 
-/// The path in a line `ID:CONTROLLERS:PATH`, if `is_right` accepts the controllers.
+/// Returns the path in a line `ID:CONTROLLERS:PATH`, if `is_right` accepts the controllers.
 fn path_of(line: &str, is_right: impl Fn(&str) -> bool) -> Option<&str> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
@@ -244,8 +245,8 @@ impl<'a> MountPoint<'a> {
     }
 }
 
-/// The directories from the group at `path` up to the top of the mount. In a container, the top of the mount is the
-/// container's own group, whatever its path on the host is.
+/// Returns the directories from the group at `path` up to the top of the mount. In a container, the top of the
+/// mount is the container's own group, whatever its path on the host is.
 fn up(mount: &MountPoint<'_>, path: &str) -> Vec<String> {
     let top = mount.point.trim_start_matches('/');
     let inside = match mount.root {

@@ -1,6 +1,6 @@
-//! The checks, each a function of files, and their list. This file has the checks that fit no other module: disks and
-//! MPI; and what no file of a node shows, or what the program itself decides. The latter are reported as "cannot
-//! see", so that nobody takes their absence for an "ok".
+//! The list of all checks. Each check is a function of files. This file has the checks that fit no other module:
+//! disks, MPI, and properties that no file of a node shows or that the program itself determines. Such properties
+//! are reported as "cannot see", so that nobody mistakes a missing finding for an "ok".
 
 mod clocks;
 mod limits;
@@ -18,7 +18,7 @@ use super::{DoctorFinding, FindingDraft};
 
 type Answer = Result<FindingDraft, UnreadableFile>;
 
-/// One check.
+/// A check of the doctor.
 struct DoctorCheck {
     name: &'static str,
     /// The numbers of Richter's 17 improvements that the check covers.
@@ -26,7 +26,7 @@ struct DoctorCheck {
     ask: CheckSubject,
 }
 
-/// What a check examines.
+/// The subject that a check examines: the whole node, or each of its devices.
 enum CheckSubject {
     Node(fn(&SystemTree) -> Answer),
     /// Each network interface that is backed by a device.
@@ -126,7 +126,7 @@ fn disks(tree: &SystemTree) -> Answer {
     let names: Vec<_> = tree.names(BLOCK)?.into_iter().filter(is_disk).collect();
     let turns =
         |name: &&String| tree.read(&format!("{BLOCK}/{name}/queue/rotational")).is_ok_and(|flag| flag == "1");
-    // Virtual disks report that they rotate, whatever the device behind them is.
+    // Virtual disks report that they rotate, whatever device they are stored on.
     let is_virtual = |name: &&String| name.starts_with("vd") || name.starts_with("xvd");
     let turning: Vec<_> =
         names.iter().filter(|name| !is_virtual(name)).filter(turns).map(String::as_str).collect();

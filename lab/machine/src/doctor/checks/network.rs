@@ -1,41 +1,42 @@
-//! How this node reaches others: its network interfaces, which processors take their interrupts, and ways past TCP/IP, as
-//! InfiniBand, RoCE and EFA are.
+//! Checks of the network of this node: its interfaces, the distribution of their interrupts over processors, and
+//! alternatives to TCP/IP such as InfiniBand, RoCE and EFA.
 
 use super::Answer;
 use super::memory::UsedNodes;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown};
 
-/// Richter's least speed, and his better one, in Mbit/s.
+/// The minimum link speed that Richter asks for, and the speed that he recommends, in Mbit/s.
 const SPEED_LEAST: i64 = 10_000;
 const SPEED_BETTER: i64 = 40_000;
-/// What he asks of the bus.
+/// The minimum number of PCIe lanes that Richter asks for.
 const LANES_LEAST: u32 = 8;
-/// More queues than this rarely help one process.
+/// The number of receive queues above which more queues rarely help one process.
 const QUEUES_ENOUGH: usize = 16;
-/// The round trip within one hall that buffers are checked against.
+/// The round-trip time within one data centre, for which TCP's buffers must be large enough.
 const ROUND_TRIP_S: f64 = 1e-3;
 
-/// How packets leave a machine, by the driver of its interface.
+/// The kind of a network interface, known from its driver.
 enum DriverKind {
     /// A device that the host emulates.
     Emulated,
-    /// A queue that the host's software serves.
+    /// A queue that software on the host serves.
     Paravirtual,
-    /// A part of a card that belongs to this guest.
+    /// A virtual function: a part of a card that belongs to this guest alone.
     Function,
-    /// A card, or a part of one: the driver is the same.
+    /// A card, or a virtual function with the same driver as its card.
     Card,
 }
 
-/// Interfaces with a device behind them; not loopback, bridges and the like.
+/// Returns the interfaces that are backed by a device, which excludes loopback and bridges.
 pub(super) fn interfaces(tree: &SystemTree) -> Vec<String> {
     let names = tree.names("sys/class/net").unwrap_or_default();
     let has_device = |name: &String| tree.link(&format!("sys/class/net/{name}/device")).is_ok();
     names.into_iter().filter(has_device).collect()
 }
 
-/// A container sees one end of a pair, whose other end leads to a bridge of the host.
+/// Makes the finding for a node on which no interface is backed by a device. A container sees only one end of a
+/// virtual pair; the other end leads to a bridge of the host.
 pub(super) fn none() -> FindingDraft {
     FindingDraft::cannot_see(
         "there is no network interface with a device behind it: this is a container's own network, or none",
@@ -119,7 +120,7 @@ fn kind_of(driver: &str) -> Option<DriverKind> {
     })
 }
 
-/// The PCI numbers that the kernel's `mlx5_core` has down as virtual functions.
+/// Checks whether `id` is a PCI device number that the kernel's `mlx5_core` lists as a virtual function.
 fn is_mlx5_function(id: &str) -> bool {
     matches!(id, "0x1014" | "0x1016" | "0x1018" | "0x101a" | "0x101c" | "0x101e" | "0xa2d3")
 }
@@ -200,7 +201,8 @@ pub(super) fn queues(tree: &SystemTree, name: &str) -> Answer {
     })
 }
 
-/// Held against a round trip of 1 ms on 10 Gbit/s, which most halls stay below.
+/// Checks that TCP's buffers suffice for 10 Gbit/s at a round-trip time of 1 ms. Most data centres have shorter
+/// round-trip times.
 pub(super) fn tcp_buffers(tree: &SystemTree) -> Answer {
     let most = |path: &str| {
         let text = tree.read(path)?;
@@ -230,7 +232,7 @@ pub(super) fn tcp_buffers(tree: &SystemTree) -> Answer {
 }
 
 const INTERRUPTS: &str = "proc/interrupts";
-/// Fewer interrupts than this say nothing about where they go.
+/// The minimum number of interrupts from which their distribution is judged.
 const INTERRUPTS_ENOUGH: u64 = 1000;
 
 pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
@@ -245,7 +247,8 @@ pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
     }
     let most = counts.iter().max().copied().unwrap_or(0);
     let share = 100.0 * most as f64 / total as f64;
-    // Two processors share evenly at 50 %, many at less: what one takes beyond its part counts.
+    // An even distribution gives 50 % on two processors and less on more of them, so a share above 90 % means that
+    // one processor handles nearly all interrupts.
     let said = match share > 90.0 {
         true => FindingDraft::costs(
             format!(
@@ -260,7 +263,8 @@ pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
     Ok(said.measured("busiest processor's share", share, "%"))
 }
 
-/// Interrupts of the interface for each processor: those whose line ends in its name, or its device's.
+/// Returns the interrupts of the interface for each processor: the sums of all lines that name the interface or its
+/// device.
 fn counted(text: &str, name: &str, device: &str) -> Vec<u64> {
     let mut lines = text.lines();
     let cpus = lines.next().map_or(0, |line| line.split_whitespace().count());
@@ -277,8 +281,8 @@ fn counted(text: &str, name: &str, device: &str) -> Vec<u64> {
     sums
 }
 
-/// `virtio2-input.0`, `eth0-TxRx-3` and `mlx5_comp7@pci:0000:3b:00.0` name their device; `eth01-rx` is
-/// not eth0's.
+/// Checks whether `field` names the device `name`: `virtio2-input.0`, `eth0-TxRx-3` and
+/// `mlx5_comp7@pci:0000:3b:00.0` name a device, but `eth01-rx` does not name `eth0`.
 fn is_of(field: &str, name: &str) -> bool {
     field.match_indices(name).any(|(at, _)| {
         let before = field[..at].chars().next_back();
@@ -288,9 +292,9 @@ fn is_of(field: &str, name: &str) -> bool {
 }
 
 const DEVICES: &str = "sys/class/infiniband";
-/// Drivers that are software on an ordinary interface.
+/// Drivers that implement RDMA in software on an ordinary interface.
 const SOFTWARE: [&str; 2] = ["rdma_rxe", "siw"];
-/// The bit of a partition key that says full member; limited ones cannot talk to each other.
+/// The bit of a partition key that marks a full member. Limited members cannot communicate with each other.
 const FULL_MEMBER: u16 = 0x8000;
 
 pub(super) fn rdma_devices(tree: &SystemTree) -> Vec<String> {
@@ -314,7 +318,7 @@ pub(super) fn rdma_port(tree: &SystemTree, device: &str) -> Answer {
     let rate = tree.read(&format!("{DEVICES}/{device}/ports/1/rate"))?;
     let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer")).unwrap_or_default();
     let driver = tree.link(&format!("{DEVICES}/{device}/device/driver"));
-    // The software ones hang on no device of the bus.
+    // Software RDMA devices belong to no device of the bus, so they may have no driver link.
     let is_software = driver.as_ref().is_ok_and(|driver| SOFTWARE.contains(&driver.as_str()))
         || SOFTWARE.iter().any(|_| device.starts_with("rxe") || device.starts_with("siw"));
     let gbit = rate.split(' ').next().and_then(|number| number.parse::<f64>().ok());
@@ -343,7 +347,7 @@ fn can_be_opened(tree: &SystemTree) -> bool {
     (0..16).any(|number| tree.has(&format!("dev/infiniband/uverbs{number}")))
 }
 
-/// The partitions that the subnet manager has put the port in: what Richter misses in Neutron.
+/// Checks the partitions to which the subnet manager assigned the port; Richter says that Neutron lacks them.
 pub(super) fn rdma_partition(tree: &SystemTree, device: &str) -> Answer {
     let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer"))?;
     if layer != "InfiniBand" {

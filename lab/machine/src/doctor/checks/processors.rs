@@ -1,4 +1,4 @@
-//! Checks of processors: who may use them, and what takes their time away.
+//! Checks of processors: which of them this process may use, and what takes their time away.
 
 use std::collections::HashSet;
 
@@ -12,17 +12,18 @@ pub(super) const PROCESSORS: &str = "sys/devices/system/cpu/cpu";
 const STAT: &str = "proc/stat";
 const STATUS: &str = "proc/self/status";
 const ONLINE: &str = "sys/devices/system/cpu/online";
-/// The share of time, in percent, from which on a finding is `costs`.
+/// The share of time, in percent, at or above which a finding is `costs`.
 const STEAL_COSTS: f64 = 0.5;
 
-/// Whether this machine runs under a hypervisor, by the flags that x86 reports; `None` if the file has no flags.
+/// Returns whether this machine runs under a hypervisor, by the flags that x86 reports; `None` if the file has no
+/// flags.
 pub(super) fn is_guest(tree: &SystemTree) -> Option<bool> {
     let info = tree.read("proc/cpuinfo").ok()?;
     let flags = value_of(&info, "flags")?;
     Some(flags.split(' ').any(|flag| flag == "hypervisor"))
 }
 
-/// The processors that this process may use.
+/// Returns the processors that this process may use.
 pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     let status = tree.read(STATUS)?;
     let list = value_of(&status, "Cpus_allowed_list").map(listed).unwrap_or_default();
@@ -32,7 +33,7 @@ pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     }
 }
 
-/// The share of time that other guests, or the host itself, took since boot.
+/// Checks the share of time that other guests, or the host itself, took since boot.
 pub(super) fn steal(tree: &SystemTree) -> Answer {
     let text = tree.read(STAT)?;
     let line = value_of(&text, "cpu").ok_or_else(|| UnreadableFile::unknown(STAT, &text))?;
@@ -60,7 +61,7 @@ pub(super) fn steal(tree: &SystemTree) -> Answer {
     Ok(said.measured("stolen since boot", share, "%"))
 }
 
-/// Whether virtual machines are nested. A guest cannot see whether its host is a guest too.
+/// Checks whether virtual machines are nested. A guest cannot see whether its host is a guest too.
 pub(super) fn nesting(tree: &SystemTree) -> Answer {
     let info = tree.read("proc/cpuinfo")?;
     let flags =
