@@ -147,7 +147,9 @@ impl ThreadCores {
         let mut only = CpuSet::new();
         only.set(index);
         // If the system refuses, the thread stays where it was.
-        self.kept_to = sched_setaffinity(None, &only).ok().map(|()| core);
+        if sched_setaffinity(None, &only).is_ok() {
+            self.kept_to = Some(core);
+        }
     }
 
     /// Lets the thread use all its processors again. Cost: one system call if it was pinned.

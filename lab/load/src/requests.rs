@@ -83,7 +83,7 @@ impl RequestSequence {
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (origin, _) = Origin::parse(&format!("{scheme}://{host}"))?;
         let path = if path.is_empty() { "/".to_owned() } else { path.replace(NUMBER_FOR_SHORT, NUMBER) };
-        check(&plan.url, &path)?;
+        check(&plan.url, &path, query)?;
         let path = match path.split_once(NUMBER) {
             Some((before, after)) => (before.to_owned(), Some(after.to_owned())),
             None => (path, None),
@@ -202,12 +202,13 @@ impl RequestSequence {
     }
 }
 
-/// Checks that the path of a URL has only characters that can be sent unescaped, and at most one placeholder. The
-/// URL is sent as given.
-fn check(url: &str, path: &str) -> Result<()> {
+/// Checks that the path and the query of a URL have only characters that can be sent unescaped, and that the path has at
+/// most one placeholder. The URL is sent as given.
+fn check(url: &str, path: &str, query: &str) -> Result<()> {
     let legal = |b: u8| b.is_ascii_graphic() && !b"\"<>\\^`|".contains(&b);
     let numbers = path.matches(NUMBER).count();
-    if numbers > 1 || !path.replace(NUMBER, "").bytes().all(|b| legal(b) && !b"{}".contains(&b)) {
+    let is_plain = |text: &str| text.bytes().all(|b| legal(b) && !b"{}#".contains(&b));
+    if numbers > 1 || !is_plain(&path.replace(NUMBER, "")) || !is_plain(query) {
         let detail = format!(
             "the URL {url:?} cannot be sent: write what is no letter, digit or punctuation of a URL as %XX, and \
              {NUMBER} at most once"
@@ -279,6 +280,10 @@ mod tests {
             "ftp://h/x",
             "http://h/a b",
             "http://h/a\r\nx: y",
+            "http://h/a?b c",
+            "http://h/a?b\r\nx: y",
+            "http://h/a?n={number}",
+            "http://h/a#b",
             "http://h/{number}{n}",
             "http://h/{m}",
         ] {
