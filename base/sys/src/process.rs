@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 
 use super::file::last_errno;
 
-/// What the calling process has used so far.
+/// The resources that the calling process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
     /// CPU time in user mode, nanoseconds (resolution of the kernel: microseconds).
@@ -25,8 +25,8 @@ pub struct ResourceUsage {
     pub involuntary_switches: u64,
 }
 
-/// Raises the limit of open files to the most that the process may set without privileges. Returns that limit; `None`
-/// means no limit. Most shells start programs with 1,024.
+/// Raises the limit of open files to the maximum that the process may set without privileges. Returns that limit;
+/// `None` means no limit. Most shells start programs with 1,024.
 pub fn raise_open_files() -> Result<Option<u64>> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;

@@ -48,7 +48,7 @@ pub(crate) fn is_local(kind: u64) -> bool {
     LOCAL.contains(&kind)
 }
 
-/// Whether other nodes may change a file system.
+/// Which nodes may change a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FileSystemSharing {
     /// Only this kernel may change it.
@@ -70,7 +70,7 @@ impl FileSystemSharing {
         })
     }
 
-    /// Returns whether other nodes may change it.
+    /// Returns whether other nodes may change the file system.
     pub fn is_shared(self) -> bool {
         self != FileSystemSharing::Local
     }
