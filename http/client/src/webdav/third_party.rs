@@ -14,12 +14,12 @@ use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
 use crate::{HttpClient, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy, Timeouts};
 
-/// How often `progress` is called, which may stop the copy.
+/// The interval at which `progress` is called, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
 /// The maximum size of a refusal's document that is read.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
-/// Which server does the work.
+/// The server that does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
     /// The destination reads from the source (`Source` header). A server without support refuses it.
@@ -32,19 +32,19 @@ pub enum CopyDirection {
 /// A copy of one file from server to server.
 #[derive(Clone, Copy, Debug)]
 pub struct ThirdParty<'t> {
-    /// The file.
+    /// The file to copy.
     pub from: &'t str,
     /// The destination.
     pub to: &'t str,
-    /// Which server does the work.
+    /// The server that does the work.
     pub direction: CopyDirection,
     /// Whether an existing destination is replaced.
     pub replaces: bool,
-    /// How long the server may send nothing at all.
+    /// The maximum time during which the server may send nothing at all.
     pub silence: Duration,
 }
 
-/// Receives the number of bytes copied, and the total, if known.
+/// A function that receives the number of bytes copied, and the total, if known.
 pub type Progress<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
 
 impl WebDav {
@@ -93,12 +93,12 @@ impl WebDav {
         Ok(size_bytes)
     }
 
-    /// Errors: `Corrupt` if a file is missing, or has the wrong size.
+    /// Checks a file after the copy. Errors: `Corrupt` if it is missing, or has the wrong size.
     fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
         let found = match self.stat(url) {
             Ok(found) => found.size_bytes,
             Err(error) if error.kind() == ErrorKind::NoSuchKey => Some(0),
-            // A user with write permission may not have read permission.
+            // A user with write permission may lack read permission.
             Err(error) => {
                 tracing::debug!(%error, "a copy could not be looked at");
                 return Ok(());
@@ -115,7 +115,8 @@ impl WebDav {
         }
     }
 
-    /// Errors: `NotImplemented` if the server is one that takes any destination for its own path.
+    /// Checks that the server supports such copies. Errors: `NotImplemented` if the server uses any destination as a
+    /// path of its own.
     fn refuse_unsafe_push(&self, active: &str) -> Result<()> {
         let answer = self.ask(active, &mut super::call::DavCall::new("OPTIONS", "copy"))?;
         let server = answer.server.unwrap_or_default();
@@ -156,7 +157,7 @@ fn order(
     progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<HttpResponse> {
     let options = &route.session.options;
-    // Uses its own connection: the response may take minutes, and meanwhile `progress` is called each tick, which may
+    // Uses its own connection: the response may take minutes, and meanwhile `progress` is called at each tick, and may
     // stop the copy.
     let timeouts = Timeouts { progress: TICK, ..options.timeouts };
     let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
