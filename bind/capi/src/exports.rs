@@ -176,7 +176,7 @@ pub unsafe extern "C" fn fordway_advise(
     })
 }
 
-/// Takes options over. Errors: `EINVAL` for a size that no version has had.
+/// Copies the caller's options and checks them. Errors: `EINVAL` for a size that no version has had.
 ///
 /// # Safety
 ///
@@ -185,7 +185,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFa
     if options.is_null() {
         return Ok(CheckedOptions::default());
     }
-    // SAFETY: the first field is there in every version.
+    // SAFETY: every version has the first field.
     let size = unsafe { options.cast::<usize>().read() };
     if !(OPTIONS_BYTES_MIN..=size_of::<OpenOptions>()).contains(&size) {
         let sentence = format!(
@@ -195,7 +195,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFa
         return Err(CallFailure::new(libc::EINVAL, sentence));
     }
     let mut known = MaybeUninit::<OpenOptions>::zeroed();
-    // SAFETY: it has this many bytes, and there is room for them; what is left of the fields is NULL.
+    // SAFETY: the options have this many bytes, and `known` has room for them; its remaining fields are NULL.
     let options = unsafe {
         std::ptr::copy_nonoverlapping(options.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), size);
         known.assume_init()
@@ -216,7 +216,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFa
     })
 }
 
-/// Errors: `EINVAL` for half a pair.
+/// Combines the keys. Errors: `EINVAL` if only one of the pair is given.
 fn keys(
     access_key: Option<String>,
     secret_key: Option<String>,
@@ -234,7 +234,7 @@ fn keys(
     }
 }
 
-/// A string of the caller's; `None` for NULL. Errors: `EINVAL` for one that is not UTF-8.
+/// Copies a string of the caller; returns `None` for NULL. Errors: `EINVAL` if it is not UTF-8.
 ///
 /// # Safety
 ///
