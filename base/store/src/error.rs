@@ -51,7 +51,7 @@ kinds! {
     InvalidKey = "use a key of 1 to 1,024 bytes of UTF-8";
     /// The key is longer than 1,024 bytes, or its path is longer than the file system allows.
     KeyTooLong = "shorten the key; S3 allows 1,024 bytes";
-    /// The range lies outside the object.
+    /// The range is outside the object.
     InvalidRange = "compare the range with the object's size (`fordway stat`)";
     /// An argument has a value that the operation does not accept.
     InvalidArgument = "";
@@ -192,7 +192,7 @@ impl Error {
         self
     }
 
-    /// Whether the operation is known to have found a delete marker instead of an object.
+    /// Returns whether the operation is known to have found a delete marker instead of an object.
     pub fn is_at_delete_marker(&self) -> bool {
         self.0.is_delete_marker
     }
@@ -202,7 +202,7 @@ impl Error {
         self.0.kind
     }
 
-    /// Why it failed, without the target and the advice.
+    /// Returns the reason for the failure, without the target and the advice.
     pub fn detail(&self) -> &str {
         &self.0.detail
     }

@@ -127,7 +127,7 @@ impl Default for PartsQuery {
 /// One page of parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartListing {
-    /// In ascending order of number.
+    /// The parts, in ascending order of number.
     pub parts: Vec<PartInfo>,
     /// Whether there are more parts.
     pub truncated: bool,
@@ -189,7 +189,7 @@ pub struct UploadSummary {
 /// One page of uploads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UploadListing {
-    /// By key, then by identifier.
+    /// The uploads, by key and then by identifier.
     pub uploads: Vec<UploadSummary>,
     /// Whether there are more uploads.
     pub truncated: bool,

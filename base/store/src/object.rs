@@ -53,7 +53,7 @@ impl ObjectPart {
     }
 }
 
-/// What a writer may state about an object besides its bytes. Empty strings are kept as given.
+/// The properties that a writer may state for an object besides its bytes. Empty strings are kept as given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// `Content-Type`; S3 returns `binary/octet-stream` if none was given.
@@ -92,7 +92,7 @@ impl BoxedMetadata {
     /// Empty metadata.
     pub const EMPTY: BoxedMetadata = BoxedMetadata(None);
 
-    /// Whether the metadata is empty, in which case nothing needs to be stored.
+    /// Returns whether the metadata is empty, in which case nothing needs to be stored.
     pub fn is_empty(&self) -> bool {
         self.0.as_deref().is_none_or(|said| *said == NOTHING_SAID)
     }
@@ -195,14 +195,13 @@ pub struct PutOptions {
     pub tags: Tags,
     /// Conditions that must hold at the moment of publishing.
     pub conditions: Conditions,
-    /// What the ETag is computed from; `None` uses the store's own policy.
+    /// The ETag policy; `None` uses the store's own policy.
     pub etag_policy: Option<ETagPolicy>,
     /// Computes an MD5 to check against [`crate::ExpectedContent::md5`], whatever the ETag is computed from.
     pub check_md5: bool,
     /// Computes and keeps this checksum; an upload gets one for each part and one for the object.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// What the checksum of an upload's object is computed from; `None` uses [`ChecksumType::default_of`] its
-    /// algorithm.
+    /// The type of the checksum of an upload's object; `None` uses [`ChecksumType::default_of`] its algorithm.
     pub checksum_type: Option<ChecksumType>,
     /// The content's length if known, so that a lane can choose the best way to send it.
     pub size_hint: Option<u64>,

@@ -16,8 +16,8 @@ impl VersionId {
     /// The maximum length of an ID (S3's limit).
     pub const MAX_BYTES: usize = 1024;
 
-    /// Takes an ID that a client sent: 1 to 1,024 visible ASCII characters.
-    /// Errors: `NoSuchVersion` for any other text, because no store makes such an ID.
+    /// Checks an ID that a client sent: 1 to 1,024 visible ASCII characters. Errors: `NoSuchVersion` for any other
+    /// text, because no store makes such an ID.
     pub fn new(id: impl Into<String>) -> Result<Self> {
         let id = id.into();
         match (1..=Self::MAX_BYTES).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -146,7 +146,7 @@ impl VersionsQuery {
 /// One page of versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VersionListing {
-    /// In byte order of their keys; the versions of one key from the newest to the oldest.
+    /// The versions, in byte order of their keys; those of one key from the newest to the oldest.
     pub versions: Vec<VersionSummary>,
     /// Prefixes that one or more keys share, in byte order.
     pub prefixes: Vec<String>,

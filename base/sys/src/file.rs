@@ -43,11 +43,11 @@ pub struct FileStat {
     pub group: u32,
     /// Permission bits, including set-user-ID, set-group-ID and the sticky bit, but not the file type.
     pub mode: u32,
-    /// Whether it is a regular file.
+    /// Whether the file is a regular file.
     pub is_file: bool,
-    /// Whether it is a directory.
+    /// Whether the file is a directory.
     pub is_dir: bool,
-    /// Whether it is a symbolic link.
+    /// Whether the file is a symbolic link.
     pub is_link: bool,
 }
 

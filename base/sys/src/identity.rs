@@ -120,7 +120,7 @@ impl ThreadCredentials {
         set_file_id(libc::SYS_setfsuid, self.uid)?;
         set_capabilities(None, self.capabilities)?;
         set_file_id(libc::SYS_setfsgid, self.gid)?;
-        // Without the capability they were not set on entry either.
+        // Without the capability to set groups, they were not set on entry either.
         match set_thread_groups(&self.groups) {
             Err(Errno::PERM) if rustix::process::getgroups()? == self.groups => Ok(()),
             set => set,
@@ -152,14 +152,14 @@ pub fn file_user() -> u32 {
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
-/// Whether the calling thread accesses files as a member of `group`. Cost: two system calls.
+/// Returns whether the calling thread accesses files as a member of `group`. Cost: two system calls.
 pub fn is_in_group(group: u32) -> bool {
     // SAFETY: as above.
     let own = unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 };
     own == group || rustix::process::getgroups().is_ok_and(|all| all.iter().any(|of| of.as_raw() == group))
 }
 
-/// Whether the calling thread may act as other users, now or after its role has ended.
+/// Returns whether the calling thread may act as other users, now or after its role has ended.
 pub fn may_act_as_others() -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))

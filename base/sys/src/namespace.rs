@@ -16,8 +16,8 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use super::file::last_errno;
 
 /// Moves the calling thread, and no other, into a new network namespace that has only a loopback device, which is down.
-/// The namespace has no name: it lives as long as a thread is in it or a descriptor of it is open, so nothing is left
-/// of it however its maker ends.
+/// The namespace has no name: it lives as long as a thread is in it or a descriptor of it is open, so it disappears
+/// however the process that made it ends.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN, which root has, and any user in their own user namespace.
 pub fn new_network_namespace() -> io::Result<OwnedFd> {

@@ -11,7 +11,7 @@ use rustix::io::{Errno, Result};
 use super::file::last_errno;
 use crate::call::{fstatfs, point, pread};
 
-/// How the calling thread looks up names.
+/// The way in which the calling thread looks up names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LookupMode {
     Waits,

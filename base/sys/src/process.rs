@@ -19,9 +19,9 @@ pub struct ResourceUsage {
     pub system_ns: u64,
     /// The largest resident set so far, bytes.
     pub max_rss_bytes: u64,
-    /// How often the process gave up the processor, usually to wait.
+    /// The number of times that the process gave up the processor, usually to wait.
     pub voluntary_switches: u64,
-    /// How often the kernel took the processor from the process.
+    /// The number of times that the kernel took the processor from the process.
     pub involuntary_switches: u64,
 }
 
@@ -81,7 +81,7 @@ pub fn process_usage() -> ResourceUsage {
     }
 }
 
-/// How many forks led from the process that first called [`ProcessIdentity::current`] to this one.
+/// The number of forks from the process that first called [`ProcessIdentity::current`] to this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Identifies a process, so that a forked child recognizes what its parent opened. Locks on open files, connections and

@@ -56,7 +56,7 @@ pub enum FileSystemSharing {
     Local,
     /// The clients of an NFS server may change it.
     Nfs,
-    /// It is not known whether other nodes change it: FUSE, and every file system of an unknown type.
+    /// Unknown whether other nodes may change it: FUSE, and every file system of an unknown type.
     Unknown,
 }
 

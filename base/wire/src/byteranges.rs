@@ -105,7 +105,7 @@ pub struct MultipartParser {
 
 #[derive(Debug)]
 enum MultipartState {
-    /// Before the first delimiter.
+    /// Before the first delimiter of the body.
     Preamble,
     /// In a part's head, with the value of its `Content-Range`.
     Head(Option<(Range<u64>, Option<u64>)>),
@@ -113,7 +113,7 @@ enum MultipartState {
     Data(u64),
     /// After the content of a part: the delimiter's line break comes next.
     AfterData,
-    /// After that line break.
+    /// After the line break that precedes a delimiter: the delimiter itself comes next.
     Delimiter,
     Done,
 }
@@ -148,7 +148,7 @@ impl MultipartStep {
     }
 }
 
-/// Why a body is not valid `multipart/byteranges`.
+/// The reason why a body is not valid `multipart/byteranges`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedMultipart(&'static str);
 

@@ -40,7 +40,7 @@ pub extern "C" fn fordway_last_error() -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const OpenOptions) -> c_int {
     guarded(|| {
-        // SAFETY: the caller's promise is this function's.
+        // SAFETY: the caller guarantees what the called function requires.
         let (url, settings) = unsafe { (string(url, "the URL")?, settings(options)?) };
         let url = url.ok_or_else(|| CallFailure::new(libc::EINVAL, "the URL is NULL; name what to open"))?;
         FileSource::open(&url, &settings).map(files::insert)
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn fordway_pread(
         if buffer.is_null() {
             return Err(CallFailure::new(libc::EINVAL, format!("the buffer for {length} bytes is NULL")));
         }
-        // SAFETY: it has room for this many bytes, says the caller, and is not NULL.
+        // SAFETY: the caller guarantees that the buffer has room for this many bytes; it is not NULL.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
         Ok(file.source.read_at(offset, buffer)? as ssize_t)
     })
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn fordway_pread_vector(
 ) -> ssize_t {
     guarded(|| {
         let file = files::get(file)?;
-        // SAFETY: the caller's promise; what is submitted has ended when this function ends.
+        // SAFETY: the caller guarantees it; the submitted reads have ended when this function returns.
         let buffers = unsafe { ReadBuffers::new(fragments, count)? };
         buffers.check()?;
         let ticket = file.submit(buffers)?;
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn fordway_advise(
 ) -> c_int {
     guarded(|| {
         let file = files::get(file)?;
-        // SAFETY: the caller's promise; the buffers are not used.
+        // SAFETY: the caller guarantees it; the buffers are not used.
         let ranges = unsafe { ReadBuffers::new(fragments, count)? }.ranges();
         let advice = match advice {
             FORDWAY_ADVICE_NORMAL => AccessAdvice::Normal,

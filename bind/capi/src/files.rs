@@ -219,8 +219,8 @@ impl FragmentMemory for ReadBuffers {
             return &mut [];
         }
         let place = self.place(fragment, within, len);
-        // SAFETY: the caller gave this many bytes there, which `check` found not to be NULL, and does not use them
-        // meanwhile. The borrow of `self` prevents a second slice of overlapping memory.
+        // SAFETY: the caller provided this many bytes at this address, which `check` found not to be NULL, and does not
+        // use them meanwhile. The borrow of `self` prevents a second slice of overlapping memory.
         unsafe { std::slice::from_raw_parts_mut(place, len) }
     }
 

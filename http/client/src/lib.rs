@@ -77,7 +77,7 @@ impl HttpVersion {
     }
 }
 
-/// How long to wait for the other side before giving up with `Timeout`.
+/// The maximum times to wait for the other side before failing with `Timeout`.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// The time until a connection is made, without TLS.
@@ -86,7 +86,7 @@ pub struct Timeouts {
     pub first_byte: Duration,
     /// The time between two pieces of a body, in either direction.
     pub progress: Duration,
-    /// How long an idle connection is kept.
+    /// The time for which an idle connection is kept.
     pub idle: Duration,
 }
 

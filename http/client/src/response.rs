@@ -24,7 +24,7 @@ const MAX_DOCUMENT_BYTES: usize = 64 * 1024 * 1024;
 pub struct ResponseHead {
     /// The status as the server sent it.
     pub status: u16,
-    /// Where the body starts in the buffer.
+    /// The position of the body's first byte in the buffer.
     pub end: usize,
     http_1_0: bool,
     headers: Vec<(Range<usize>, Range<usize>)>,
@@ -262,7 +262,7 @@ pub(super) fn body_error(error: io::Error) -> Error {
 /// The maximum length of a line between two chunks, extensions and trailers included.
 const MAX_LINE_BYTES: usize = 8 * 1024;
 
-/// How a body ends, and the length of its rest.
+/// The rule by which a body ends, and the length of its rest.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyFraming {
     /// There is no body, or it has ended.

@@ -24,7 +24,7 @@ pub const DOCUMENT_BYTES_MAX: usize = 128 << 20;
 /// The files that a document describes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metalink {
-    /// In the order of the document.
+    /// The files, in the order of the document.
     pub files: Vec<MetalinkFile>,
 }
 

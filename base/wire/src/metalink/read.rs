@@ -21,7 +21,7 @@ struct OpenElement {
     text: String,
 }
 
-/// What has been read so far.
+/// The results so far of reading a document.
 #[derive(Default)]
 struct MetalinkReader {
     metalink: Metalink,

@@ -172,7 +172,7 @@ pub(super) const DONE: u8 = 0;
 /// The code of a reply that is an error.
 pub(super) const FAILED: u8 = 1;
 
-/// How a reply carries content.
+/// The way in which a reply carries content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentDelivery {
     /// As the frame's body.
@@ -190,7 +190,7 @@ pub struct GetResponse {
     pub info: ObjectInfo,
     /// The range of the object that is sent.
     pub range: Range<u64>,
-    /// How the bytes are sent.
+    /// The way in which the bytes are sent.
     pub sent: ContentDelivery,
 }
 
@@ -199,7 +199,7 @@ pub struct GetResponse {
 pub struct ReadResponse {
     /// The size of the whole object in bytes.
     pub size: u64,
-    /// How the requested bytes are sent.
+    /// The way in which the requested bytes are sent.
     pub sent: ContentDelivery,
 }
 

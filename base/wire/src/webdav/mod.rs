@@ -142,7 +142,7 @@ const STRIPES_MAX: usize = 4096;
 /// The maximum length of a server's reason as shown.
 const REASON_CHARS_MAX: usize = 400;
 
-/// How a copy ended.
+/// The outcome of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyOutcome {
     /// The server reports success.

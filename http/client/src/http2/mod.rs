@@ -125,13 +125,14 @@ impl Http2Connection {
         self.takes_more()
     }
 
-    /// Sends and receives what is possible without blocking; returns whether there may be more to receive at once.
+    /// Sends and receives as much as is possible without blocking; returns whether there may be more to receive at
+    /// once.
     pub(super) fn turn(&mut self) -> bool {
         self.move_on(TURN_BYTES);
         self.end.is_none() && self.gauge.is_used_up()
     }
 
-    /// Sends what is possible without blocking.
+    /// Sends as much as is possible without blocking.
     pub(super) fn flush(&mut self) {
         self.move_on(0);
     }

@@ -18,12 +18,12 @@ use super::stream::RateMeter;
 pub(super) type JobId = u64;
 pub(super) type StreamId = u64;
 
-/// The number of bytes in the jobs that a stream holds: before its rate is known, and the maximum later.
+/// The number of bytes in the jobs that a stream holds: before its rate is known, and at most after that.
 const HELD_BYTES_FIRST: u64 = 8 << 20;
 const HELD_BYTES_MAX: u64 = 32 << 20;
 /// A replica is excluded after this many consecutive failures without any bytes delivered.
 const STRIKES_MAX: u32 = 3;
-/// How long to tolerate a bad stream before another replica is tried.
+/// The times for which a bad stream is tolerated before another replica is tried.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StallPolicy {
     /// A stream is stalled if no bytes arrive for this long.

@@ -93,7 +93,7 @@ pub struct ReplicaStatus {
     pub url: String,
     /// Bytes from this replica that were used.
     pub delivered_bytes: u64,
-    /// Why the replica is no longer used, if so.
+    /// The reason why the replica is no longer used; `None` while it is used.
     pub out: Option<String>,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct ReplicaSite {
     is_preferred: bool,
     /// The server's scheme, host and port.
     origin: String,
-    /// Why the replica is no longer used, if so.
+    /// The reason why the replica is no longer used; `None` while it is used.
     pub(super) out: Option<SharedError>,
     /// Failures since bytes were last delivered.
     strikes: u32,

@@ -218,7 +218,7 @@ pub(super) struct DuplicateBytes {
 /// The plan for a set of fragments.
 #[derive(Debug, Default)]
 pub(super) struct ReceivePlan {
-    /// In file order, without overlaps, none empty.
+    /// The receives, in file order, without overlaps; none is empty.
     pub(super) receives: Vec<DirectReceive>,
     pub(super) duplicates: Vec<DuplicateBytes>,
 }

@@ -62,7 +62,7 @@ pub struct RemoteReader {
 
 /// Ranges that were requested together.
 struct ReadAheadPiece {
-    /// In ascending order.
+    /// The ranges, in ascending order.
     ranges: Vec<(u64, usize)>,
     /// The size of the piece's memory.
     capacity_bytes: u64,

@@ -173,8 +173,8 @@ fn send(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<HttpResponse, D
         DavBody::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
         DavBody::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
     }
-    // Without asking first, all of a large body would be sent in vain to a server that refuses or redirects it. Asking
-    // costs a round trip, which is too much for a small body.
+    // Without asking first, all of a large body would be sent without effect to a server that refuses or redirects it.
+    // Asking costs a round trip, which is too much for a small body.
     let is_large =
         matches!(&call.body, DavBody::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
     let asks_first = is_large && !call.must_not_ask;

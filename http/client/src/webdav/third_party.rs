@@ -24,8 +24,8 @@ const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 pub enum CopyDirection {
     /// The destination reads from the source (`Source` header). A server without support refuses it.
     Pull,
-    /// The source writes to the destination (`Destination` header). A server without support may take the destination
-    /// for a path of its own: Apache httpd and nginx do, so they are never asked.
+    /// The source writes to the destination (`Destination` header). A server without support may use the destination as
+    /// a path of its own: Apache httpd and nginx do, so they are never asked.
     Push,
 }
 
@@ -52,12 +52,12 @@ impl WebDav {
     /// server and several times a second; its error stops the copy, by closing the connection.
     ///
     /// The server that does the work gets our credentials as usual (`Authorization`, or a certificate); for the other
-    /// server it is given our bearer token (`TransferHeaderAuthorization`), never a password. Its result is checked
-    /// against the sizes of both files.
-    /// Errors: `NotImplemented` if the server does not support such copies, with nothing done; `Unavailable` with the
-    /// server's reason if it failed; `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the copy
-    /// does; `Timeout` after silence; `AccessDenied`, `PreconditionFailed`, ...
-    /// Cost: a connection and a request of its own (COPY), and one request to examine each file.
+    /// server it receives our bearer token (`TransferHeaderAuthorization`), never a password. Its result is checked
+    /// against the sizes of both files. Errors: `NotImplemented` if the server does not support such copies, with
+    /// nothing done; `Unavailable` with the server's reason if it failed; `Corrupt` if the sizes differ;
+    /// `IncompleteBody` if the report ends before the copy does; `Timeout` after silence; `AccessDenied`,
+    /// `PreconditionFailed`, ... Cost: a connection and a request of its own (COPY), and one request to examine each
+    /// file.
     pub fn third_party_copy(
         &self,
         copy: &ThirdParty<'_>,
