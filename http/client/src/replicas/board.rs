@@ -18,7 +18,7 @@ use super::stream::RateMeter;
 pub(super) type JobId = u64;
 pub(super) type StreamId = u64;
 
-/// The number of bytes in the jobs that a stream holds: before its rate is known, and at most after that.
+/// The number of bytes in the jobs that a stream holds: first until the stream's rate is known, then the maximum.
 const HELD_BYTES_FIRST: u64 = 8 << 20;
 const HELD_BYTES_MAX: u64 = 32 << 20;
 /// A replica is excluded after this many consecutive failures without any bytes delivered.
