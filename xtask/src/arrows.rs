@@ -26,9 +26,9 @@ enum CrateRoom {
     Lab,
     Command,
     Testkit,
-    /// Used in production.
+    /// Programs that are used in production.
     Program,
-    /// Used to measure.
+    /// Programs that are used to measure.
     Instrument,
     Xtask,
 }
@@ -50,7 +50,7 @@ const ROOMS: &[(CrateRoom, &[&str])] = &[
 /// The only dependencies within a room; in the lab, every crate may use `measure`.
 const WITHIN_ROOMS: &[(&str, &str)] = &[("wire", "store")];
 
-/// The rooms that a room may use.
+/// Returns the rooms that a room may use.
 fn uses(room: CrateRoom) -> &'static [CrateRoom] {
     use CrateRoom::{Base, Command, Http, Lab, Lanes, S3};
     match room {
@@ -82,7 +82,7 @@ fn packages() -> Result<Vec<Package>> {
     Ok(MetadataCommand::new().no_deps().exec()?.packages)
 }
 
-/// The dependencies of `package` on crates of this workspace, which are those with a path.
+/// Returns the dependencies of `package` on crates of this workspace, which are those with a path.
 fn arrows_of(package: &Package) -> Vec<(String, String, DependencyKind)> {
     let ours = package.dependencies.iter().filter(|dependency| dependency.path.is_some());
     ours.map(|dependency| (short(&package.name), short(&dependency.name), dependency.kind)).collect()
@@ -96,7 +96,7 @@ fn room_of(name: &str) -> Option<CrateRoom> {
     ROOMS.iter().find(|(_, names)| names.contains(&name)).map(|(room, _)| *room)
 }
 
-/// The error if `from` must not use `to`; `None` if it may.
+/// Returns the error if `from` must not use `to`; `None` if it may.
 fn fault(from: &str, to: &str, kind: DependencyKind) -> Option<String> {
     let (Some(from_room), Some(to_room)) = (room_of(from), room_of(to)) else {
         return Some(format!("{from} -> {to}: one of them has no room yet; give it one"));

@@ -14,7 +14,7 @@ const INTRODUCTION: &str = "\
  * A call that fails returns -1, sets errno, and has a sentence about it for fordway_last_error().
  * This file is written by `cargo xtask header` of bind/capi/src/abi.rs and exports.rs. */";
 
-/// C names of items that have other names in Rust.
+/// The C names of items that have other names in Rust.
 const NAMES: [(&str, &str); 2] = [("OpenOptions", "fordway_options"), ("Fragment", "fordway_fragment")];
 
 /// Writes the header. Errors: the sources are not valid Rust.
@@ -72,7 +72,7 @@ fn without_safety_sections(text: &str) -> Result<String> {
         kept.push_str(line.trim_end());
         kept.push('\n');
     }
-    // The empty line before each section.
+    // Removes the empty line that preceded each section.
     Ok(kept
         .replace("\n//\nstruct", "\nstruct")
         .replace("\n//\nint", "\nint")

@@ -1,4 +1,4 @@
-//! Repository tasks that need more than a line of shell: `cargo xtask NAME`.
+//! Repository tasks that need more than one line of shell: `cargo xtask NAME`.
 
 mod arrows;
 mod header;

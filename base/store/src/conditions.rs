@@ -1,5 +1,4 @@
-//! Conditional requests (RFC 9110 section 13), with S3's reading of them for writes; and byte ranges as callers ask for them
-//! (section 14).
+//! Conditional requests (RFC 9110 section 13), with S3's rules for writes, and requested byte ranges (section 14).
 
 use std::fmt;
 use std::ops::Range;
@@ -7,17 +6,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::{ETag, Error, ErrorKind, ObjectInfo, Result};
 
-/// `*`, or a list of tags.
+/// The value of `If-Match` or `If-None-Match`: `*`, or a list of ETags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ETagMatch {
     /// Any object at all.
     Any,
-    /// An object with one of these tags.
+    /// An object with one of these ETags.
     Tags(Vec<ETag>),
 }
 
 impl ETagMatch {
-    /// Whether `current` (`None` where there is no object) is meant.
+    /// Returns whether `current` matches; it is the object's ETag, or `None` if there is no object.
     pub fn matches(&self, current: Option<&ETag>) -> bool {
         match (self, current) {
             (_, None) => false,
@@ -27,31 +26,31 @@ impl ETagMatch {
     }
 }
 
-/// What must hold for a request to be carried out. The default asks nothing.
+/// The conditions under which a request is carried out. The default has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// The object must have one of these tags.
+    /// The object must have one of these ETags.
     pub if_match: Option<ETagMatch>,
-    /// The object must have none of these tags; `*` on a write means "only if there is none".
+    /// The object must have none of these ETags; `*` on a write means "only if there is no object".
     pub if_none_match: Option<ETagMatch>,
-    /// Reads only: the object must be newer.
+    /// Reads only: the object must have been modified after this time.
     pub if_modified_since: Option<SystemTime>,
-    /// Reads only: the object must not be newer.
+    /// Reads only: the object must not have been modified after this time.
     pub if_unmodified_since: Option<SystemTime>,
 }
 
 impl Conditions {
-    /// "Create, never replace."
+    /// Returns the condition that there is no object, so that a write creates one and never replaces one.
     pub fn create_only() -> Self {
         Conditions { if_none_match: Some(ETagMatch::Any), ..Default::default() }
     }
 
-    /// "Only while the object still has this tag."
+    /// Returns the condition that the object still has the ETag `tag`.
     pub fn only_if(tag: ETag) -> Self {
         Conditions { if_match: Some(ETagMatch::Tags(vec![tag])), ..Default::default() }
     }
 
-    /// Whether nothing is asked.
+    /// Returns whether there are no conditions.
     pub fn is_empty(&self) -> bool {
         self.if_match.is_none()
             && self.if_none_match.is_none()
@@ -59,8 +58,8 @@ impl Conditions {
             && self.if_unmodified_since.is_none()
     }
 
-    /// Holds a read against the object found, in the order of RFC 9110 section 13.2.2.
-    /// Errors: `PreconditionFailed`, `NotModified`.
+    /// Checks the conditions of a read against the object, in the order of RFC 9110 section 13.2.2. Errors:
+    /// `PreconditionFailed`, `NotModified`.
     pub fn check_read(&self, info: &ObjectInfo) -> Result<()> {
         if let Some(wanted) = &self.if_match {
             if !wanted.matches(Some(&info.etag)) {
@@ -79,16 +78,16 @@ impl Conditions {
         Ok(())
     }
 
-    /// Holds the source of a copy against the object found: S3 answers 412 where a read would be
-    /// answered 304. Errors: `PreconditionFailed`.
+    /// Checks the conditions on the source of a copy. S3 returns 412 where a read would return 304. Errors:
+    /// `PreconditionFailed`.
     pub fn check_copy_source(&self, info: &ObjectInfo) -> Result<()> {
         self.check_read(info).map_err(|error| Error::new(ErrorKind::PreconditionFailed, error.detail()))
     }
 
-    /// Holds a delete against the tag of the object it is about, or why there is none, and says whether
-    /// there is anything to delete. Where nothing is, nothing is refused and nothing is to be done. A
-    /// delete marker is something, but has no tag. Errors: `PreconditionFailed`, and errors of the search
-    /// but `NoSuchKey` and `NoSuchVersion`.
+    /// Checks the conditions of a delete; returns whether there is anything to delete. `found` is the object's ETag, or
+    /// the error of the look-up. If the object or version is missing, no condition fails and there is nothing to
+    /// delete. A delete marker can be deleted, but has no ETag to match. Errors: `PreconditionFailed`, and errors of
+    /// the look-up except `NoSuchKey` and `NoSuchVersion`.
     pub fn check_delete(&self, found: Result<ETag>) -> Result<bool> {
         match found {
             Ok(tag) => self.check_write(Some(&tag)).map(|()| true),
@@ -105,8 +104,8 @@ impl Conditions {
         }
     }
 
-    /// Holds a write against what is there now.
-    /// Errors: `PreconditionFailed`; `NoSuchKey` for `If-Match` where there is no object, as S3 says it.
+    /// Checks the conditions of a write against the ETag of the current object. Errors: `PreconditionFailed`;
+    /// `NoSuchKey` for `If-Match` if there is no object, as in S3.
     pub fn check_write(&self, current: Option<&ETag>) -> Result<()> {
         if let Some(wanted) = &self.if_match
             && !wanted.matches(current)
@@ -125,7 +124,7 @@ impl Conditions {
     }
 }
 
-/// HTTP dates have no fractions, so a time is compared as the header would show it.
+/// Drops the fraction of a second, because HTTP dates have none.
 fn whole_seconds(time: SystemTime) -> SystemTime {
     let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     UNIX_EPOCH + Duration::from_secs(since_epoch.as_secs())
@@ -138,13 +137,13 @@ pub enum ByteRange {
     From(u64),
     /// First and last byte, both included.
     Inclusive(u64, u64),
-    /// The last bytes, this many of them.
+    /// The last bytes of the object; the value is their number.
     Last(u64),
 }
 
 impl ByteRange {
-    /// The bytes meant in an object of `size` bytes; an end past the object is cut.
-    /// Errors: `InvalidRange` when no byte of the object is in the range.
+    /// Returns the range in an object of `size` bytes; an end beyond the object is reduced to the object's end. Errors:
+    /// `InvalidRange` if the range contains no byte of the object.
     pub fn resolve(self, size: u64) -> Result<Range<u64>> {
         let range = match self {
             ByteRange::From(first) => first..size,
@@ -158,7 +157,7 @@ impl ByteRange {
     }
 }
 
-/// As after `bytes=` in a request: `5-10`, `5-`, `-10`.
+/// Formats the range as it follows `bytes=` in a request: `5-10`, `5-`, `-10`.
 impl fmt::Display for ByteRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Digests computed while bytes pass by, and what they are checked against before a publish.
+//! Digests of content, computed while it is streamed, and their check against expected values before publishing.
 
 use std::hash::Hasher as _;
 
@@ -66,7 +66,7 @@ impl ChecksumAlgorithm {
         }
     }
 
-    /// The header of S3 that carries one, in lower case.
+    /// The name of S3's header for the checksum, in lower case.
     pub const fn header(self) -> &'static str {
         match self {
             Self::Crc32 => "x-amz-checksum-crc32",
@@ -82,17 +82,17 @@ impl ChecksumAlgorithm {
         }
     }
 
-    /// Whether the checksum of a whole follows from its parts' checksums.
+    /// Returns whether the checksum of the whole content can be computed from its parts' checksums.
     const fn is_crc(self) -> bool {
         matches!(self, Self::Crc32 | Self::Crc32c | Self::Crc64Nvme)
     }
 
-    /// The algorithm of that name, in any case.
+    /// Returns the algorithm with this name; the case of letters does not matter.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
     }
 
-    /// The digest's length in bytes.
+    /// Returns the digest's length in bytes.
     pub const fn len_bytes(self) -> usize {
         match self {
             Self::Crc32 | Self::Crc32c => 4,
@@ -105,12 +105,13 @@ impl ChecksumAlgorithm {
     }
 }
 
-/// What the checksum of an object made of parts is computed from.
+/// The data from which the checksum of an object made of parts is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumType {
-    /// The whole content, as if it had been put at once: for the three CRCs, which can be combined.
+    /// The whole content, as if it had been put in one piece. Possible for the three CRCs, because they can be
+    /// combined.
     FullObject,
-    /// The checksums of the parts, one after the other: for all but CRC-64/NVME.
+    /// The checksums of the parts, one after the other. Possible for all algorithms but CRC-64/NVME.
     Composite,
 }
 
@@ -123,12 +124,12 @@ impl ChecksumType {
         }
     }
 
-    /// The type of that name.
+    /// Returns the type with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::FullObject, Self::Composite].into_iter().find(|kind| kind.name() == name)
     }
 
-    /// What S3 takes where nothing is said.
+    /// Returns the type that S3 uses if a request states none.
     pub const fn default_of(algorithm: ChecksumAlgorithm) -> Self {
         match algorithm {
             ChecksumAlgorithm::Crc64Nvme => Self::FullObject,
@@ -136,7 +137,7 @@ impl ChecksumType {
         }
     }
 
-    /// The type that says the most: of the whole content where `algorithm` can be combined.
+    /// Returns `FullObject` if checksums of `algorithm` can be combined, else `Composite`.
     pub const fn widest_of(algorithm: ChecksumAlgorithm) -> Self {
         match algorithm.is_crc() {
             true => Self::FullObject,
@@ -144,7 +145,7 @@ impl ChecksumType {
         }
     }
 
-    /// Holds the type against what S3 has for `algorithm`. Errors: `InvalidArgument`.
+    /// Checks that S3 supports this type for `algorithm`. Errors: `InvalidArgument`.
     pub fn check(self, algorithm: ChecksumAlgorithm) -> Result<()> {
         let fits = match self {
             Self::FullObject => algorithm.is_crc(),
@@ -158,24 +159,24 @@ impl ChecksumType {
     }
 }
 
-/// Which checksum something has or will have, without its value.
+/// The algorithm and type of a checksum, without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumPlan {
-    /// How it is computed.
+    /// The algorithm.
     pub algorithm: ChecksumAlgorithm,
-    /// What it is computed from.
+    /// Whether the checksum covers the whole content or the parts' checksums.
     pub kind: ChecksumType,
 }
 
 /// A checksum with its value, big-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checksum {
-    /// How it was computed.
+    /// The algorithm.
     pub algorithm: ChecksumAlgorithm,
-    /// Its bytes, [`ChecksumAlgorithm::len_bytes`] of them.
+    /// The bytes of the value, of the length [`ChecksumAlgorithm::len_bytes`].
     pub value: Vec<u8>,
-    /// The number of parts whose checksums it was computed from ([`ChecksumType::Composite`]);
-    /// `None` if from the content.
+    /// The number of parts from whose checksums it was computed ([`ChecksumType::Composite`]); `None` if it was
+    /// computed from the content.
     pub parts: Option<u16>,
 }
 
@@ -187,8 +188,8 @@ impl Checksum {
         running.finish()
     }
 
-    /// Reads what S3's headers carry: base64, and `-N` behind it where it was made of N parts'
-    /// checksums. Errors: `InvalidArgument`.
+    /// Parses the value of S3's headers: base64, followed by `-N` if it was computed from the checksums of N parts.
+    /// Errors: `InvalidArgument`.
     pub fn from_base64(algorithm: ChecksumAlgorithm, text: &str) -> Result<Self> {
         let (value, parts) = match text.split_once('-') {
             Some((value, parts)) => (value, parts.parse().ok().filter(|parts| *parts > 0).map(Some)),
@@ -204,36 +205,37 @@ impl Checksum {
         }
     }
 
-    /// What S3's headers carry.
+    /// Returns the value for S3's headers, in the form that [`Checksum::from_base64`] parses.
     pub fn to_base64(&self) -> String {
         let value = BASE64.encode(&self.value);
         self.parts.map_or(value.clone(), |parts| format!("{value}-{parts}"))
     }
 
-    /// Whether `stated` means this one: clients may leave the number of parts away.
+    /// Returns whether `stated` equals this checksum. Clients may omit the number of parts.
     pub(crate) fn is_stated_as(&self, stated: &Checksum) -> bool {
         let parts_fit = stated.parts.is_none() || stated.parts == self.parts;
         parts_fit && self.algorithm == stated.algorithm && self.value == stated.value
     }
 
-    /// What it was computed from.
+    /// Returns whether the checksum was computed from the content or from the parts' checksums.
     pub fn checksum_type(&self) -> ChecksumType {
         self.parts.map_or(ChecksumType::FullObject, |_| ChecksumType::Composite)
     }
 
-    /// What it is, without its value.
+    /// Returns the algorithm and type, without the value.
     pub fn plan(&self) -> ChecksumPlan {
         ChecksumPlan { algorithm: self.algorithm, kind: self.checksum_type() }
     }
 
-    /// The checksum of the parts' checksums, in order.
+    /// Computes the checksum of the parts' checksums, in order.
     pub fn composite(algorithm: ChecksumAlgorithm, parts: &[&Checksum]) -> Self {
         let mut running = ChecksumState::new(algorithm);
         parts.iter().for_each(|part| running.update(&part.value));
         Checksum { parts: u16::try_from(parts.len()).ok(), ..running.finish() }
     }
 
-    /// The CRC of a content that is `self`'s followed by one of `len` bytes that has the CRC `next`.
+    /// Returns the CRC of two contents joined: the first has the CRC `self`, the second has `len` bytes and the CRC
+    /// `next`.
     pub(crate) fn followed_by(&self, next: &Checksum, len: u64) -> Option<Self> {
         let kind = crc_kind(self.algorithm)?;
         let number = |value: &[u8]| value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -247,14 +249,14 @@ impl Checksum {
     }
 }
 
-/// What the sender says the content is; checked before it is published.
+/// The size and digests that the sender states for the content; they are checked before it is published.
 #[derive(Clone, Debug, Default)]
 pub struct ExpectedContent {
     /// Its length in bytes.
     pub size: Option<u64>,
     /// Its MD5 (`Content-MD5`). Checked only if the writer was opened with `check_md5` or an MD5 ETag.
     pub md5: Option<[u8; 16]>,
-    /// Its checksum, of the algorithm the writer was opened with.
+    /// Its checksum, of the algorithm that the writer was opened with.
     pub checksum: Option<Checksum>,
 }
 
@@ -273,26 +275,26 @@ enum ChecksumState {
     Sha512(sha2::Sha512),
     Md5(fast_md5::Md5),
     XxHash64(XxHash64),
-    // Their state is an accumulator of a kilobyte.
+    // Boxed, because the state of XXH3 is an accumulator of a kilobyte.
     XxHash3(Box<XxHash3_64>),
     XxHash128(Box<XxHash3_128>),
 }
 
-/// What a [`ContentHasher`] found.
+/// The result of a [`ContentHasher`].
 #[derive(Clone, Debug)]
 pub struct HashResult {
-    /// Bytes seen.
+    /// The number of bytes.
     pub size: u64,
-    /// Their MD5, where it was asked for.
+    /// The MD5 of the content, if it was requested.
     pub md5: Option<[u8; 16]>,
-    /// The ETag that the policy makes of them; `None` where it makes none of content.
+    /// The ETag under the policy; `None` if the policy computes none from the content.
     pub etag: Option<ETag>,
-    /// The checksum asked for.
+    /// The requested checksum.
     pub checksum: Option<Checksum>,
 }
 
 impl ContentHasher {
-    /// A hasher for the ETag `policy`; `check_md5` computes an MD5 whatever the policy.
+    /// Creates a hasher for the ETag `policy`; `check_md5` adds an MD5 under any policy.
     pub fn new(policy: ETagPolicy, check_md5: bool, checksum: Option<ChecksumAlgorithm>) -> Self {
         ContentHasher {
             size: 0,
@@ -302,18 +304,17 @@ impl ContentHasher {
         }
     }
 
-    /// Whether nothing is computed of the content: bytes need not pass by, and may be
-    /// [skipped](ContentHasher::skip).
+    /// Returns whether nothing is computed from the content, so that bytes may be [skipped](ContentHasher::skip).
     pub fn is_idle(&self) -> bool {
         self.md5.is_none() && self.checksum.is_none()
     }
 
-    /// Counts bytes that went another way. They are in no digest.
+    /// Counts bytes that the hasher does not see. No digest contains them.
     pub fn skip(&mut self, bytes: u64) {
         self.size += bytes;
     }
 
-    /// Takes in the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         self.size += data.len() as u64;
         if let Some(md5) = &mut self.md5 {
@@ -324,7 +325,7 @@ impl ContentHasher {
         }
     }
 
-    /// Ends the computation and holds it against `expected`. Errors: `IncompleteBody`, `BadDigest`.
+    /// Finishes the computation and checks the result against `expected`. Errors: `IncompleteBody`, `BadDigest`.
     pub fn finish(self, expected: &ExpectedContent) -> Result<HashResult> {
         let md5 = self.md5.map(fast_md5::Md5::finalize);
         let checksum = self.checksum.map(ChecksumState::finish);
@@ -415,7 +416,7 @@ impl ChecksumState {
     }
 }
 
-/// The CRC that `algorithm` is, if it is one.
+/// Returns the CRC variant of `algorithm`; `None` if it is not a CRC.
 fn crc_kind(algorithm: ChecksumAlgorithm) -> Option<CrcAlgorithm> {
     match algorithm {
         ChecksumAlgorithm::Crc32 => Some(CrcAlgorithm::Crc32IsoHdlc),
@@ -441,7 +442,7 @@ mod tests {
         hex(&found.checksum.unwrap().value)
     }
 
-    /// Check values of the CRC catalogue, and FIPS 180 for the SHAs, of "123456789".
+    /// Check values for "123456789": from the CRC catalogue, and for the SHAs by FIPS 180.
     #[test]
     fn check_values() {
         assert_eq!(digest(ChecksumAlgorithm::Crc32), "cbf43926");
@@ -460,7 +461,7 @@ mod tests {
         assert_eq!(digest(ChecksumAlgorithm::Md5), "25f9e794323b453885f5181f1b624d0b");
     }
 
-    /// Of "123456789", computed with Python's xxhash.
+    /// Values for "123456789", computed with Python's xxhash.
     #[test]
     fn check_values_of_xxhash() {
         assert_eq!(digest(ChecksumAlgorithm::XxHash64), "8cb841db40e6ae83");

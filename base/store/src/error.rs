@@ -1,4 +1,4 @@
-//! The one list of what can go wrong, and the message a person reads when it does.
+//! All kinds of errors in one list, and the message that a person reads when an operation fails.
 
 use std::fmt;
 use std::io;
@@ -8,8 +8,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $advice:literal;)*) => {
-        /// Every way an operation can fail. Each binding (S3 code and status, exit code, Python
-        /// exception, ...) maps every kind on purpose and proves it by walking [`ErrorKind::ALL`].
+        /// Every way in which an operation can fail. Each binding (S3 code and status, exit code, Python exception,
+        /// ...) maps every kind explicitly and proves it by walking [`ErrorKind::ALL`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
 
@@ -17,12 +17,12 @@ macro_rules! kinds {
             /// All kinds, in the order of their declaration.
             pub const ALL: &'static [ErrorKind] = &[$(ErrorKind::$kind),*];
 
-            /// The variant's name, as JSON output and logs carry it.
+            /// Returns the variant's name, which JSON output and logs contain.
             pub const fn name(self) -> &'static str {
                 match self { $(ErrorKind::$kind => stringify!($kind)),* }
             }
 
-            /// What a person can do next; empty if the message says it all.
+            /// Returns advice on what a person can do next; empty if the message needs none.
             pub const fn advice(self) -> &'static str {
                 match self { $(ErrorKind::$kind => $advice),* }
             }
@@ -41,25 +41,25 @@ kinds! {
     NoSuchVersion = "list the versions that are there";
     /// The bucket belongs to somebody else.
     BucketAlreadyExists = "choose another bucket name";
-    /// The bucket exists already and is the caller's own.
+    /// The bucket already exists and belongs to the caller.
     BucketAlreadyOwnedByYou = "";
-    /// A bucket with objects in it cannot be removed.
+    /// The bucket contains objects, so it cannot be removed.
     BucketNotEmpty = "empty it first, or use `fordway rb --force`";
-    /// The name cannot be a bucket's.
+    /// The name is not valid for a bucket.
     InvalidBucketName = "use 3 to 63 letters, digits, dots, hyphens or underscores, starting with a letter or digit";
     /// The key is empty or not UTF-8.
     InvalidKey = "use a key of 1 to 1,024 bytes of UTF-8";
-    /// The key is longer than 1,024 bytes, or its path longer than the file system takes.
+    /// The key is longer than 1,024 bytes, or its path is longer than the file system allows.
     KeyTooLong = "shorten the key; S3 allows 1,024 bytes";
-    /// The range lies outside the object.
+    /// The range is outside the object.
     InvalidRange = "compare the range with the object's size (`fordway stat`)";
-    /// An argument has a value the operation does not take.
+    /// An argument has a value that the operation does not accept.
     InvalidArgument = "";
-    /// The tags are too many, too long, or named twice.
+    /// There are too many tags, a tag is too long, or a name occurs twice.
     InvalidTag = "use at most 10 tags, with names of 1 to 128 and values of up to 256 characters";
-    /// `If-None-Match` or `If-Modified-Since` says the caller's copy is current.
+    /// `If-None-Match` or `If-Modified-Since` finds that the caller's copy is current.
     NotModified = "";
-    /// `If-Match`, `If-None-Match` or `If-Unmodified-Since` does not hold.
+    /// `If-Match`, `If-None-Match` or `If-Unmodified-Since` is not satisfied.
     PreconditionFailed = "look at what is there now, and decide again";
     /// Another writer was at work on the same key at the same time.
     ConditionalConflict = "retry";
@@ -67,17 +67,17 @@ kinds! {
     BadDigest = "send it again; the data changed on its way";
     /// Fewer (or more) bytes arrived than were announced.
     IncompleteBody = "send it again";
-    /// The object is larger than the store takes.
+    /// The object is larger than the store allows.
     EntityTooLarge = "use a multipart upload, or split the object";
     /// A part other than the last is smaller than 5 MiB.
     EntityTooSmall = "use parts of at least 5 MiB, except for the last";
     /// A part named at completion was never sent, or has another ETag.
     InvalidPart = "list the parts and send what is missing";
-    /// The parts named at completion do not rise in number.
+    /// The parts named at completion are not in ascending order of number.
     InvalidPartOrder = "name the parts in rising order";
     /// Permission was denied.
     AccessDenied = "check the owner and mode of the files, or the key's rights";
-    /// The request's signature does not fit the secret key.
+    /// The request's signature does not match the secret key.
     SignatureDoesNotMatch = "check the secret key";
     /// The access key is not known to the server.
     InvalidAccessKeyId = "check the access key";
@@ -91,29 +91,29 @@ kinds! {
     ReadOnly = "remount the file system read-write, or choose another root";
     /// The process or the system has no file descriptor left.
     TooManyOpenFiles = "raise `ulimit -n`";
-    /// The operation is not offered here.
+    /// The store does not implement the operation.
     NotImplemented = "";
     /// The operation does not apply to this object.
     MethodNotAllowed = "";
-    /// The endpoint cannot be reached, or asks to come back later.
+    /// The endpoint cannot be reached, or asks the client to try again later.
     Unavailable = "check that the server runs and the endpoint is right";
-    /// Another program held the lock of what was to be changed for longer than is waited for; nothing was changed.
+    /// Another program held the required lock for longer than the maximum wait; nothing was changed.
     LockTimeout = "try again; if it stays so, see with `lslocks` who holds .fordway/locks of the bucket";
     /// A deadline passed.
     Timeout = "retry, or raise the time limit";
-    /// The other side answered with something that is not valid.
+    /// The other side sent an invalid response.
     BadResponse = "check the address, and what it is that answers there";
-    /// What lies on disk is not what this program writes.
+    /// Data on disk is not in a format that this program writes.
     Corrupt = "restore the file, or remove its `user.fordway` attribute to accept it as it is";
     /// The caller asked to stop.
     Interrupted = "";
-    /// Any other error of the operating system; the source tells.
+    /// Any other error of the operating system, which is kept as the source.
     Io = "";
-    /// A bug.
+    /// A bug in this program.
     Internal = "please report this";
 }
 
-/// What failed, on what, where, why, after how many tries, and what to do next.
+/// An error: what failed, on which object, why, after how many tries, and what to do next.
 #[derive(Debug)]
 pub struct Error(Box<ErrorFields>);
 
@@ -192,7 +192,7 @@ impl Error {
         self
     }
 
-    /// Whether the operation is known to have found a delete marker instead of an object.
+    /// Returns whether the operation is known to have found a delete marker instead of an object.
     pub fn is_at_delete_marker(&self) -> bool {
         self.0.is_delete_marker
     }
@@ -202,28 +202,28 @@ impl Error {
         self.0.kind
     }
 
-    /// Why it failed, without the target and the advice.
+    /// Returns the reason for the failure, without the target and the advice.
     pub fn detail(&self) -> &str {
         &self.0.detail
     }
 
-    /// The address that the operation was on (`s3://bucket/key`), or empty.
+    /// The address of the operation's target (`s3://bucket/key`), or empty.
     pub fn target(&self) -> &str {
         &self.0.target
     }
 
-    /// How often the operation was tried.
+    /// The number of times that the operation was tried.
     pub fn tries(&self) -> u32 {
         self.0.tries
     }
 }
 
-/// Errors for a full table of open files, the process's and the system's; the numbers are the same on every Unix.
+/// The error numbers for a full table of open files, the process's and the system's; they are the same on every Unix.
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
 
-/// The one mapping from errors of the operating system. What a missing file means depends on the caller, so that is
-/// `Io`.
+/// The only mapping from errors of the operating system. A missing file becomes `Io`, because its meaning depends on
+/// the caller.
 impl From<&io::Error> for ErrorKind {
     fn from(error: &io::Error) -> Self {
         match error.kind() {

@@ -1,24 +1,24 @@
-//! Entity tags and what they are made of.
+//! Entity tags (ETags), and the policies for making them.
 
 use std::fmt;
 
 use super::name::InlineText;
 
-/// The longest tag kept without an allocation; the tag of an upload of 10,000 parts has 38 bytes.
+/// The maximum length of a tag that is kept without an allocation; the tag of an upload of 10,000 parts has 38 bytes.
 const SHORT_BYTES: usize = 40;
 
-/// An object's entity tag, without the quotes that HTTP puts around it. Costs no allocation unless it
-/// is longer than S3's own are. Aligned, because it is moved in whole vector registers then; moves of
-/// odd lengths and offsets make the processor wait for the stores before.
+/// An object's entity tag, without the quotes of HTTP. Costs no allocation unless it is longer than S3's own ETags.
+/// Aligned, so that it is moved in whole vector registers; moves of odd lengths and offsets make the processor wait for
+/// earlier stores.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[repr(align(16))]
 pub struct ETag(InlineText<SHORT_BYTES>);
 
 impl ETag {
-    /// Takes a tag as a client or server writes it: quotes are dropped.
+    /// Creates a tag from the form in which a client or server writes it; quotes are dropped.
     pub fn new(tag: &str) -> Self {
         match tag.as_bytes() {
-            // As we keep it: nothing to drop.
+            // No quotes or spaces to drop.
             [first, .., last] if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() => {
                 ETag::of(tag)
             }
@@ -30,13 +30,13 @@ impl ETag {
         ETag(text.into())
     }
 
-    /// The tag of content whose MD5 is known: 32 hexadecimal digits.
+    /// Returns the tag of content whose MD5 is known: 32 hexadecimal digits.
     pub fn from_md5(md5: [u8; 16]) -> Self {
         ETag::of(text(&hex_digits(md5)))
     }
 
-    /// A tag of 128 bits that is *not* an MD5. The `-1` makes it look like a multipart
-    /// upload's, which no client compares with an MD5 of its own.
+    /// Returns a tag of 128 bits that is *not* an MD5. The `-1` makes it look like the ETag of a multipart upload,
+    /// which no client compares with an MD5 of its own.
     pub fn opaque(value: u128) -> Self {
         let mut tag = [0; 34];
         let (digits, end) = tag.split_at_mut(32);
@@ -45,7 +45,7 @@ impl ETag {
         ETag::of(text(&tag))
     }
 
-    /// The tag of an upload completed of `count` parts: the MD5 of what they have for tags.
+    /// Returns the tag of an upload completed from `count` parts; `md5` is the MD5 of the parts' ETags.
     pub(crate) fn of_parts(md5: [u8; 16], count: usize) -> Self {
         ETag::of(&format!("{}-{count}", text(&hex_digits(md5))))
     }
@@ -55,7 +55,7 @@ impl ETag {
         &self.0
     }
 
-    /// The MD5 of the content, where the tag is one.
+    /// Returns the MD5 of the content, if the tag is one.
     pub fn as_md5(&self) -> Option<[u8; 16]> {
         let digits = self.as_str().as_bytes();
         let mut md5 = [0; 16];
@@ -81,8 +81,8 @@ impl fmt::Debug for ETag {
     }
 }
 
-/// The 32 lower-case hexadecimal digits of `bytes`. Without a branch or a table, so that the compiler
-/// can do all of them at once: every request on a bare object makes its tag anew.
+/// Returns the 32 lower-case hexadecimal digits of `bytes`. Uses no branch and no table, so that the compiler can
+/// compute all digits at once: every request on an object without a record makes its tag anew.
 fn hex_digits(bytes: [u8; 16]) -> [u8; 32] {
     let digit = |value: u8| value + b'0' + u8::from(value > 9) * (b'a' - b'0' - 10);
     let mut digits = [0; 32];
@@ -93,19 +93,19 @@ fn hex_digits(bytes: [u8; 16]) -> [u8; 32] {
     digits
 }
 
-/// Digits as text.
+/// Returns the digits as text.
 fn text(ascii: &[u8]) -> &str {
     std::str::from_utf8(ascii).unwrap_or_default()
 }
 
-/// What a new object's ETag is made of. It belongs to the object and is the same on every lane.
+/// The data from which a new object's ETag is made. The ETag belongs to the object and is the same on every lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ETagPolicy {
     /// The content's MD5, which S3 clients check (about 1.4 ms per MiB).
     #[default]
     Md5,
-    /// 128 bits that no other version of any object has, shaped so that no client takes them for
-    /// an MD5. Costs nothing per byte; equal content does not have equal tags.
+    /// 128 bits that no other version of any object has, in a form that no client mistakes for an MD5. Costs nothing
+    /// per byte; equal content does not have equal tags.
     Fast,
 }
 

@@ -48,7 +48,7 @@ pub trait ObjectBatches: Objects {
 
 /// The tags of objects.
 pub trait ObjectTags {
-    /// The tags of an object, or of a `version` of it. Errors: as [`Objects::get`].
+    /// Returns the tags of an object, or of a `version` of it. Errors: as [`Objects::get`].
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
 
     /// Replaces the tags of an object, or of a `version` of it; its modification time stays.
@@ -58,7 +58,7 @@ pub trait ObjectTags {
 
 /// Buckets that keep old versions.
 pub trait ObjectVersions {
-    /// Whether the bucket keeps old versions. Errors: `NoSuchBucket`.
+    /// Returns whether the bucket keeps old versions. Errors: `NoSuchBucket`.
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState>;
 
     /// Turns versioning on, or suspends it.
@@ -66,15 +66,15 @@ pub trait ObjectVersions {
     /// `NotImplemented` if the store cannot keep versions.
     fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()>;
 
-    /// One page of all versions and delete markers, by key and then from the newest to the oldest.
-    /// Errors: `NoSuchBucket`.
+    /// Returns one page of all versions and delete markers, by key and then from the newest to the oldest. Errors:
+    /// `NoSuchBucket`.
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing>;
 }
 
 /// Objects that are uploaded in parts.
 pub trait MultipartUploads: Objects {
-    /// The parts that an object was completed from, by number; none if it was put whole.
-    /// Errors: as [`Objects::get`].
+    /// Returns the parts that an object was completed from, by number; none if it was put whole. Errors: as
+    /// [`Objects::get`].
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
 
     /// Starts a multipart upload. Errors: `NoSuchBucket`.
@@ -105,7 +105,7 @@ pub trait MultipartUploads: Objects {
         writer.commit(&ExpectedContent::default())
     }
 
-    /// The parts an upload has so far, by number. Errors: `NoSuchUpload`.
+    /// Returns the parts that were uploaded so far, by number. Errors: `NoSuchUpload`.
     fn list_parts(
         &self,
         bucket: &Bucket,
@@ -114,13 +114,13 @@ pub trait MultipartUploads: Objects {
         query: &PartsQuery,
     ) -> Result<PartListing>;
 
-    /// Uploads in progress, by key and then by start. Errors: `NoSuchBucket`.
+    /// Returns the uploads in progress, by key and then by start. Errors: `NoSuchBucket`.
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing>;
 
-    /// Publishes the object made of `parts`, whose numbers must rise and which must match what was sent. A repeated
-    /// call with as many parts returns the same, while `key` still has that object.
-    /// Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `BadDigest`,
-    /// `IncompleteBody`, `PreconditionFailed`.
+    /// Publishes the object made of `parts`, whose numbers must rise and which must match the uploaded parts. A
+    /// repeated call with the same number of parts returns the same result as long as `key` still has that object.
+    /// Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `BadDigest`, `IncompleteBody`,
+    /// `PreconditionFailed`.
     fn complete_upload(
         &self,
         bucket: &Bucket,
@@ -141,22 +141,22 @@ fn get_whole<S: Objects + ?Sized>(store: &S, bucket: &Bucket, key: &Key) -> Resu
     Ok(body)
 }
 
-/// The maximum size of a document, in bytes; AWS allows as much for CORS rules, its longest.
+/// The maximum size of a document, in bytes. AWS allows as much for CORS rules, its longest kind of document.
 pub const MAX_DOCUMENT_BYTES: usize = 64 * 1024;
 /// The maximum length of the name of a kind, in bytes.
 const MAX_KIND_BYTES: usize = 32;
 
-/// What a document is about: the name of S3's sub-resource, such as `cors` or `tagging`.
+/// The kind of a document: the name of S3's sub-resource, such as `cors` or `tagging`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DocumentKind(Cow<'static, str>);
 
 impl DocumentKind {
-    /// A kind known to this program. `name` has lower-case letters and hyphens.
+    /// Returns a kind known to this program. `name` has lower-case letters and hyphens.
     pub const fn known(name: &'static str) -> Self {
         DocumentKind(Cow::Borrowed(name))
     }
 
-    /// The kind with this name. Errors: `InvalidArgument` unless it has 1 to 32 lower-case letters and hyphens.
+    /// Returns the kind with this name. Errors: `InvalidArgument` unless it has 1 to 32 lower-case letters and hyphens.
     pub fn new(name: &str) -> Result<Self> {
         let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
         if name.is_empty() || name.len() > MAX_KIND_BYTES || !is_name {
@@ -166,7 +166,7 @@ impl DocumentKind {
         Ok(DocumentKind(Cow::Owned(name.to_owned())))
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -180,7 +180,7 @@ impl fmt::Display for DocumentKind {
 
 /// The documents of buckets, one of each kind.
 pub trait BucketDocuments {
-    /// The document; `None` if the bucket has none. Errors: `NoSuchBucket`.
+    /// Returns the document; `None` if the bucket has none. Errors: `NoSuchBucket`.
     fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>>;
 
     /// Sets the document, or replaces it; readers see the old one or the new one. The bytes are not checked. Errors:
@@ -192,7 +192,7 @@ pub trait BucketDocuments {
     fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()>;
 }
 
-/// Errors: `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`].
+/// Checks the size of a document. Errors: `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`].
 pub fn check_document(document: &[u8]) -> Result<()> {
     if document.len() <= MAX_DOCUMENT_BYTES {
         return Ok(());
@@ -202,7 +202,7 @@ pub fn check_document(document: &[u8]) -> Result<()> {
     Err(Error::new(ErrorKind::EntityTooLarge, why))
 }
 
-/// Tags by name.
+/// A set of tags: values by name.
 pub type Tags = BTreeMap<String, String>;
 
 /// The maximum number of tags per object (S3's limit).

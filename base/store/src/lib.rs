@@ -1,5 +1,5 @@
-//! What an S3 object store *is*: names, metadata, conditions, listings, errors and the blocking
-//! [`Store`] trait that every lane implements. Nothing here knows of files, sockets or HTTP.
+//! What an S3 object store *is*: names, metadata, conditions, listings, errors and the blocking [`Store`] trait that
+//! every lane implements. This crate does not depend on files, sockets or HTTP.
 //!
 //! [`MemoryStore`] is the smallest complete implementation. It is the model that the conformance
 //! suite and the random-operation tests hold every other lane against.
@@ -48,8 +48,8 @@ use std::sync::Arc;
 
 /// An S3 object store, on any lane: [`Objects`] and all other features of S3.
 pub trait Store: ObjectBatches + ObjectTags + ObjectVersions + MultipartUploads + BucketDocuments {
-    /// The same store, confined so that no symbolic link leads out of the requested bucket, for users who may use only
-    /// some buckets; `None` if the store has no links. Errors: from opening it.
+    /// Returns the same store, confined so that no symbolic link leads out of the requested bucket. Meant for users who
+    /// may use only some buckets. `None` if the store has no links. Errors: from opening the confined store.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
     }
@@ -64,16 +64,16 @@ pub trait Store: ObjectBatches + ObjectTags + ObjectVersions + MultipartUploads 
 /// expected to handle; any method may also fail with the kinds of a broken machine (`Io`, `NoSpace`, `AccessDenied`,
 /// `Unavailable`, ...).
 pub trait Objects: Send + Sync {
-    /// The lane's name as tables and messages show it: `embedded`, `http`, `memory`, ...
+    /// The lane's name, as tables and messages show it: `embedded`, `http`, `memory`, ...
     fn lane(&self) -> &'static str;
 
-    /// All buckets in byte order of their names.
+    /// Returns all buckets in byte order of their names.
     fn list_buckets(&self) -> Result<Vec<BucketInfo>>;
 
     /// Makes an empty bucket. Errors: `BucketAlreadyOwnedByYou`, `InvalidBucketName`.
     fn create_bucket(&self, bucket: &Bucket) -> Result<()>;
 
-    /// Errors: `NoSuchBucket`.
+    /// Describes a bucket. Errors: `NoSuchBucket`.
     fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo>;
 
     /// Removes an empty bucket: one without objects, versions and delete markers.
@@ -131,9 +131,8 @@ pub trait Objects: Send + Sync {
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
 
     /// Removes an object; removing a missing object succeeds, as in S3. In a bucket that keeps versions, the object
-    /// becomes an old version and a delete marker the latest; deleting a version removes only that one, and the newest
-    /// of the rest becomes the latest.
-    /// Errors: `NoSuchBucket`, `PreconditionFailed`.
+    /// becomes an old version, and the latest version is then a delete marker. Deleting a version removes only that
+    /// version, and the newest of the rest becomes the latest. Errors: `NoSuchBucket`, `PreconditionFailed`.
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult>;
 
     /// Copies an object within the store.
@@ -169,8 +168,8 @@ pub trait Writer: Send {
         Err(Error::new(ErrorKind::NotImplemented, format!("{bytes} bytes were written to no file")))
     }
 
-    /// Switches to another key of the same bucket, before anything was written. Returns false, and changes nothing, if
-    /// that would take a new writer.
+    /// Switches to another key of the same bucket, before anything was written. Returns false and changes nothing if
+    /// the other key needs a new writer.
     fn retarget(&mut self, _key: &Key) -> bool {
         false
     }
@@ -179,14 +178,14 @@ pub trait Writer: Send {
     /// Errors: `BadDigest`, `IncompleteBody`, `PreconditionFailed`, `LockTimeout`.
     fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult>;
 
-    /// As [`Writer::commit`], but returns the writer if the key's lock is taken, for a caller that can wait more
-    /// cheaply than by blocking a thread. The same as `commit` for writers that need no lock.
+    /// Like [`Writer::commit`], but returns the writer if another writer holds the key's lock, so that the caller can
+    /// wait without blocking a thread. Equals `commit` for writers that need no lock.
     fn try_commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
         self.commit(expected).map_err(CommitFailure::Failed)
     }
 }
 
-/// Why a writer did not commit.
+/// The reason why a writer did not commit.
 pub enum CommitFailure {
     /// The commit failed, and the writer is gone.
     Failed(Error),

@@ -1,22 +1,22 @@
-//! Listings: one page of a bucket, and the rules by which keys become entries.
+//! Listings: one page of a bucket, and the rules that turn keys into entries.
 
 use std::time::SystemTime;
 
 use crate::{ETag, Result};
 
-/// The largest number of entries on one page (S3's limit).
+/// The maximum number of entries on one page (S3's limit).
 pub const MAX_KEYS: usize = 1000;
 
-/// Which part of a bucket to list.
+/// Selects the part of a bucket to list.
 #[derive(Clone, Debug)]
 pub struct ListQuery {
-    /// Only keys that start with this.
+    /// Only keys with this prefix.
     pub prefix: String,
     /// Keys that are equal up to the first delimiter after `prefix` are rolled up into one entry.
     pub delimiter: Option<String>,
     /// Only entries after this name in byte order: a key, or the `next` of the previous page.
     pub start_after: Option<String>,
-    /// The largest number of entries to return; stores within the process honour more than [`MAX_KEYS`].
+    /// The maximum number of entries to return; stores within the process honour more than [`MAX_KEYS`].
     pub max_keys: usize,
 }
 
@@ -99,12 +99,12 @@ pub struct ObjectListing {
     pub next: Option<String>,
 }
 
-/// What the walker of a bucket does after it has offered a key.
+/// The next step of a bucket's walker after it has offered a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WalkStep {
     /// Offer the next key.
     Next,
-    /// Keys that start with this need not be offered: they belong to the entry just made, or come before the start.
+    /// Skip keys that start with this prefix: they belong to the entry just made, or come before the start.
     SkipPrefix(String),
     /// The page is full.
     Full,
@@ -130,7 +130,7 @@ impl<'q> ListCollector<'q> {
         key: &str,
         describe: impl FnOnce() -> Result<Option<ObjectSummary>>,
     ) -> Result<WalkStep> {
-        // Most listings have no prefix, and a comparison with nothing is a call to libc all the same.
+        // Most listings have no prefix, and comparing with an empty one would still call libc.
         let prefix = self.query.prefix.as_str();
         if !(prefix.is_empty() || key.starts_with(prefix)) || !self.query.is_after_start(key) {
             return Ok(WalkStep::Next);
@@ -212,7 +212,8 @@ mod tests {
         }
     }
 
-    /// The object `p/` is an entry below the prefix `p/`; it does not stand for the keys that start with it.
+    /// The object `p/` is an entry of a listing with the prefix `p/`; it does not stand for the keys that start with
+    /// it.
     #[test]
     fn a_marker_that_is_the_prefix_hides_nothing() {
         let keys = ["p/", "p/a", "p/b/1"];

@@ -12,12 +12,12 @@ pub const MAX_PARTS: u16 = 10_000;
 /// The minimum size in bytes of every part but the last (S3's limit).
 pub const MIN_PART_BYTES: u64 = 5 * 1024 * 1024;
 
-/// An upload's name: letters, digits, `-` and `_`, 1 to 128 of them.
+/// The identifier of an upload: 1 to 128 letters, digits, `-` and `_`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UploadId(Box<str>);
 
 impl UploadId {
-    /// Takes an identifier from a client. Errors: `NoSuchUpload` for one that no store makes.
+    /// Checks an identifier that a client sent. Errors: `NoSuchUpload` for one that no store creates.
     pub fn new(id: impl Into<String>) -> Result<Self> {
         let id = id.into();
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
@@ -27,7 +27,7 @@ impl UploadId {
         Err(Error::new(ErrorKind::NoSuchUpload, format!("{id:?}")))
     }
 
-    /// Takes an identifier from a foreign server, whatever its form.
+    /// Accepts an identifier from a foreign server, whatever its form.
     pub fn foreign(id: impl Into<String>) -> Self {
         UploadId(id.into().into())
     }
@@ -41,7 +41,7 @@ impl UploadId {
 /// A part as the client names it at completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompletedPart {
-    /// 1 to 10,000.
+    /// The part number, 1 to 10,000.
     pub number: u16,
     /// The ETag that the upload of the part returned.
     pub etag: ETag,
@@ -50,7 +50,7 @@ pub struct CompletedPart {
 }
 
 impl CompletedPart {
-    /// A part without a stated checksum.
+    /// Creates a part without a stated checksum.
     pub fn new(number: u16, etag: ETag) -> Self {
         CompletedPart { number, etag, checksum: None }
     }
@@ -68,7 +68,7 @@ pub struct CompleteOptions {
 }
 
 impl CompleteOptions {
-    /// Options with conditions and nothing else.
+    /// Returns options that contain only conditions.
     pub fn conditions(conditions: Conditions) -> Self {
         CompleteOptions { conditions, ..Default::default() }
     }
@@ -94,25 +94,25 @@ impl CompleteOptions {
     }
 }
 
-/// A part as the store has it.
+/// A part that the store holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartInfo {
-    /// 1 to 10,000.
+    /// The part number, 1 to 10,000.
     pub number: u16,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// The part's own tag.
+    /// The ETag of the part.
     pub etag: ETag,
-    /// When it arrived.
+    /// The time when it arrived.
     pub modified: SystemTime,
-    /// Its checksum, if it was sent with one or the upload has one.
+    /// Its checksum, if the client sent one with the part or the upload has a checksum.
     pub checksum: Option<Checksum>,
 }
 
-/// Which parts to list.
+/// Selects the parts to list.
 #[derive(Clone, Debug)]
 pub struct PartsQuery {
-    /// Only parts with a larger number.
+    /// Only parts with a number larger than this.
     pub after: u16,
     /// The maximum number of parts to return.
     pub max_parts: usize,
@@ -127,18 +127,18 @@ impl Default for PartsQuery {
 /// One page of parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartListing {
-    /// In rising order of number.
+    /// The parts, in ascending order of number.
     pub parts: Vec<PartInfo>,
-    /// Whether there are more.
+    /// Whether there are more parts.
     pub truncated: bool,
-    /// The checksum that the upload was started with.
+    /// The algorithm and type of the checksum that the upload was started with.
     pub checksum: Option<ChecksumPlan>,
 }
 
-/// Which uploads to list.
+/// Selects the uploads to list.
 #[derive(Clone, Debug)]
 pub struct UploadsQuery {
-    /// Only keys that start with this.
+    /// Only keys with this prefix.
     pub prefix: String,
     /// Only keys after this one, or later uploads of this one if `upload_after` is given.
     pub key_after: Option<String>,
@@ -182,16 +182,16 @@ pub struct UploadSummary {
     pub upload: UploadId,
     /// When it was started.
     pub started: SystemTime,
-    /// The checksum that it was started with.
+    /// The algorithm and type of the checksum that it was started with.
     pub checksum: Option<ChecksumPlan>,
 }
 
 /// One page of uploads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UploadListing {
-    /// By key, then by identifier.
+    /// The uploads, by key and then by identifier.
     pub uploads: Vec<UploadSummary>,
-    /// Whether there are more.
+    /// Whether there are more uploads.
     pub truncated: bool,
 }
 
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(CompletedPart::select(&wrong, &present).unwrap_err().kind(), ErrorKind::InvalidPart);
     }
 
-    /// Two parts with the MD5 of nothing: md5 of those 32 bytes, computed with md5sum.
+    /// Two empty parts: the expected value is the MD5 of their MD5s, 32 bytes, computed with md5sum.
     #[test]
     fn etag_of_parts() {
         let empty = PartInfo { etag: ETag::from_md5(fast_md5::digest(b"")), ..part(1, 0) };

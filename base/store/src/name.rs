@@ -13,7 +13,7 @@ use crate::{Error, ErrorKind, Result};
 /// The longest key, in bytes of UTF-8 (S3's limit).
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// The longest key that is kept without an allocation: with it, a key fills a line of the cache.
+/// The maximum length of a key that is kept without an allocation: with this limit, a `Key` fills a line of the cache.
 const SHORT_KEY_BYTES: usize = 56;
 
 /// A bucket's name.
@@ -25,7 +25,7 @@ const SHORT_KEY_BYTES: usize = 56;
 pub struct Bucket(Box<str>);
 
 impl Bucket {
-    /// Checks that `name` can be a bucket's. Errors: `InvalidBucketName`.
+    /// Checks that `name` is valid for a bucket. Errors: `InvalidBucketName`.
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
@@ -36,10 +36,9 @@ impl Bucket {
         Err(Error::new(ErrorKind::InvalidBucketName, format!("{name:?}")))
     }
 
-    /// Checks what new buckets may be called: 3 to 255 bytes, and nothing that is an address of IPv4 or
-    /// has a label of DNS that is empty or ends in a hyphen, because no client could put it into a host's
-    /// name. Amazon stops at 63 bytes and has neither capitals nor underscores, but programs that address
-    /// buckets by path (libs3's among them) are used to them.
+    /// Checks the rules for names of new buckets: 3 to 255 bytes, no IPv4 address, and no DNS label that is empty or
+    /// ends in a hyphen, because no client could put such a name into a host name. Amazon allows at most 63 bytes and
+    /// neither capitals nor underscores, but programs that address buckets by path (libs3's among them) use such names.
     /// Errors: `InvalidBucketName`.
     pub fn for_creation(&self) -> Result<()> {
         let name = self.as_str();
@@ -55,18 +54,18 @@ impl Bucket {
         Err(Error::new(ErrorKind::InvalidBucketName, format!("{name:?} {why}")))
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// An object's key: 1 to 1,024 bytes of UTF-8, any of them, NUL excepted.
+/// An object's key: 1 to 1,024 bytes of UTF-8 without NUL.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(InlineText<SHORT_KEY_BYTES>);
 
 impl Key {
-    /// Checks that `key` can be a key. Errors: `InvalidKey`, `KeyTooLong`.
+    /// Checks that `key` is a valid key. Errors: `InvalidKey`, `KeyTooLong`.
     pub fn new(key: impl AsRef<str>) -> Result<Self> {
         let key = key.as_ref();
         if key.is_empty() || memchr::memchr(0, key.as_bytes()).is_some() {
@@ -79,7 +78,7 @@ impl Key {
         Ok(Key(key.into()))
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -97,7 +96,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// A text that never changes. Up to `N` bytes lie in it; a longer one has an allocation.
+/// An immutable text. Up to `N` bytes are stored inline; a longer text has an allocation.
 #[derive(Clone)]
 pub(crate) enum InlineText<const N: usize> {
     Short(ArrayString<N>),

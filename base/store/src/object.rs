@@ -18,7 +18,7 @@ use crate::{
 /// second-level cache.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// A bucket as listings show it.
+/// A bucket, as listings show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketInfo {
     /// Its name.
@@ -38,7 +38,8 @@ impl ObjectPart {
         (1..).zip(chosen).map(part).collect()
     }
 
-    /// The byte range of part `number` in an object of `size` bytes; an object put whole is its own part 1.
+    /// Returns the byte range of part `number` in an object of `size` bytes; an object that was put whole is its own
+    /// part 1.
     fn range(parts: &[ObjectPart], number: u16, size: u64) -> Result<std::ops::Range<u64>> {
         if parts.is_empty() && number == 1 {
             return Ok(0..size);
@@ -52,7 +53,7 @@ impl ObjectPart {
     }
 }
 
-/// What a writer may state about an object besides its bytes. Empty strings are kept as given.
+/// The properties that a writer may state for an object besides its bytes. Empty strings are kept as given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// `Content-Type`; S3 returns `binary/octet-stream` if none was given.
@@ -91,7 +92,7 @@ impl BoxedMetadata {
     /// Empty metadata.
     pub const EMPTY: BoxedMetadata = BoxedMetadata(None);
 
-    /// Whether the metadata is empty, in which case nothing needs to be stored.
+    /// Returns whether the metadata is empty, in which case nothing needs to be stored.
     pub fn is_empty(&self) -> bool {
         self.0.as_deref().is_none_or(|said| *said == NOTHING_SAID)
     }
@@ -140,7 +141,7 @@ impl std::fmt::Debug for BoxedMetadata {
 /// Everything known about an object without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
-    /// Bytes in the whole object.
+    /// The size of the whole object in bytes.
     pub size: u64,
     /// When it was last written.
     pub modified: SystemTime,
@@ -177,9 +178,9 @@ impl ObjectInfo {
 /// A part that an object was completed from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectPart {
-    /// 1 for the first, whatever number it was uploaded with.
+    /// The part number: 1 for the first part, whatever number it was uploaded with.
     pub number: u16,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
     /// Its checksum, if the upload had one.
     pub checksum: Option<Checksum>,
@@ -194,14 +195,13 @@ pub struct PutOptions {
     pub tags: Tags,
     /// Conditions that must hold at the moment of publishing.
     pub conditions: Conditions,
-    /// What the ETag is computed from; `None` uses the store's own policy.
+    /// The ETag policy; `None` uses the store's own policy.
     pub etag_policy: Option<ETagPolicy>,
     /// Computes an MD5 to check against [`crate::ExpectedContent::md5`], whatever the ETag is computed from.
     pub check_md5: bool,
     /// Computes and keeps this checksum; an upload gets one for each part and one for the object.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// What the checksum of an upload's object is computed from; `None` uses [`ChecksumType::default_of`] its
-    /// algorithm.
+    /// The type of the checksum of an upload's object; `None` uses [`ChecksumType::default_of`] its algorithm.
     pub checksum_type: Option<ChecksumType>,
     /// The content's length if known, so that a lane can choose the best way to send it.
     pub size_hint: Option<u64>,
@@ -367,24 +367,24 @@ impl CopyOptions {
     }
 }
 
-/// An object opened for reading.
+/// An object that was opened for reading.
 #[derive(Debug)]
 pub struct OpenObject {
     /// Information on the whole object.
     pub info: ObjectInfo,
-    /// The range of it that `content` holds.
+    /// The range of the object that `content` holds.
     pub range: std::ops::Range<u64>,
     /// The bytes.
     pub content: ObjectContent,
 }
 
-/// Content in whichever form the lane has it without a copy.
+/// The content, in the form that the lane can provide without a copy.
 pub enum ObjectContent {
     /// In memory.
     Bytes(Bytes),
     /// In a file that the caller may read, map, send or pass on.
     File(FileRegion),
-    /// Not received yet; `u64` is the number of bytes to come.
+    /// Not received yet; the value is the number of bytes to come.
     Stream(Box<dyn Read + Send>, u64),
 }
 
@@ -393,7 +393,7 @@ pub enum ObjectContent {
 pub struct FileRegion<F = File> {
     /// The file, opened read-only; it stays this version of the object whatever is published later.
     pub file: F,
-    /// The first byte.
+    /// The offset of the first byte.
     pub offset: u64,
     /// The number of bytes.
     pub len: u64,
@@ -409,7 +409,7 @@ impl ObjectContent {
         }
     }
 
-    /// Whether it holds no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -437,7 +437,7 @@ impl ObjectContent {
         Ok(())
     }
 
-    /// All the content as one vector.
+    /// Returns all the content as one vector.
     pub fn into_vec(self) -> Result<Vec<u8>> {
         let mut buffer = Vec::new();
         self.read_to(&mut buffer)?;

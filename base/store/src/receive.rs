@@ -1,24 +1,25 @@
-//! Memory for content: for bytes whose number somebody else states, and such that begins at a page.
+//! Memory for content whose length the other side states, and memory that begins at a page boundary.
 //!
 //! An allocator puts a large block 16 bytes behind the start of a page. The kernel copies to and from such an address
-//! slower than to one at the start of a page: by a tenth on some processors, three to four times as slow on others
-//! (AMD's third generation of EPYC). `bench/copy-alignment` says by how much here.
+//! more slowly than to one at the start of a page: by a tenth on some processors, by a factor of three to four on
+//! others (AMD's third generation of EPYC). `bench/copy-alignment` measures the difference on this machine.
 
 use std::ops::{Deref, DerefMut};
 
 use crate::{Error, ErrorKind, Result};
 
-/// Taken at once on another's word. Fresh memory is the system's until it is written to, so that up to here a number
-/// alone costs nothing.
+/// The maximum number of bytes that are allocated at once for a stated length. The system provides memory only when it
+/// is written to, so a stated length up to this limit costs nothing by itself.
 pub const TRUSTED_BYTES: usize = 256 << 20;
-/// Cleared and filled at once beyond that: what the processor's cache holds in between.
+/// The number of bytes that are cleared and filled at a time beyond [`TRUSTED_BYTES`]: they stay in the processor's
+/// cache in between.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Fills `buffer` with `len` bytes, which `receive` brings from first to last, each call all of the slice that it is
-/// given. Beyond 256 MiB, memory grows with what has arrived: at most twice as much is taken, whatever was stated.
+/// Fills `buffer` with `len` bytes. Each call of `receive` must fill all of its slice with the next bytes. Beyond 256
+/// MiB, memory grows with the bytes that have arrived: at most twice as much is allocated, whatever length was stated.
 ///
-/// What the buffer holds is not cleared first, which would cost a pass over memory. After an error its content is
-/// undefined. Errors: from `receive`; `EntityTooLarge` if there is no memory.
+/// The previous content of the buffer is not cleared first, because that would cost a pass over memory. After an error
+/// its content is undefined. Errors: from `receive`; `EntityTooLarge` if there is no memory.
 pub fn receive_exact(
     buffer: &mut Vec<u8>,
     len: usize,
@@ -33,8 +34,8 @@ pub fn receive_exact(
     receive_rest(buffer, len, PIECE_BYTES, receive)
 }
 
-/// Appends to `buffer` until it has `len` bytes: as [`receive_exact`] beyond its first bytes, at most `piece_bytes` in
-/// a call of `receive`.
+/// Appends to `buffer` until it has `len` bytes, as [`receive_exact`] does after the first 256 MiB. Each call of
+/// `receive` gets at most `piece_bytes`.
 pub fn receive_rest(
     buffer: &mut Vec<u8>,
     len: usize,
@@ -54,8 +55,9 @@ pub fn receive_rest(
     Ok(())
 }
 
-/// Whether there is memory for `lengths` together, and half as much: before a program ends for want of it, where
-/// nobody could be told. Errors: `InvalidRange`. Cost: none up to 256 MiB; two system calls beyond.
+/// Checks that there is memory for one and a half times the total of `lengths`, because a program that runs out of
+/// memory later ends without an error to its caller. Errors: `InvalidRange`. Cost: none up to 256 MiB; two system calls
+/// beyond.
 pub fn check_room(lengths: impl IntoIterator<Item = usize>) -> Result<()> {
     let total = lengths.into_iter().fold(0, usize::saturating_add);
     if total <= TRUSTED_BYTES {
@@ -74,10 +76,12 @@ fn too_large(len: usize) -> Error {
     Error::new(ErrorKind::EntityTooLarge, detail)
 }
 
-/// Bytes of a page, on x86-64 and most others; where pages are larger, this alignment does as well.
+/// The size of a page on x86-64 and most other processors, in bytes; where pages are larger, this alignment suffices,
+/// too.
 const PAGE_BYTES: usize = 4096;
 
-/// Memory whose first byte lies at the start of a page. Shorter buffers than a page are not worth that, and lie anywhere.
+/// Memory whose first byte is at the start of a page. Buffers shorter than a page do not gain from that, and are not
+/// aligned.
 #[derive(Debug, Default)]
 pub struct PageBuffer {
     memory: Vec<u8>,
@@ -86,7 +90,7 @@ pub struct PageBuffer {
 }
 
 impl PageBuffer {
-    /// `len` bytes, all zero. Cost: an allocation of up to a page more.
+    /// Creates a buffer of `len` bytes, all zero. Cost: an allocation of up to a page more.
     pub fn new(len: usize) -> Self {
         if len < PAGE_BYTES {
             return PageBuffer { memory: vec![0; len], start: 0, len };
@@ -115,7 +119,7 @@ impl DerefMut for PageBuffer {
 mod tests {
     use super::*;
 
-    /// Receives up to `there` bytes of `len`; returns the buffer's size, and how it ended.
+    /// Receives `len` bytes from a source that ends after `there` bytes.
     fn received(buffer: &mut Vec<u8>, len: usize, there: usize) -> Result<()> {
         let mut at = 0;
         receive_exact(buffer, len, |piece| {
@@ -172,7 +176,7 @@ mod tests {
             assert_eq!((buffer.len(), buffer.iter().all(|byte| *byte == 0)), (len, true));
             assert!(len < PAGE_BYTES || buffer.as_ptr().addr().is_multiple_of(PAGE_BYTES), "{len}");
             buffer.fill(7);
-            // Memory that is moved stays where it is.
+            // Moving the buffer does not move its memory.
             let moved = Box::new(buffer);
             assert!(moved.iter().all(|byte| *byte == 7));
         }

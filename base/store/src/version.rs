@@ -13,11 +13,11 @@ pub struct VersionId(Box<str>);
 impl VersionId {
     /// The ID of the one version that an object has in a bucket that keeps no versions.
     pub const NULL: &'static str = "null";
-    /// The greatest length of an ID (S3's limit).
+    /// The maximum length of an ID (S3's limit).
     pub const MAX_BYTES: usize = 1024;
 
-    /// Takes an ID that a client sent: 1 to 1,024 visible ASCII characters.
-    /// Errors: `NoSuchVersion` for any other text, because no store makes such an ID.
+    /// Checks an ID that a client sent: 1 to 1,024 visible ASCII characters. Errors: `NoSuchVersion` for any other
+    /// text, because no store makes such an ID.
     pub fn new(id: impl Into<String>) -> Result<Self> {
         let id = id.into();
         match (1..=Self::MAX_BYTES).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -48,7 +48,7 @@ impl fmt::Display for VersionId {
     }
 }
 
-/// Whether a bucket keeps the versions that are overwritten and deleted.
+/// The versioning state of a bucket: whether it keeps the versions that are overwritten and deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VersioningState {
     /// The bucket never kept versions.
@@ -73,7 +73,7 @@ impl VersioningState {
     }
 }
 
-/// What a delete did.
+/// The result of a delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteResult {
     /// The version that was removed, or the delete marker that was made; `None` in a bucket without versions.
@@ -99,10 +99,10 @@ pub struct VersionSummary {
     pub checksum: Option<ChecksumPlan>,
 }
 
-/// Which versions to list.
+/// Selects the versions to list.
 #[derive(Clone, Debug)]
 pub struct VersionsQuery {
-    /// Only keys that start with this.
+    /// Only keys with this prefix.
     pub prefix: String,
     /// Keys that are equal up to the first delimiter after `prefix` are rolled up into one entry.
     pub delimiter: Option<String>,
@@ -110,7 +110,7 @@ pub struct VersionsQuery {
     pub key_after: Option<String>,
     /// With `key_after`: only the versions of that key that are older than this one, and later keys.
     pub version_after: Option<VersionId>,
-    /// The largest number of versions and common prefixes to return.
+    /// The maximum number of versions and common prefixes to return.
     pub max_keys: usize,
 }
 
@@ -146,7 +146,7 @@ impl VersionsQuery {
 /// One page of versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VersionListing {
-    /// In byte order of their keys; the versions of one key from the newest to the oldest.
+    /// The versions, in byte order of their keys; those of one key from the newest to the oldest.
     pub versions: Vec<VersionSummary>,
     /// Prefixes that one or more keys share, in byte order.
     pub prefixes: Vec<String>,
@@ -221,7 +221,7 @@ impl<'q> VersionCollector<'q> {
     }
 }
 
-/// Those of `versions` that come after one of them, or all if that one is not there.
+/// Returns those of `versions` that come behind the version `after`, or all if `after` is not among them.
 pub(crate) fn versions_after<V>(
     mut versions: Vec<(VersionId, V)>,
     after: Option<&VersionId>,

@@ -1,6 +1,6 @@
-//! The kernel's counters of any process, the processors it may use, and precise timers. Hardware counters are read
-//! through `perf_event_open`, if the machine has them and permits it. The time-stamp counter that counts reference
-//! cycles is here too, and a clock for times that may be a few milliseconds off.
+//! The kernel's counters of any process, the processors that a process may use, and precise timers. Hardware counters
+//! are read through `perf_event_open`, if the machine has them and permits it. This module also has the time-stamp
+//! counter, which counts reference cycles, and a coarse clock, which may be a few milliseconds off.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -44,7 +44,7 @@ pub fn usage_of(pid: u32) -> io::Result<ProcessUsage> {
     let invalid =
         || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not as expected"));
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before may contain anything, so fields are counted from its closing bracket.
+    // The process name may contain any character, so fields are counted from its closing bracket.
     let fields: Vec<&str> = stat.rsplit_once(')').ok_or_else(invalid)?.1.split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).ok_or_else(invalid);
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
@@ -163,7 +163,7 @@ struct PerfAttributes {
     breakpoint_address: u64,
 }
 
-/// Event counts; `None` is not measured: the machine lacks the counter, or it did not run all the time.
+/// Event counts; `None` means not measured: the machine lacks the counter, or it did not run all the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardwareCounts {
     /// Cycles of the processor.
@@ -191,8 +191,8 @@ impl HardwareCounters {
         HardwareCounters(EVENTS.map(on_all))
     }
 
-    /// The counts so far. A counter that the kernel took off the processor for some time is `None`: what it missed is
-    /// unknown.
+    /// Returns the counts so far. A counter that the kernel took off the processor for some time is `None`, because the
+    /// events that it missed are unknown.
     pub fn read(&self) -> HardwareCounts {
         let sum = |files: &Option<Vec<File>>| files.as_ref()?.iter().map(read_event).sum::<Option<u64>>();
         let [cycles, reference_cycles, instructions, cache_misses] = &self.0;
@@ -241,7 +241,7 @@ fn read_event(mut file: &File) -> Option<u64> {
     (running_ns == enabled_ns).then_some(count)
 }
 
-/// The processor's time-stamp counter, which runs at the clock of reference cycles whatever the cores do;
+/// Returns the processor's time-stamp counter, which runs at the clock of reference cycles whatever the cores do;
 /// `None` on processors other than x86-64, whose counters run at a clock of their own.
 #[allow(clippy::unnecessary_wraps, reason = "only on this architecture is it always there")]
 pub fn reference_cycles() -> Option<u64> {
@@ -258,12 +258,12 @@ pub fn reference_cycles() -> Option<u64> {
 /// reads the processor's counter; neither is a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CoarseInstant {
-    /// Since the clock started.
+    /// The time since the clock started.
     ns: u64,
 }
 
 impl CoarseInstant {
-    /// The time of the last tick.
+    /// Returns the time of the last tick.
     pub fn now() -> Self {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the pointer is to a `timespec` of ours. The call cannot fail for this clock; the C
@@ -273,7 +273,7 @@ impl CoarseInstant {
         CoarseInstant { ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 }
     }
 
-    /// The time since then, as of the last tick.
+    /// Returns the time that has passed until the last tick.
     pub fn elapsed(self) -> Duration {
         Duration::from_nanos(CoarseInstant::now().ns.saturating_sub(self.ns))
     }

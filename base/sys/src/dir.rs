@@ -112,7 +112,8 @@ pub fn text_to_name(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(name)
 }
 
-/// Returns whether `text` is what [`name_to_text`] makes of a name. Exactly one of the texts that stand for a name is.
+/// Returns whether `text` is the text that [`name_to_text`] makes of a name. Exactly one of the texts that stand for a
+/// name meets this condition.
 pub fn is_text_of_a_name(text: &str) -> bool {
     !may_have_escapes(text) || name_to_text(&text_to_name(text)) == text
 }

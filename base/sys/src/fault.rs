@@ -1,8 +1,8 @@
-//! Faults on purpose, for tests: built with the feature `faults` only.
+//! Deliberate faults, for tests: compiled only with the feature `faults`.
 //!
-//! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`FaultPlan`]
-//! and learns which calls it made; the plan may fail or kill at one of them. Plans belong to the
-//! calling thread, so tests run side by side. Cost without a plan: one relaxed load.
+//! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`FaultPlan`] and gets the
+//! list of calls that the operation made; the plan may make one of the calls fail, or kill the process at it. A plan
+//! applies only to the calling thread, so tests can run in parallel. Cost without a plan: one relaxed load.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::{Errno, Result};
 use rustix::process::{Signal, getpid, kill_process};
 
-/// What happens instead of a call.
+/// The fault that replaces a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyscallFault {
-    /// The process ends as by `kill -9`. What the calls before have done stands, so to die before
-    /// call N + 1 is to die after call N.
+    /// The process ends as by `kill -9`. The effects of earlier calls remain, so dying before call N + 1 equals dying
+    /// after call N.
     Kill,
-    /// The call is not made and fails with this.
+    /// The call is not made and fails with this error.
     Fail(Errno),
 }
 
-/// What goes wrong while an operation runs. The default is nothing.
+/// The faults that occur while an operation runs. The default is none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultPlan {
-    /// At which call, counted from 1, which fault.
+    /// The number of a call, counted from 1, and the fault at that call.
     pub nth: Option<(usize, SyscallFault)>,
-    /// Calls that always fail, by name: an old kernel, or a file system that lacks something.
+    /// Names of calls that always fail, each with its error, as on an old kernel or a file system that lacks a feature.
     pub missing: &'static [(&'static str, Errno)],
 }
 
@@ -34,7 +34,7 @@ struct FaultRun {
     calls: Vec<&'static str>,
 }
 
-/// Threads that run under a plan.
+/// The number of threads that run under a plan.
 static PLANNED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -51,8 +51,8 @@ impl Drop for FaultGuard {
     }
 }
 
-/// Runs `act` under `plan`; returns what it returned, and the file-system calls this thread reached
-/// meanwhile, in order. A plan within a plan replaces it.
+/// Runs `act` under `plan`; returns its result, and the file-system calls that this thread reached meanwhile, in order.
+/// A nested plan replaces the outer one.
 pub fn run<T>(plan: FaultPlan, act: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
     PLANNED.fetch_add(1, Ordering::Relaxed);
     RUN.set(Some(FaultRun { plan, calls: Vec::new() }));
@@ -63,7 +63,7 @@ pub fn run<T>(plan: FaultPlan, act: impl FnOnce() -> T) -> (T, Vec<&'static str>
     (result, calls)
 }
 
-/// Where the call `name` is about to be made.
+/// Marks the point before the call `name`. Errors: the planned fault.
 #[inline]
 pub(crate) fn point(name: &'static str) -> Result<()> {
     if PLANNED.load(Ordering::Relaxed) == 0 {
@@ -78,7 +78,7 @@ impl FaultRun {
         match self.plan.nth {
             Some((at, SyscallFault::Kill)) if at == self.calls.len() => {
                 let _ = kill_process(getpid(), Signal::KILL);
-                // A process that may not even signal itself ends all the same.
+                // A process that may not even send a signal to itself ends here.
                 std::process::abort()
             }
             Some((at, SyscallFault::Fail(errno))) if at == self.calls.len() => Err(errno),

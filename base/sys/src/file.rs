@@ -19,7 +19,7 @@ use crate::call::{
     statat, statx, unlinkat,
 };
 
-/// Whether `linkat` takes `AT_EMPTY_PATH` from us; cleared at the first refusal.
+/// Whether the kernel allows us `linkat` with `AT_EMPTY_PATH`; cleared at the first refusal.
 static LINK_BY_DESCRIPTOR: AtomicBool = AtomicBool::new(true);
 
 /// The state of a file, in the units Fordway uses.
@@ -41,13 +41,13 @@ pub struct FileStat {
     pub user: u32,
     /// The group.
     pub group: u32,
-    /// Permissions, with the sticky bit and the like; not the type.
+    /// Permission bits, including set-user-ID, set-group-ID and the sticky bit, but not the file type.
     pub mode: u32,
-    /// Whether it is a regular file.
+    /// Whether the file is a regular file.
     pub is_file: bool,
-    /// Whether it is a directory.
+    /// Whether the file is a directory.
     pub is_dir: bool,
-    /// Whether it is a symbolic link.
+    /// Whether the file is a symbolic link.
     pub is_link: bool,
 }
 
@@ -72,7 +72,7 @@ impl FileStat {
 }
 
 impl FileStat {
-    /// The state of a file on `device`.
+    /// Converts the `statx` result of a file on `device`.
     pub(crate) fn of_statx(stat: &Statx, device: u64) -> Self {
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
         FileStat {
@@ -92,7 +92,8 @@ impl FileStat {
     }
 }
 
-/// A time in nanoseconds, which reach to the year 2262; a later time, which a file can be given, is cut to that.
+/// Returns a time in nanoseconds. 64 bits reach to the year 2262; a file can have a later time, which is cut to that
+/// year.
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
@@ -127,7 +128,7 @@ pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
     let name = text_to_name(name);
     if LINK_BY_DESCRIPTOR.load(Ordering::Relaxed) {
         match link_by_descriptor(&file, "", &dir, &*name, AtFlags::EMPTY_PATH) {
-            // ENOENT: we lack the permission (or the directory is gone, which the second way finds too).
+            // ENOENT means that we lack the permission, or that the directory is gone; then the second way fails, too.
             Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
             done => return done,
         }
@@ -146,12 +147,12 @@ pub fn set_modified(file: impl AsFd, modified_ns: i64) -> Result<()> {
     futimens(file, &Timestamps { last_access, last_modification })
 }
 
-/// Sets the permissions, with the sticky bit and the like, of an open file.
+/// Sets the permission bits of an open file, including set-user-ID, set-group-ID and the sticky bit.
 pub fn set_mode(file: impl AsFd, mode: u32) -> Result<()> {
     fchmod(file, Mode::from_raw_mode(mode))
 }
 
-/// Changes the group of an open file; the owner may, as a member of the new group.
+/// Changes the group of an open file. The owner may do that as a member of the new group.
 pub fn set_group(file: impl AsFd, group: u32) -> Result<()> {
     fchown(file, None, Some(Gid::from_raw(group)))
 }
@@ -165,8 +166,9 @@ pub fn set_owner(file: impl AsFd, user: u32) -> Result<()> {
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_TRIES: u32 = 10;
 
-/// Retries a call on a name while an NFS server says that another client has the file open (NFS4ERR_FILE_OPEN in RFC
-/// 8881, `TXTBSY` in Linux), as it does while it recalls a delegation. No local file system fails so.
+/// Retries a call on a name while an NFS server reports that another client has the file open (NFS4ERR_FILE_OPEN in RFC
+/// 8881, `TXTBSY` in Linux), which happens while the server recalls a delegation. Local file systems never report this
+/// error.
 fn once_free(act: impl Fn() -> Result<()>) -> Result<()> {
     for round in 0..BUSY_TRIES {
         match act() {
@@ -183,7 +185,7 @@ pub fn link(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Res
     once_free(|| linkat(&from_dir, &*from, &to_dir, &*to, AtFlags::empty()))
 }
 
-/// Renames `from` in one directory to `to` in another, replacing what is there.
+/// Renames `from` in one directory to `to` in another, replacing an existing `to`.
 pub fn rename(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
     let (from, to) = (text_to_name(from), text_to_name(to));
     once_free(|| renameat(&from_dir, &*from, &to_dir, &*to))
@@ -274,8 +276,8 @@ pub fn sync_data(file: impl AsFd) -> Result<()> {
     fdatasync(file)
 }
 
-/// When the file or directory was created, nanoseconds since 1970; its last change if the file system does not record
-/// that. Cost: one `statx`.
+/// Returns when the file or directory was created, in nanoseconds since 1970; its last change if the file system does
+/// not record that. Cost: one `statx`.
 pub fn created_ns(file: impl AsFd) -> Result<i64> {
     let wanted = StatxFlags::BTIME | StatxFlags::MTIME;
     let stat = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
@@ -284,8 +286,8 @@ pub fn created_ns(file: impl AsFd) -> Result<i64> {
     Ok(nanoseconds(time.tv_sec, time.tv_nsec.into()))
 }
 
-/// The number of names of the file `name` in `dir`, asked of the file system itself: over a network or FUSE the
-/// kernel's cached number may be a second old. Cost: one `statx`.
+/// Returns the number of names of the file `name` in `dir`, as the file system itself reports it: over a network or
+/// FUSE, the kernel's cached number may be a second old. Cost: one `statx`.
 pub fn links_in(dir: impl AsFd, name: &str) -> Result<u64> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     statx(dir, &*text_to_name(name), flags, StatxFlags::NLINK).map(|stat| u64::from(stat.stx_nlink))
@@ -310,8 +312,8 @@ pub fn get_xattr<'b>(file: impl AsFd, name: &CStr, buffer: &'b mut [u8]) -> Resu
     Ok(length.map(|length| &buffer[..length]))
 }
 
-/// As [`get_xattr`], of `file_name` in `dir`, without opening it and not following a link.
-/// Cost: one `getxattrat`, or one `lgetxattr` through `/proc` on kernels before 6.13.
+/// Like [`get_xattr`], for `file_name` in `dir`; does not open the file and does not follow a link. Cost: one
+/// `getxattrat`, or one `lgetxattr` through `/proc` on kernels before 6.13.
 pub fn get_xattr_in<'b>(
     dir: impl AsFd,
     file_name: &str,
@@ -392,7 +394,7 @@ pub(crate) fn last_errno() -> Errno {
 mod tests {
     use super::*;
 
-    /// All three ways of reading agree, on a file system that has attributes.
+    /// All three ways of reading return the same, on a file system that has attributes.
     #[test]
     fn attributes_round_trip() {
         let dir = tempfile::tempdir().unwrap();

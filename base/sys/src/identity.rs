@@ -58,12 +58,12 @@ struct ThreadCredentials {
 }
 
 thread_local! {
-    /// The role the thread plays, and its own credentials from before any role.
+    /// The thread's current role, and its own credentials from before any role.
     static PLAYED: RefCell<Option<(Arc<ThreadCredentials>, Arc<ThreadCredentials>)>> = const { RefCell::new(None) };
 }
 
 impl UserRole {
-    /// Errors: from asking the kernel for the calling thread's credentials.
+    /// Creates the role of `peer`. Errors: from asking the kernel for the calling thread's credentials.
     pub fn new(peer: &PeerCredentials) -> Result<Self> {
         let own = match PLAYED.with_borrow(|played| played.as_ref().map(|(_, own)| own.clone())) {
             Some(own) => own,
@@ -120,7 +120,7 @@ impl ThreadCredentials {
         set_file_id(libc::SYS_setfsuid, self.uid)?;
         set_capabilities(None, self.capabilities)?;
         set_file_id(libc::SYS_setfsgid, self.gid)?;
-        // Without the capability they were not set on entry either.
+        // Without the capability to set groups, they were not set on entry either.
         match set_thread_groups(&self.groups) {
             Err(Errno::PERM) if rustix::process::getgroups()? == self.groups => Ok(()),
             set => set,
@@ -152,14 +152,14 @@ pub fn file_user() -> u32 {
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
-/// Whether the calling thread accesses files as a member of `group`. Cost: two system calls.
+/// Returns whether the calling thread accesses files as a member of `group`. Cost: two system calls.
 pub fn is_in_group(group: u32) -> bool {
     // SAFETY: as above.
     let own = unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 };
     own == group || rustix::process::getgroups().is_ok_and(|all| all.iter().any(|of| of.as_raw() == group))
 }
 
-/// Whether the calling thread may act as other users, now or after its role has ended.
+/// Returns whether the calling thread may act as other users, now or after its role has ended.
 pub fn may_act_as_others() -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))
@@ -175,15 +175,15 @@ fn set_file_id(call: libc::c_long, id: u32) -> Result<()> {
     }
 }
 
-/// Space for the texts of an entry; longer ones do not matter here.
+/// The size of the buffer for the texts of an entry; a user with a longer entry counts as unknown.
 const TEXT_BYTES: usize = 16 * 1024;
-/// The maximum number of groups to ask for: the kernel takes no more.
+/// The maximum number of groups to request, which is the kernel's own limit.
 const GROUPS_MAX: usize = 65_536;
 
-/// The group of users without one: what Linux shows for an id that it cannot map.
+/// The group of users who have none: the number that Linux shows for an id that it cannot map.
 const NO_GROUP: u32 = 65_534;
 
-/// The user with the id `uid` and its groups; without a group if the database does not know it.
+/// Returns the user with the id `uid` and the user's groups; without groups if the database does not have the user.
 pub fn peer_of_user(uid: u32) -> PeerCredentials {
     known(uid).unwrap_or(PeerCredentials { uid, gid: NO_GROUP, groups: Vec::new() })
 }
@@ -200,7 +200,7 @@ fn known(uid: u32) -> Option<PeerCredentials> {
     }
     // SAFETY: the call succeeded and found an entry, so it has filled it in.
     let entry = unsafe { entry.assume_init() };
-    // SAFETY: its name ends in NUL and lies in `text`, which is still there.
+    // SAFETY: the entry's name ends in NUL and is in `text`, which still exists.
     let name = unsafe { CStr::from_ptr(entry.pw_name) };
     Some(PeerCredentials { uid, gid: entry.pw_gid, groups: groups_of(name, entry.pw_gid) })
 }
@@ -224,7 +224,7 @@ fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread that may act as other users, for threads that may not any more.
+/// A thread that may act as other users, and does so for threads that no longer may.
 #[derive(Debug)]
 pub struct PrivilegedThread {
     work: Mutex<Sender<Work>>,
@@ -234,7 +234,7 @@ pub struct PrivilegedThread {
 static HELPER: OnceLock<Option<PrivilegedThread>> = OnceLock::new();
 
 impl PrivilegedThread {
-    /// Starts the process's helper, unless there is one; call it from a thread that may act as others.
+    /// Starts the process's helper thread unless it exists. Call it from a thread that may act as other users.
     pub fn start() {
         HELPER.get_or_init(|| {
             let (sender, receiver) = channel::<Work>();
@@ -247,15 +247,16 @@ impl PrivilegedThread {
         });
     }
 
-    /// Errors: `PERM` if there is none: a child process has none of its parent's threads.
+    /// Returns the process's helper thread. Errors: `PERM` if there is none: a child process has none of its parent's
+    /// threads.
     fn current() -> Result<&'static PrivilegedThread> {
         let helper = HELPER.get().and_then(Option::as_ref).ok_or(Errno::PERM)?;
         if helper.started_by.is_current() { Ok(helper) } else { Err(Errno::PERM) }
     }
 }
 
-/// Does `work` as `peer`, with no capability: on the calling thread if it may act as others, else on the process's
-/// [`PrivilegedThread`]. Errors: `PERM` if neither may.
+/// Does `work` as `peer`, without capabilities: on the calling thread if it may act as other users, else on the
+/// process's [`PrivilegedThread`]. Errors: `PERM` if neither may.
 pub fn act_for<T: Send + 'static>(
     peer: &PeerCredentials,
     work: impl FnOnce() -> T + Send + 'static,

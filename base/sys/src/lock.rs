@@ -1,5 +1,5 @@
-//! Locks between threads, processes and nodes: one byte of a lock file each. No wait is without an end:
-//! anyone who may open a lock file may hold its lock for ever.
+//! Locks between threads, processes and nodes. Each lock is one byte of a lock file. Every wait has a time limit,
+//! because anyone who may open a lock file may hold its lock forever.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,23 +13,23 @@ use super::file::last_errno;
 use super::process::ProcessIdentity;
 use crate::call;
 
-/// Locks within the process, so that threads which share the open lock file exclude each other too.
+/// The number of locks within the process, by which threads that share the open lock file exclude each other, too.
 const STRIPES: usize = 256;
 
-/// The first and the longest pause before a lock of another process is tried again.
+/// The first and the longest pause between two attempts to take a lock of another process.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
-/// A year: what the clocks of condition variables can surely say.
+/// One year, a time that the clocks of condition variables can certainly represent.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 thread_local! {
     static PATIENCE: Cell<Duration> = const { Cell::new(Duration::MAX) };
 }
 
-/// Does `work` with all locks together waited for no longer than `patience`, whatever each is asked for with.
+/// Does `work`. All its waits for locks together take at most `patience`, whatever patience each of them states.
 pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T {
-    /// Also where `work` panics.
+    /// Restores the previous patience, even if `work` panics.
     struct Before(Duration);
     impl Drop for Before {
         fn drop(&mut self) {
@@ -40,10 +40,10 @@ pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T 
     work()
 }
 
-/// How long a lock is waited for.
+/// A wait for a lock, with a time limit.
 struct LockWait {
     longest: Duration,
-    /// When it began; known once there is something to wait for.
+    /// When the wait began; `None` until it has to wait.
     begin: Option<Instant>,
     pause: Duration,
 }
@@ -57,7 +57,7 @@ impl LockWait {
         self.longest.saturating_sub(self.begin.get_or_insert_with(Instant::now).elapsed())
     }
 
-    /// Lets others go on for a while. Errors: `TIMEDOUT` if there is no time left.
+    /// Sleeps, so that the holder can continue. Errors: `TIMEDOUT` if there is no time left.
     fn pause(&mut self) -> Result<()> {
         let left = self.left();
         if left.is_zero() {
@@ -70,7 +70,7 @@ impl LockWait {
 }
 
 impl Drop for LockWait {
-    /// The next lock has what this one left.
+    /// Leaves the remaining time to the next lock.
     fn drop(&mut self) {
         if let Some(begin) = self.begin
             && PATIENCE.get() != Duration::MAX
@@ -80,15 +80,15 @@ impl Drop for LockWait {
     }
 }
 
-/// Waits for the whole of `file`, which must be open for writing, and holds it until the last
-/// descriptor of this open file is closed.
-/// Errors: `NOLCK` where the file system has no locks, `TIMEDOUT` if another holds it for longer than `patience`.
+/// Waits for the lock of the whole `file`, which must be open for writing, and holds it until the last descriptor of
+/// this open file is closed. Errors: `NOLCK` if the file system has no locks, `TIMEDOUT` if somebody else holds the
+/// lock for longer than `patience`.
 pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
-    // A length of 0 is "to the end, wherever that will be".
+    // A length of 0 means "to the end, wherever that will be".
     wait_for(file.as_fd(), (0, 0), &mut LockWait::new(patience))
 }
 
-/// Tries again and again, because the kernel's own wait has no end.
+/// Tries repeatedly, because the kernel's own wait has no time limit.
 fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut LockWait) -> Result<()> {
     loop {
         match control(file, libc::F_OFD_SETLK, libc::F_WRLCK, start, length) {
@@ -99,8 +99,8 @@ fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut Lo
     }
 }
 
-/// A table of byte locks on one open file (open-file-description locks, Linux 3.15). Whether they
-/// hold between nodes is up to the file system's mount.
+/// A table of byte locks on one open file (open-file-description locks, Linux 3.15). Whether they hold between nodes
+/// depends on the file system's mount.
 #[derive(Debug)]
 pub struct ByteLocks {
     file: OwnedFd,
@@ -109,7 +109,7 @@ pub struct ByteLocks {
     stripes: Vec<LockStripe>,
 }
 
-/// A byte held; dropping it lets it go.
+/// A locked byte. Dropping the guard unlocks it.
 #[derive(Debug)]
 pub struct LockGuard<'l> {
     locks: &'l ByteLocks,
@@ -117,7 +117,7 @@ pub struct LockGuard<'l> {
     _stripe: StripeGuard<'l>,
 }
 
-/// A lock between the threads of this process, which can be waited for until a deadline.
+/// A lock between the threads of this process; a wait for it can have a deadline.
 #[derive(Debug, Default)]
 struct LockStripe {
     state: Mutex<StripeState>,
@@ -135,11 +135,11 @@ struct StripeGuard<'l>(&'l LockStripe);
 
 impl LockStripe {
     fn state(&self) -> MutexGuard<'_, StripeState> {
-        // Two plain values are whole at any time, even after a panic.
+        // Both values are plain and always consistent, even after a panic.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Errors: `TIMEDOUT`.
+    /// Waits for the lock and takes it. Errors: `TIMEDOUT`.
     fn take(&self, patience: &mut LockWait) -> Result<StripeGuard<'_>> {
         let mut state = self.state();
         if state.is_held {
@@ -159,7 +159,7 @@ impl LockStripe {
     fn try_take(&self) -> Option<StripeGuard<'_>> {
         let mut state = self.state();
         let was_held = std::mem::replace(&mut state.is_held, true);
-        // Made only where it is held: it lets go when it is dropped.
+        // The guard is made only if the lock was free, because dropping a guard releases the lock.
         (!was_held).then(|| StripeGuard(self))
     }
 }
@@ -168,7 +168,7 @@ impl Drop for StripeGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.is_held = false;
-        // Waking up nobody would cost a system call too.
+        // Without this check, a call that wakes up nobody would cost a system call, too.
         if state.waiting > 0 {
             self.0.is_free.notify_one();
         }
@@ -176,7 +176,7 @@ impl Drop for StripeGuard<'_> {
 }
 
 impl ByteLocks {
-    /// Locks on `file`, which must be open for writing and is never written.
+    /// Creates a table of locks on `file`, which must be open for writing and is never written.
     pub fn new(file: OwnedFd) -> Self {
         static TABLES: AtomicU64 = AtomicU64::new(1);
         ByteLocks {
@@ -187,14 +187,14 @@ impl ByteLocks {
         }
     }
 
-    /// What tells it from every other table of this process, those that are closed included; never 0.
+    /// Identifies this table among all tables of this process, including closed ones; never 0.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Waits for the byte at `offset` and holds it. Cost: one `fcntl`, and one when it is let go.
-    /// Errors: `NOLCK` where the file system has no locks, `TIMEDOUT` if another holds it for longer than
-    /// `patience` or the patience of [`with_lock_patience`].
+    /// Waits for the byte at `offset` and locks it. Cost: one `fcntl`, and one to unlock it. Errors: `NOLCK` if the
+    /// file system has no locks, `TIMEDOUT` if somebody else holds the byte for longer than `patience` or the patience
+    /// of [`with_lock_patience`].
     pub fn lock(&self, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
         let mut patience = LockWait::new(patience);
         let stripe = self.stripes[offset as usize % STRIPES].take(&mut patience)?;
@@ -203,8 +203,8 @@ impl ByteLocks {
         Ok(LockGuard { locks: self, byte, _stripe: stripe })
     }
 
-    /// Holds the byte at `offset` if nobody else does, in this process or another.
-    /// Cost and errors: as [`ByteLocks::lock`].
+    /// Locks the byte at `offset` if nobody else has locked it, in this process or another. Cost and errors: as
+    /// [`ByteLocks::lock`].
     pub fn try_lock(&self, offset: u32) -> Result<Option<LockGuard<'_>>> {
         let Some(stripe) = self.stripes[offset as usize % STRIPES].try_take() else { return Ok(None) };
         let byte = i64::from(offset);
@@ -215,20 +215,20 @@ impl ByteLocks {
         }
     }
 
-    /// Whether this process made it. One that a parent made excludes everybody but that parent, with
-    /// which the open file is shared. Cost: none.
+    /// Returns whether this process made the table. A table that a parent process made excludes everybody but that
+    /// parent, because both share the open file. Cost: none.
     pub fn is_of_this_process(&self) -> bool {
         self.opened_by.is_current()
     }
 
-    /// Whether the lock file still has a name, so that others who open it come to the same locks.
-    /// Cost: one `fstat`.
+    /// Returns whether the lock file still has a name, so that others who open it use the same locks. Cost: one
+    /// `fstat`.
     pub fn is_current(&self) -> Result<bool> {
         crate::stat(&self.file).map(|stat| stat.links > 0)
     }
 
-    /// As [`ByteLocks::is_current`], asked of the server of a shared file system.
-    /// Errors: `STALE` for a lock file that the server no longer knows. Cost: one `statx`.
+    /// Like [`ByteLocks::is_current`], but asks the server of a shared file system. Errors: `STALE` for a lock file
+    /// that the server no longer knows. Cost: one `statx`.
     pub fn is_current_now(&self) -> Result<bool> {
         crate::stat_now(&self.file).map(|stat| stat.links > 0)
     }
@@ -259,7 +259,7 @@ fn control(
 
 impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
-        // Unlocking a byte that is held cannot fail; were it to, closing the file lets go of it.
+        // Unlocking a locked byte cannot fail; if it did, closing the file would release it.
         let _ = self.locks.control(libc::F_OFD_SETLK, libc::F_UNLCK, self.byte);
     }
 }
@@ -275,7 +275,7 @@ mod tests {
     // SAFETY: the test touches the counter only under the lock it proves.
     unsafe impl Sync for Counter {}
 
-    /// Two tables on the same file stand for two processes, two threads on each for threads.
+    /// Two tables on the same file act as two processes, and two threads on each table as threads of a process.
     #[test]
     fn excludes_threads_and_open_files() {
         let dir = tempfile::tempdir().unwrap();
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(unsafe { *counter.0.get() }, 8_000);
     }
 
-    /// Whether it is a thread of this process or another one that holds it, a wait ends.
+    /// A wait ends whether a thread of this process or another process holds the lock.
     #[test]
     fn a_wait_has_an_end() {
         let dir = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ pub struct FileMapping {
     /// The first page; dangling if nothing is mapped.
     pages: NonNull<u8>,
     mapped_bytes: usize,
-    /// Where the requested bytes begin in the first page; `len` is their number.
+    /// The offset of the requested bytes in the first page; `len` is their number.
     offset: usize,
     len: usize,
 }
@@ -101,8 +101,8 @@ pub fn in_huge_pages(memory: &mut [u8]) {
     let _as_usual = unsafe { madvise(whole.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
 }
 
-/// Returns how many bytes were freed but kept by the allocator for later allocations; 0 if it does not tell.
-/// Cost: a walk over the lists of free blocks, which takes microseconds unless there are very many.
+/// Returns how many freed bytes the allocator keeps for later allocations; 0 if it does not report that. Cost: a walk
+/// over the lists of free blocks, which takes microseconds unless there are very many.
 pub fn unused_heap_bytes() -> u64 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -155,7 +155,8 @@ mod tests {
     fn what_was_freed_is_given_back() {
         let mut blocks: Vec<Vec<u8>> = (0..2_000).map(|_| vec![7; 20_000]).collect();
         let before = unused_heap_bytes();
-        // The last block stays allocated, so that the allocator does not return the blocks before it by itself.
+        // The last block remains allocated, so that the allocator does not return the blocks before it to the system by
+        // itself.
         blocks.drain(..1_999);
         let unused = unused_heap_bytes();
         assert!(cfg!(not(target_env = "gnu")) || unused > before + (10 << 20), "{before} {unused}");

@@ -1,4 +1,4 @@
-//! Finds the mount of a file, and the mounts that cannot keep what a store on several nodes relies on.
+//! Finds the mount of a file, and mounts that do not provide what a store on several nodes needs.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -11,11 +11,10 @@ use crate::shared::{LUSTRE, NFS, OCFS2, is_local, type_of};
 /// The list of the thread, because a thread may have its own mount namespace.
 const MOUNTS: &str = "/proc/thread-self/mountinfo";
 
-/// Why a store cannot keep its promises on a file system, and what to do about it.
+/// A reason why a store cannot keep its promises on a file system, with advice on what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// Overwrites and deletes may be lost: locks work only within this node, or it is not known whether they reach
-    /// further.
+    /// Overwrites and deletes may be lost: locks work only within this node, or their reach is unknown.
     Locks(&'static str),
     /// Objects may be lost, with or without locks.
     Objects(&'static str),
@@ -43,7 +42,7 @@ impl Unfit {
         })
     }
 
-    /// Returns the sentence that explains it.
+    /// Returns the sentence that explains the problem.
     pub fn why(self) -> &'static str {
         let (Unfit::Locks(why) | Unfit::Objects(why)) = self;
         why
@@ -63,7 +62,7 @@ const JUICEFS: &str = "JuiceFS loses files that get their name when they are com
 #[derive(Debug, PartialEq, Eq)]
 struct Mount<'m> {
     kind: &'m str,
-    /// The options of the file system. The mount point has its own, which are not read.
+    /// The options of the file system. The options of the mount point are separate and are not read.
     options: &'m str,
 }
 

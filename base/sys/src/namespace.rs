@@ -16,12 +16,12 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use super::file::last_errno;
 
 /// Moves the calling thread, and no other, into a new network namespace that has only a loopback device, which is down.
-/// The namespace has no name: it lives as long as a thread is in it or a descriptor of it is open, so nothing is left
-/// of it however its maker ends.
+/// The namespace has no name: it lives as long as a thread is in it or a descriptor of it is open, so it disappears
+/// however the process that made it ends.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN, which root has, and any user in their own user namespace.
 pub fn new_network_namespace() -> io::Result<OwnedFd> {
-    // SAFETY: the flag does not touch the descriptors that threads share, which is what makes others unsafe.
+    // SAFETY: this flag does not affect the descriptors that threads share; only flags that do are unsafe.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
     Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
@@ -35,7 +35,7 @@ pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
 /// Makes the next process of the calling thread the first of a new process namespace: when it ends, all its descendants
 /// end, detached or not. The thread can start no other process afterwards. Errors: `PERM` as above.
 pub fn own_process_namespace() -> Result<()> {
-    // SAFETY: as above; this one concerns only processes that are made later.
+    // SAFETY: as above; this flag affects only processes that are made later.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID) }
 }
 
@@ -43,7 +43,7 @@ pub fn own_process_namespace() -> Result<()> {
 /// the start fails if the kernel refuses, which none does.
 pub fn end_with_thread(command: &mut Command) {
     let end = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
-    // SAFETY: between fork and exec only a system call is made; no memory is taken and no lock.
+    // SAFETY: between fork and exec there is only a system call; no memory is allocated and no lock is taken.
     unsafe { command.pre_exec(end) };
 }
 
@@ -53,7 +53,7 @@ pub fn end_with_thread(command: &mut Command) {
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
 pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: the flag does not touch the descriptors that threads share, which is what makes others unsafe.
+    // SAFETY: this flag does not affect the descriptors that threads share; only flags that do are unsafe.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
     mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
     mount(c"fordway", directory, c"tmpfs", libc::MS_NOSUID | libc::MS_NODEV)?;
@@ -63,7 +63,8 @@ pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
 /// Moves the calling thread, and processes that it starts later, into a mount namespace. Its working directory becomes
 /// the root. Errors: `PERM` as above, `INVAL` for anything but a mount namespace.
 pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
-    // SAFETY: as above. A thread that shares its root and working directory with others may not leave.
+    // SAFETY: as above. A thread that shares its root and working directory with other threads may not enter a mount
+    // namespace, so it stops sharing them first.
     unsafe { unshare_unsafe(UnshareFlags::FS)? };
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?)
 }
@@ -75,29 +76,30 @@ fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong) -> io:
     if answer < 0 { Err(last_errno().into()) } else { Ok(()) }
 }
 
-/// What precedes each packet: see [`PacketHeader`].
+/// The size of the [`PacketHeader`] that precedes each packet.
 const HEADER_BYTES: usize = 10;
 
-/// The most that one read gives: a header, and a packet of 64 KiB.
+/// The maximum size of one read: a header, and a packet of 64 KiB.
 pub const TUN_READ_BYTES_MAX: usize = HEADER_BYTES + 65_536;
 
-/// A device in the network namespace of the thread that made it. What the kernel sends through it is
-/// read here, a packet of IP at a time behind its header; what is written here the kernel receives.
-/// Reads and writes do not wait. The device is gone when this is dropped.
+/// A TUN device in the network namespace of the thread that made it. Each read returns one IP packet that the kernel
+/// sent through the device, after its header. The kernel receives each packet that is written. Reads and writes do not
+/// block. The device is removed when this value is dropped.
 #[derive(Debug)]
 pub struct TunDevice(File);
 
-/// What the kernel says of a packet, at the start of what is read (the fields of `virtio_net_hdr` that count).
+/// The kernel's description of a packet, which precedes the packet in each read (the relevant fields of
+/// `virtio_net_hdr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketHeader {
-    /// Bytes of headers that every segment has; 0 where it is not segmented.
+    /// The length of the headers of every segment, in bytes; 0 if the packet is not segmented.
     pub header_bytes: u64,
-    /// Bytes of content in each segment; 0 where the packet is a segment by itself.
+    /// The length of the content of each segment, in bytes; 0 if the packet is a single segment.
     pub segment_bytes: u64,
 }
 
 impl PacketHeader {
-    /// Takes the header off what was read; `None` for what is too short to be a packet.
+    /// Splits the bytes of a read into header and packet; `None` if they are too short for a packet.
     pub fn split(read: &[u8]) -> Option<(Self, &[u8])> {
         let (head, packet) = read.split_at_checked(HEADER_BYTES)?;
         let number = |at: usize| u64::from(u16::from_ne_bytes([head[at], head[at + 1]]));
@@ -108,11 +110,11 @@ impl PacketHeader {
 }
 
 impl TunDevice {
-    /// Makes a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets`
-    /// the kernel may leave TCP's segmentation to the other side, and hand over up to 64 KiB in a packet.
+    /// Makes a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets` the
+    /// kernel may leave TCP's segmentation to the reader of the device, and pass packets of up to 64 KiB.
     ///
-    /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace, `NOENT` where there is no
-    /// `/dev/net/tun`, `INVAL` for a name that is too long, `BUSY` for one that is taken.
+    /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace, `NOENT` if there is no `/dev/net/tun`,
+    /// `INVAL` if the name is too long, `BUSY` if it is taken.
     pub fn new(name: &str, large_packets: bool) -> io::Result<Self> {
         let device =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
@@ -137,8 +139,8 @@ impl TunDevice {
         Ok(TunDevice(device))
     }
 
-    /// Reads one packet with its header into `buf`, of which [`TUN_READ_BYTES_MAX`] are enough for any;
-    /// `None` if there is none now. Cost: one `read`.
+    /// Reads one packet with its header into `buf`. [`TUN_READ_BYTES_MAX`] bytes suffice for any packet. Returns `None`
+    /// if no packet is waiting. Cost: one `read`.
     pub fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::io::read(&self.0, buf) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -147,8 +149,9 @@ impl TunDevice {
         }
     }
 
-    /// Hands the kernel one packet with its header, as read from a device; it is received before this returns.
-    /// Errors: from a device that is down or gone, or of a packet that is none. Cost: one `write`.
+    /// Passes one packet with its header to the kernel, in the form in which a device returns it; the kernel has
+    /// received it when this returns. Errors: if the device is down or gone, or the packet is invalid. Cost: one
+    /// `write`.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         rustix::io::write(&self.0, packet)?;
         Ok(())

@@ -11,12 +11,12 @@ use rustix::io::{Errno, Result};
 use super::file::last_errno;
 use crate::call::{fstatfs, point, pread};
 
-/// How the calling thread looks up names.
+/// The way in which the calling thread looks up names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LookupMode {
     Waits,
     AsksMemory,
-    /// It looked in memory only, and something was missing.
+    /// The thread looked in memory only, and something was missing.
     WouldHaveWaited,
 }
 
@@ -24,14 +24,14 @@ thread_local! {
     static MODE: Cell<LookupMode> = const { Cell::new(LookupMode::Waits) };
 }
 
-/// Does `work` with names looked up in memory only when a [`RootDirectory`](crate::RootDirectory) opens files; `None`
-/// if a look-up would have had to wait. `work` then got `AGAIN`, and its result is discarded: it must change nothing
-/// and be repeatable by a thread that may wait. Asking for the state of a name (`stat_in`, `get_xattr_in`) still waits:
-/// no kernel offers another way. Not to be nested.
+/// Does `work`; while it runs, a [`RootDirectory`](crate::RootDirectory) that opens files looks up names only in
+/// memory. Returns `None` if a look-up would have had to wait: `work` then got `AGAIN`, and its result is discarded.
+/// `work` must change nothing, and a thread that may wait must be able to repeat it. Asking for the state of a name
+/// (`stat_in`, `get_xattr_in`) still waits: no kernel offers another way. Calls must not be nested.
 ///
 /// Cost: no system call.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
-    /// Also where `work` panics.
+    /// Allows the thread to wait again, even if `work` panics.
     struct Waits;
     impl Drop for Waits {
         fn drop(&mut self) {
@@ -45,7 +45,7 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Called before a wait for a device: returns whether the calling thread is within [`without_waiting`], and so must
-/// fail instead. Its work is then repeated where waiting is allowed.
+/// fail instead. A thread that may wait then repeats its work.
 pub fn would_wait() -> bool {
     let is_to_fail = is_asking();
     if is_to_fail {
@@ -54,8 +54,8 @@ pub fn would_wait() -> bool {
     is_to_fail
 }
 
-/// Whether the calling thread's current work will be repeated: something within [`without_waiting`] was not in memory,
-/// and the result, errors included, is discarded. Changes nothing.
+/// Returns whether the calling thread's current work will be repeated: something within [`without_waiting`] was not in
+/// memory, and the result, errors included, is discarded. Changes nothing.
 pub fn is_to_be_done_again() -> bool {
     MODE.get() == LookupMode::WouldHaveWaited
 }
@@ -64,34 +64,34 @@ fn is_asking() -> bool {
     MODE.get() != LookupMode::Waits
 }
 
-/// Whether a file system answers look-ups from memory at all: each look-up that it does not answer is done twice. NFS,
-/// FUSE and Lustre may ask their server about every name, whatever the kernel has cached.
-/// A file system that has answered once is trusted permanently. Before that, a name that was not in memory is looked up
-/// there again right after it was opened: after [`IN_VAIN_MAX`] failures even then, the file system is not asked any
-/// more. It takes several, because a rename anywhere can come between.
+/// Finds out whether a file system answers look-ups from memory at all, because each look-up that it does not answer is
+/// done twice. NFS, FUSE and Lustre may ask their server about every name, whatever the kernel has cached. A file
+/// system that has answered once is trusted permanently. Before that, a name that was not in memory is looked up in
+/// memory again right after it was opened. After [`IN_VAIN_MAX`] failures of this second look-up, the file system is no
+/// longer asked. A single failure does not suffice, because a rename anywhere can cause it.
 #[derive(Debug, Default)]
 pub(crate) struct CacheProbe(AtomicU8);
 
-/// Nobody has asked yet, or every look-up was answered from memory at once.
+/// No look-up in memory has been tried yet.
 const UNKNOWN: u8 = 0;
-/// Nobody has asked yet, or was answered from memory at once.
+/// A look-up in memory has failed, and none has succeeded. Each failure right after opening the name adds 1.
 const IN_DOUBT: u8 = 1;
 const IN_VAIN_MAX: u8 = 8;
 const NEVER: u8 = IN_DOUBT + IN_VAIN_MAX;
 const ANSWERS: u8 = u8::MAX;
 
 impl CacheProbe {
-    /// Whether the calling thread should look in memory only.
+    /// Returns whether the calling thread should look in memory only.
     pub(crate) fn is_to_be_asked(&self) -> bool {
         is_asking() && self.0.load(Ordering::Relaxed) != NEVER
     }
 
-    /// Whether the calling thread, which may wait, should look up again what it has just opened.
+    /// Returns whether the calling thread, which may wait, should look up again the name that it has just opened.
     pub(crate) fn is_in_doubt(&self) -> bool {
         !is_asking() && (IN_DOUBT..NEVER).contains(&self.0.load(Ordering::Relaxed))
     }
 
-    /// Something was found in memory.
+    /// Records that something was found in memory.
     pub(crate) fn has_answered(&self) {
         // Written once, so that threads do not contend for it.
         if self.0.load(Ordering::Relaxed) != ANSWERS {
@@ -99,26 +99,26 @@ impl CacheProbe {
         }
     }
 
-    /// Whether something was found in memory once.
+    /// Returns whether a look-up in memory has ever succeeded.
     #[cfg(test)]
     pub(crate) fn is_believed(&self) -> bool {
         self.0.load(Ordering::Relaxed) == ANSWERS
     }
 
-    /// Something was not in memory, which may be correct.
+    /// Records that something was not in memory, which may be correct.
     pub(crate) fn has_not_answered(&self) {
-        // The first thread to come here has recorded this or more.
+        // If this fails, another thread has already recorded as much or more.
         let _ = self.0.compare_exchange(UNKNOWN, IN_DOUBT, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Something was not in memory that should have been.
+    /// Records that something was not in memory although it should have been.
     pub(crate) fn was_in_vain(&self) {
         let next = |count| (IN_DOUBT..NEVER).contains(&count).then(|| count + 1);
-        // There is nothing to count if another thread was answered meanwhile.
+        // Nothing is counted if a look-up of another thread succeeded meanwhile.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// The kernel does not support such look-ups.
+    /// Records that the kernel does not support such look-ups.
     pub(crate) fn gives_up(&self) {
         self.0.store(NEVER, Ordering::Relaxed);
     }
@@ -127,8 +127,8 @@ impl CacheProbe {
 /// The type that `statfs` returns for tmpfs.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// The kind of a file system without `RWF_NOWAIT`; learned at its first file. A process that serves two of them may
-/// treat the second like the first, which costs only time.
+/// The kind of a file system without `RWF_NOWAIT`, determined at its first file. A process that uses two such file
+/// systems may treat the second like the first, which only costs time.
 static WITHOUT_NOWAIT: AtomicU8 = AtomicU8::new(NOT_ASKED);
 const NOT_ASKED: u8 = 0;
 const IN_MEMORY: u8 = 1;
@@ -150,8 +150,8 @@ pub fn read_cached(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usiz
     Ok(count)
 }
 
-/// Whether the byte at `offset` can be read without waiting; the end of the file can.
-/// Cost: one `preadv2` of a byte.
+/// Returns whether reading the byte at `offset` would not wait; true at the end of the file. Cost: one `preadv2` of a
+/// byte.
 pub fn is_cached(file: impl AsFd, offset: u64) -> Result<bool> {
     match pread_nowait(&file, &mut [MaybeUninit::uninit()], offset) {
         Ok(_) => Ok(true),
@@ -252,8 +252,8 @@ mod tests {
         read_cached(&directory, &mut buffer, 0, 1).expect_err("a directory is not read");
     }
 
-    /// On a file system that forgets; tmpfs has nowhere to read it from again. Asking for a byte has the
-    /// kernel fetch what is around it, so the two places are far apart.
+    /// Runs on a file system that can drop cached pages; tmpfs keeps them, because it has no other copy. Reading one
+    /// byte makes the kernel fetch the bytes around it, so the two positions are far apart.
     #[test]
     fn what_is_not_in_memory_is_not_waited_for() {
         const FAR: u64 = 31 << 20;
@@ -263,7 +263,7 @@ mod tests {
         drop_cached(&file).unwrap();
         let mut buffer = Vec::new();
         if is_cached(&file, 0).unwrap() {
-            // In memory whatever is asked: nothing to be waited for.
+            // The pages are still in memory, so no read waits.
             assert_eq!(read_cached(&file, &mut buffer, FAR, 10), Ok(10));
             return;
         }

@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 
 use super::file::last_errno;
 
-/// What the calling process has used so far.
+/// The resources that the calling process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
     /// CPU time in user mode, nanoseconds (resolution of the kernel: microseconds).
@@ -19,14 +19,14 @@ pub struct ResourceUsage {
     pub system_ns: u64,
     /// The largest resident set so far, bytes.
     pub max_rss_bytes: u64,
-    /// How often the process gave up the processor, usually to wait.
+    /// The number of times that the process gave up the processor, usually to wait.
     pub voluntary_switches: u64,
-    /// How often the kernel took the processor from the process.
+    /// The number of times that the kernel took the processor from the process.
     pub involuntary_switches: u64,
 }
 
-/// Raises the limit of open files to the most that the process may set without privileges. Returns that limit; `None`
-/// means no limit. Most shells start programs with 1,024.
+/// Raises the limit of open files to the maximum that the process may set without privileges. Returns that limit;
+/// `None` means no limit. Most shells start programs with 1,024.
 pub fn raise_open_files() -> Result<Option<u64>> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
@@ -81,7 +81,7 @@ pub fn process_usage() -> ResourceUsage {
     }
 }
 
-/// How many forks led from the process that first called [`ProcessIdentity::current`] to this one.
+/// The number of forks from the process that first called [`ProcessIdentity::current`] to this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Identifies a process, so that a forked child recognizes what its parent opened. Locks on open files, connections and

@@ -13,24 +13,24 @@ use super::dir::{name_to_text, text_to_name};
 use crate::call::{openat, openat2, readlinkat, statat};
 use crate::nowait::{CacheProbe, would_wait};
 
-/// The most symbolic links followed on one path, as in the kernel.
+/// The maximum number of symbolic links followed on one path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
 /// How a [`RootDirectory`] resolves paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathResolution {
-    /// By `openat2`, where the kernel has it.
+    /// By `openat2`, if the kernel has it.
     Kernel,
     /// Name by name, as on kernels without `openat2`.
     Walk,
 }
 
-/// Which symbolic links a path may lead through.
+/// The symbolic links that a path may lead through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SymlinkPolicy {
-    /// Those that stay beneath the directory that the path starts in.
+    /// Links that stay beneath the directory in which the path starts.
     Beneath,
-    /// None: a link on the way, or at its end, is the error `LOOP`.
+    /// No links: a link within the path, or at its end, is the error `LOOP`.
     None,
 }
 
@@ -44,8 +44,8 @@ impl SymlinkPolicy {
     }
 }
 
-/// A directory that paths are resolved beneath: neither `..`, nor an absolute path, nor a symbolic
-/// link, nor a race with a rename leads out of it.
+/// A directory beneath which paths are resolved: neither `..`, nor an absolute path, nor a symbolic link, nor a race
+/// with a rename leads out of it.
 #[derive(Debug)]
 pub struct RootDirectory {
     dir: OwnedFd,
@@ -62,20 +62,19 @@ impl RootDirectory {
         Ok(RootDirectory { dir, kernel_resolves, recall: CacheProbe::default() })
     }
 
-    /// The directory itself.
+    /// Returns the directory itself.
     pub fn dir(&self) -> &OwnedFd {
         &self.dir
     }
 
-    /// Opens `path` (relative) beneath the root; `CLOEXEC` is added to `flags`.
-    /// Cost: one `openat2`. Errors: `XDEV` where the path leads outside, errors of `openat`, and `AGAIN`
-    /// within [`without_waiting`](crate::without_waiting).
+    /// Opens the relative `path` beneath the root; `CLOEXEC` is added to `flags`. Cost: one `openat2`. Errors: `XDEV`
+    /// if the path leads outside, errors of `openat`, and `AGAIN` within [`without_waiting`](crate::without_waiting).
     pub fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File> {
         self.open_from(&self.dir, path, SymlinkPolicy::Beneath, flags, mode)
     }
 
-    /// As [`RootDirectory::open_beneath`], of a path that starts in `start`, a directory beneath the root, and
-    /// stays beneath that.
+    /// Like [`RootDirectory::open_beneath`], for a path that starts in `start`, a directory beneath the root, and stays
+    /// beneath `start`.
     pub fn open_from(
         &self,
         start: impl AsFd,
@@ -87,8 +86,8 @@ impl RootDirectory {
         let (start, flags) = (start.as_fd(), flags | OFlags::CLOEXEC);
         if self.kernel_resolves.load(Ordering::Relaxed) {
             match self.open_by_kernel(start, path, links, flags, mode) {
-                // Seccomp filters of older containers answer EPERM to what they do not know; that
-                // is told apart from a denied file by trying the walk, which would be denied too.
+                // Seccomp filters of older containers return EPERM for unknown system calls. Trying the walk
+                // distinguishes that from a denied file, for which the walk would fail, too.
                 Err(Errno::NOSYS | Errno::PERM) => {}
                 done => return done.map(File::from),
             }
@@ -110,7 +109,7 @@ impl RootDirectory {
         if let Some(answer) = self.ask_memory(start, path, flags, resolve) {
             return answer;
         }
-        // EAGAIN: a rename or mount elsewhere raced with a `..` in a link; the kernel asks to retry.
+        // EAGAIN: a rename or mount elsewhere raced with a `..` in a link; the kernel asks the caller to retry.
         let name = text_to_name(path);
         for _ in 0..128 {
             match openat2(start, &*name, flags, mode, resolve) {
@@ -126,9 +125,8 @@ impl RootDirectory {
         Err(Errno::AGAIN)
     }
 
-    /// Opens `name` (one name, no path) in `dir`, a directory beneath the root; a link is not followed.
-    /// Cost: one `openat`. Errors: from that, and `AGAIN` within
-    /// [`without_waiting`](crate::without_waiting).
+    /// Opens `name` (a single name, no path) in `dir`, a directory beneath the root; does not follow a link. Cost: one
+    /// `openat`. Errors: errors of `openat`, and `AGAIN` within [`without_waiting`](crate::without_waiting).
     pub fn open_in(&self, dir: impl AsFd, name: &str, flags: OFlags) -> Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let answer = match self.kernel_resolves.load(Ordering::Relaxed) {
@@ -136,7 +134,7 @@ impl RootDirectory {
             false => None,
         };
         let opened = match answer {
-            // `openat2` is not known or not allowed, as in `open_beneath`.
+            // The kernel lacks or forbids `openat2`, as in `open_from`.
             None | Some(Err(Errno::NOSYS | Errno::PERM)) => {
                 openat(dir, &*text_to_name(name), flags, Mode::empty())
             }
@@ -145,8 +143,8 @@ impl RootDirectory {
         opened.map(File::from)
     }
 
-    /// Opens what can be opened without waiting for a device; `None` if the caller may wait, or if this
-    /// kernel or file system never answers. Errors: `AGAIN` for what would have to be waited for.
+    /// Opens a file if that needs no wait for a device; `None` if the caller may wait, or if this kernel or file system
+    /// never answers from memory. Errors: `AGAIN` if opening would have to wait.
     fn ask_memory(
         &self,
         dir: impl AsFd,
@@ -165,7 +163,7 @@ impl RootDirectory {
                 self.recall.has_not_answered();
                 would_wait();
             }
-            // The name is none, or Linux is older than 5.12.
+            // The name is invalid, or Linux is older than 5.12.
             Err(Errno::INVAL) => {
                 if self.look_into_memory(self.dir.as_fd(), ".") == Err(Errno::INVAL) {
                     self.recall.gives_up();
@@ -177,7 +175,7 @@ impl RootDirectory {
         Some(answer)
     }
 
-    /// Whether the file system answers from memory what it was asked for just now.
+    /// Looks up in memory a path that was just opened, and records whether the file system answers.
     fn ask_memory_again(&self, start: BorrowedFd<'_>, path: &str) {
         match self.look_into_memory(start, path) {
             Ok(()) => self.recall.has_answered(),
@@ -193,8 +191,8 @@ impl RootDirectory {
     }
 }
 
-/// Walks `path` with a held directory for every level, so that `..` is a step back to a
-/// directory already opened and never a look-up that a rename could divert.
+/// Walks `path` with an open directory for every level, so that `..` returns to a directory that is already open and is
+/// never a look-up that a rename could divert.
 fn open_by_walk(
     start: BorrowedFd<'_>,
     path: &str,
@@ -202,7 +200,7 @@ fn open_by_walk(
     flags: OFlags,
     mode: Mode,
 ) -> Result<OwnedFd> {
-    // The error of `openat2` beneath a directory, so that callers see no difference.
+    // The same error as from `openat2` beneath a directory, so that callers see no difference.
     if path.starts_with('/') {
         return Err(Errno::XDEV);
     }
@@ -229,14 +227,14 @@ fn open_by_walk(
             if target.starts_with('/') {
                 return Err(Errno::XDEV);
             }
-            // What the link says takes the place of its name, and is held to the same rules.
+            // The target of the link replaces its name in the path, and is subject to the same rules.
             for name in split(&target).collect::<Vec<_>>().into_iter().rev() {
                 names.push_front(name);
             }
             continue;
         }
         if last {
-            // Links were resolved above. One that appears in between makes this fail, and is not followed.
+            // Links were resolved above. If one appears in between, this call fails and does not follow it.
             return openat(here, &*text_to_name(&name), flags | OFlags::NOFOLLOW, mode);
         }
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -271,7 +269,7 @@ mod tests {
     use super::*;
     use crate::without_waiting;
 
-    /// Both resolutions must agree on every path: what opens, and what is refused and why.
+    /// Both resolutions must agree on every path: whether it opens, and with which error it is refused.
     #[test]
     fn nothing_leaves_the_root() {
         let outer = tempfile::tempdir().unwrap();
@@ -325,7 +323,7 @@ mod tests {
         }
     }
 
-    /// A name that nobody has asked for is in no memory, whatever the file system; one that was just made is.
+    /// On any file system, a name that nobody has looked up is not in memory; a name that was just created is.
     #[test]
     fn names_are_not_waited_for_by_who_says_so() {
         let dir = tempfile::tempdir().unwrap();

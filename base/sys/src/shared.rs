@@ -48,7 +48,7 @@ pub(crate) fn is_local(kind: u64) -> bool {
     LOCAL.contains(&kind)
 }
 
-/// Whether other nodes may change a file system.
+/// Which nodes may change a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FileSystemSharing {
     /// Only this kernel may change it.
@@ -56,7 +56,7 @@ pub enum FileSystemSharing {
     Local,
     /// The clients of an NFS server may change it.
     Nfs,
-    /// It is not known whether other nodes change it: FUSE, and every file system of an unknown type.
+    /// Unknown whether other nodes may change it: FUSE, and every file system of an unknown type.
     Unknown,
 }
 
@@ -70,7 +70,7 @@ impl FileSystemSharing {
         })
     }
 
-    /// Returns whether other nodes may change it.
+    /// Returns whether other nodes may change the file system.
     pub fn is_shared(self) -> bool {
         self != FileSystemSharing::Local
     }

@@ -1,5 +1,5 @@
-//! Sockets: streams that pass descriptors, and their peers; sending where nothing may block; and what the kernel knows of a TCP
-//! connection, how it sends, and when it wakes up a waiting thread.
+//! Sockets: streams that pass descriptors, the credentials of peers, sends that do not block, and TCP connections: the
+//! kernel's figures, pacing, and the amount of data that wakes up a waiting thread.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -20,9 +20,9 @@ use crate::call::sendfile;
 /// Whether a call waits for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
-    /// Until something arrives, or the socket's time limit passes.
+    /// Waits until something arrives, or the socket's time limit passes.
     Yes,
-    /// Not at all: `WOULDBLOCK` if nothing is there.
+    /// Does not wait: `WOULDBLOCK` if nothing has arrived.
     No,
 }
 
@@ -35,9 +35,9 @@ impl WaitMode {
     }
 }
 
-/// Sends `first` and then `second`, all of both; a `descriptor` goes with the first byte.
-/// Errors: `PIPE` and `CONNRESET` if the other side is gone, `WOULDBLOCK` if the socket's time limit
-/// passed. Cost: one `sendmsg` (one `send` of `first` alone), more if the buffer of the socket is full.
+/// Sends all of `first` and then all of `second`; `descriptor` is sent with the first byte. Errors: `PIPE` and
+/// `CONNRESET` if the other side is gone, `WOULDBLOCK` if the socket's time limit passed. Cost: one `sendmsg` (one
+/// `send` of `first` alone), more if the buffer of the socket is full.
 pub fn send_all(
     socket: impl AsFd,
     mut first: &[u8],
@@ -70,8 +70,8 @@ fn send_parts(socket: impl AsFd, parts: &[IoSlice<'_>], descriptor: Option<Borro
     sendmsg(socket, parts, &mut control, SendFlags::NOSIGNAL)
 }
 
-/// Receives what has arrived, up to the length of `buffer`; 0 at the end of the stream. Descriptors
-/// that were passed are closed. Cost: one `recv`.
+/// Receives the bytes that have arrived, up to the length of `buffer`; returns 0 at the end of the stream. Passed
+/// descriptors are closed. Cost: one `recv`.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: WaitMode) -> Result<usize> {
     loop {
         match recv(&socket, &mut *buffer, wait.flags()) {
@@ -81,7 +81,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: WaitMode) -> Result<u
     }
 }
 
-/// As [`receive`], with a descriptor if one was passed with these bytes. Cost: one `recvmsg`.
+/// Like [`receive`], and returns the descriptor if one was passed with these bytes. Cost: one `recvmsg`.
 pub fn receive_with_descriptor(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -103,8 +103,8 @@ pub fn receive_with_descriptor(
     }
 }
 
-/// Has the kernel find out that the other end of a TCP connection is gone: after 30 s of silence it
-/// asks, and gives up after three times 10 s.
+/// Makes the kernel detect that the other end of a TCP connection is gone: after 30 s of silence it sends probes, and
+/// gives up after three times 10 s.
 pub fn keep_alive(socket: impl AsFd) -> Result<()> {
     let seconds = std::time::Duration::from_secs;
     sockopt::set_socket_keepalive(&socket, true)?;
@@ -113,19 +113,19 @@ pub fn keep_alive(socket: impl AsFd) -> Result<()> {
     sockopt::set_tcp_keepcnt(&socket, 3)
 }
 
-/// Who is at the other end of a Unix socket, as the kernel saw them when they connected.
+/// The credentials of the other end of a Unix socket, as the kernel recorded them when it connected.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PeerCredentials {
-    /// User.
+    /// The user ID.
     pub uid: u32,
-    /// Group.
+    /// The group ID.
     pub gid: u32,
-    /// Further groups, in rising order.
+    /// The supplementary groups, in ascending order.
     pub groups: Vec<u32>,
 }
 
-/// Asks the kernel for the peer (`SO_PEERCRED`, and `SO_PEERGROUPS` of Linux 4.13).
-/// Errors: from what is no connected Unix socket.
+/// Asks the kernel for the credentials of the peer (`SO_PEERCRED`, and `SO_PEERGROUPS` of Linux 4.13). Errors: for
+/// anything but a connected Unix socket.
 pub fn peer_of(socket: impl AsFd) -> Result<PeerCredentials> {
     let credentials = socket_peercred(&socket)?;
     let mut groups = vec![0u32; 64];
@@ -154,20 +154,20 @@ pub fn peer_of(socket: impl AsFd) -> Result<PeerCredentials> {
     }
 }
 
-/// Sends up to `len` bytes of `file` from `offset` without a copy through this process; returns how
-/// many, 0 at the end of the file. Errors: `AGAIN` where the socket takes nothing now.
-/// Cost: one `sendfile`; the calling thread waits for what is not in memory.
+/// Sends up to `len` bytes of `file` from `offset` without a copy through this process; returns the number of bytes
+/// sent, 0 at the end of the file. Errors: `AGAIN` if the socket's buffer is full. Cost: one `sendfile`; the calling
+/// thread waits for bytes that are not in memory.
 pub fn send_file(socket: impl AsFd, file: impl AsFd, offset: u64, len: usize) -> Result<usize> {
     sendfile(socket, file, Some(&mut { offset }), len)
 }
 
-/// Sends some of `data`, telling the kernel that more follows at once, so that both may share a
-/// segment; returns how many bytes. Errors: `AGAIN` where the socket takes nothing now.
+/// Sends some of `data`, and tells the kernel that more follows at once, so that both may share a segment; returns the
+/// number of bytes sent. Errors: `AGAIN` if the socket's buffer is full.
 pub fn send_more(socket: impl AsFd, data: &[u8]) -> Result<usize> {
     rustix::net::send(socket, data, SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
-/// Whether `socket` takes something now. Cost: one `poll`, much less than a call that is refused.
+/// Returns whether `socket` accepts data now. Cost: one `poll`, which is much cheaper than a call that is refused.
 pub fn is_writable(socket: impl AsFd) -> Result<bool> {
     let mut wanted = [PollFd::new(&socket, PollFlags::OUT)];
     Ok(rustix::event::poll(&mut wanted, Some(&Timespec::default()))? > 0)
@@ -184,7 +184,7 @@ pub struct TcpInfo {
     pub mss_bytes: u32,
 }
 
-/// Asks the kernel (`TCP_INFO`). Errors: `OPNOTSUPP` and others for what is no TCP socket.
+/// Asks the kernel for the state (`TCP_INFO`). Errors: `OPNOTSUPP` and others for anything but a TCP socket.
 pub fn tcp_info(socket: impl AsFd) -> Result<TcpInfo> {
     // SAFETY: `tcp_info` is plain data, for which all zeros is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -205,22 +205,22 @@ pub fn tcp_info(socket: impl AsFd) -> Result<TcpInfo> {
     }
 }
 
-/// Has a connection to `peer` sent without pacing if both ends are on this host: there is no line between
-/// them that anybody else uses. Where the machine's congestion control paces (BBR), a timer for each burst
-/// costs more there than the sending. Cost: one `setsockopt`, of loopback connections only.
+/// Turns off pacing for a connection to `peer` if both ends are on this host, because no traffic of others shares a
+/// line with it. If the machine's congestion control paces (BBR), a timer for each burst costs more than the sending.
+/// Cost: one `setsockopt`, of loopback connections only.
 pub fn send_unpaced_on_loopback(socket: impl AsFd, peer: IpAddr) -> Result<()> {
     if !peer.to_canonical().is_loopback() {
         return Ok(());
     }
     match set_tcp_congestion(socket, "reno") {
-        // Reno is in every kernel, but an administrator may allow other algorithms alone.
+        // Every kernel has Reno, but an administrator may allow only other algorithms.
         Err(Errno::PERM) => Ok(()),
         done => done,
     }
 }
 
-/// Has the kernel wake up who waits for the socket only when `bytes` have arrived (`SO_RCVLOWAT`), the
-/// other side has ended, or its buffer is full. The buffer grows to hold twice as many.
+/// Makes the kernel wake up a thread that waits for the socket only when `bytes` have arrived (`SO_RCVLOWAT`), the
+/// other side has ended, or the receive buffer is full. The buffer grows to hold twice as many bytes.
 pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     let length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -232,10 +232,10 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
     if done == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Has a connection to `peer` offer room for `bytes` from the start, as far as `net.ipv4.tcp_rmem` allows it, unless both
-/// ends are on this host. By itself the kernel offers 64 KiB, and more by what was read in a round trip: that lags behind
-/// a sender that doubles what it sends with each. Nothing is held for it before it comes. Unlike by `SO_RCVBUF`, the buffer goes
-/// on to grow by itself. Cost: two `setsockopt`, none on loopback.
+/// Makes a connection to `peer` offer a receive window of `bytes` from the start, as far as `net.ipv4.tcp_rmem` allows
+/// it, unless both ends are on this host. By default the kernel offers 64 KiB, and more according to the bytes read in
+/// a round trip, which lags behind a sender that doubles its amount in each round trip. No memory is used before bytes
+/// arrive. Unlike with `SO_RCVBUF`, the buffer still grows by itself. Cost: two `setsockopt`, none on loopback.
 pub fn offer_room(socket: impl AsFd, peer: IpAddr, bytes: usize) -> Result<()> {
     if peer.to_canonical().is_loopback() {
         return Ok(());
@@ -331,7 +331,7 @@ mod tests {
             poll(&mut [PollFd::new(&receiver, PollFlags::IN)], Some(&limit)).unwrap() == 1
         };
         std::io::Write::write_all(&mut sender, &[0; 999]).unwrap();
-        // A write on loopback has arrived when it returns.
+        // Bytes written on loopback have arrived when the write returns.
         assert!(!is_ready(0));
         std::io::Write::write_all(&mut sender, &[0]).unwrap();
         assert!(is_ready(30));
@@ -365,7 +365,7 @@ mod tests {
         let before = socket_recv_buffer_size(&stream).unwrap();
         offer_room(&stream, stream.peer_addr().unwrap().ip(), 1 << 20).unwrap();
         assert_eq!(socket_recv_buffer_size(&stream).unwrap(), before);
-        // The kernel takes half of the most that a buffer may grow to.
+        // The kernel uses at most half of the maximum size of a buffer.
         let most = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap();
         let most: usize = most.split_whitespace().last().unwrap().parse().unwrap();
         offer_room(&stream, [192, 0, 2, 1].into(), most).unwrap();

@@ -12,7 +12,7 @@ use crate::range::{parse_content_range, parse_range};
 /// The maximum number of ranges in one request.
 pub const RANGES_MAX: usize = 1024;
 
-/// Parses a `Range` header with 1 to [`RANGES_MAX`] ranges. `None` for anything else.
+/// Parses a `Range` header with 1 to [`RANGES_MAX`] ranges. Returns `None` for anything else.
 pub fn parse_ranges(text: &str) -> Option<Vec<ByteRange>> {
     let list = text.strip_prefix("bytes=")?;
     let ranges =
@@ -70,7 +70,7 @@ pub fn boundary_of(content_type: &str) -> Option<String> {
     }
 }
 
-/// A token or a quoted string (RFC 9110 section 5.6.6), and the text after it.
+/// Parses a token or a quoted string (RFC 9110 section 5.6.6); also returns the text after it.
 fn parameter_value(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find(';').unwrap_or(text.len());
@@ -105,23 +105,23 @@ pub struct MultipartParser {
 
 #[derive(Debug)]
 enum MultipartState {
-    /// Before the first delimiter.
+    /// Before the first delimiter of the body.
     Preamble,
     /// In a part's head, with the value of its `Content-Range`.
     Head(Option<(Range<u64>, Option<u64>)>),
-    /// In a part's content, of which this many bytes are to come.
+    /// In a part's content; the value is the number of bytes that are still to come.
     Data(u64),
     /// After the content of a part: the delimiter's line break comes next.
     AfterData,
-    /// After that line break.
+    /// After the line break that precedes a delimiter: the delimiter itself comes next.
     Delimiter,
     Done,
 }
 
-/// What the given bytes begin with.
+/// The element at the beginning of the given bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum MultipartStep {
-    /// Nothing that concerns the caller; skip it.
+    /// Bytes without meaning for the caller; skip them.
     Skip(usize),
     /// The end of a part's head, to be skipped; the range of the object that follows, and the object's size.
     Part(usize, Range<u64>, Option<u64>),
@@ -132,7 +132,7 @@ pub enum MultipartStep {
 }
 
 impl MultipartStep {
-    /// The number of bytes of the step.
+    /// Returns the number of bytes of the step.
     pub fn len(&self) -> usize {
         match self {
             MultipartStep::Skip(count)
@@ -142,13 +142,13 @@ impl MultipartStep {
         }
     }
 
-    /// Whether the step has no bytes, as when none were given.
+    /// Returns whether the step has no bytes, as when no bytes were given.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Why a body is not valid `multipart/byteranges`.
+/// The reason why a body is not valid `multipart/byteranges`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedMultipart(&'static str);
 
@@ -168,12 +168,12 @@ impl MultipartParser {
         MultipartParser { delimiter, state, line, between_bytes: 0, form_bytes: None, line_break: b"\r\n" }
     }
 
-    /// The number of content bytes that come next without interruption.
+    /// Returns the number of content bytes that come next without interruption.
     pub fn data_left(&self) -> u64 {
         if let MultipartState::Data(left) = self.state { left } else { 0 }
     }
 
-    /// Whether the last part has ended; a body that ends before is truncated.
+    /// Returns whether the last part has ended; a body that ends before is truncated.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, MultipartState::Done)
     }
@@ -192,8 +192,8 @@ impl MultipartParser {
         }
     }
 
-    /// Returns what `bytes` begin with; the caller drops that many before it passes the next ones. A step has at least
-    /// one byte if there is one. Errors: a malformed body.
+    /// Parses the beginning of `bytes`; the caller drops the bytes of the step before it passes the next ones. A step
+    /// has at least one byte if `bytes` has any. Errors: a malformed body.
     pub fn step(&mut self, bytes: &[u8]) -> Result<MultipartStep, MalformedMultipart> {
         match self.state {
             MultipartState::Done => Ok(MultipartStep::End(bytes.len())),
@@ -229,7 +229,7 @@ impl MultipartParser {
         step
     }
 
-    /// Whether `line` closes the body; not checked within a part's head.
+    /// Returns whether `line` closes the body; not checked within a part's head.
     fn is_last_delimiter(&self, line: &[u8]) -> bool {
         let rest = line.strip_prefix(&self.delimiter[..]);
         let may_end = matches!(self.state, MultipartState::Preamble | MultipartState::Delimiter);
@@ -285,13 +285,13 @@ impl MultipartParser {
     }
 }
 
-/// The number of digits of `first-last`.
+/// Returns the number of digits of `first-last`.
 fn digits_of(range: &Range<u64>) -> usize {
     let digits = |number: u64| number.checked_ilog10().unwrap_or(0) as usize + 1;
     digits(range.start) + digits(range.end - 1)
 }
 
-/// The value of `Content-Range`, if the line is that header.
+/// Returns the value of `Content-Range`, if the line is that header.
 fn content_range(line: &[u8]) -> Option<&str> {
     let at = memchr::memchr(b':', line)?;
     let is_it = line[..at].eq_ignore_ascii_case(b"content-range");

@@ -7,7 +7,7 @@ const DAY_S: i64 = 86_400;
 /// A time in UTC, split into the fields that text formats are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UtcTime {
-    /// The year AD.
+    /// The year of the Gregorian calendar.
     pub year: i64,
     /// 1 to 12.
     pub month: u32,

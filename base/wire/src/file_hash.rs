@@ -1,4 +1,5 @@
-//! Digests of files as Metalinks and HTTP headers state them: made while bytes pass by, written in hex.
+//! Digests of files, as Metalinks and HTTP headers state them: computed while bytes are streamed, and written in
+//! hexadecimal.
 
 use std::fmt::Write as _;
 
@@ -6,14 +7,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use sha2::Digest as _;
 
-/// How a digest is made.
+/// The hash function of a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HashKind {
-    /// Adler-32 (RFC 1950 section 8.2), which grid storage keeps: finds accidents, and some not.
+    /// Adler-32 (RFC 1950 section 8.2), which grid storage uses: detects most accidental changes.
     Adler32,
-    /// MD5: finds accidents.
+    /// MD5: detects accidental changes.
     Md5,
-    /// SHA-1: finds accidents.
+    /// SHA-1: detects accidental changes.
     Sha1,
     /// SHA-256.
     Sha256,
@@ -28,7 +29,7 @@ impl HashKind {
     pub const ALL: [Self; 6] =
         [Self::Adler32, Self::Md5, Self::Sha1, Self::Sha256, Self::Sha384, Self::Sha512];
 
-    /// The name in the registry of hash functions, which RFC 5854 uses.
+    /// Returns the name in the registry of hash functions, which RFC 5854 uses.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Adler32 => "adler32",
@@ -40,14 +41,14 @@ impl HashKind {
         }
     }
 
-    /// The kind of that name, in any case, with a hyphen or (as Metalink 3 and RFC 3230 write it) without.
+    /// Returns the kind with this name, in any case, with a hyphen or without one (as in Metalink 3 and RFC 3230).
     pub fn from_name(name: &str) -> Option<Self> {
         let plain = |text: &str| text.trim().replace(['-', '_'], "").to_ascii_lowercase();
         let wanted = if plain(name) == "sha" { "sha1".to_owned() } else { plain(name) };
         Self::ALL.into_iter().find(|kind| plain(kind.name()) == wanted)
     }
 
-    /// Bytes of its value.
+    /// Returns the length of the digest in bytes.
     pub const fn len_bytes(self) -> usize {
         match self {
             Self::Adler32 => 4,
@@ -63,15 +64,15 @@ impl HashKind {
 /// A digest with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHash {
-    /// How it was made.
+    /// The hash function.
     pub kind: HashKind,
-    /// In small hexadecimal digits, twice [`HashKind::len_bytes`] of them.
+    /// The value in lower-case hexadecimal, which has twice [`HashKind::len_bytes`] digits.
     pub hex: String,
 }
 
 impl FileHash {
-    /// Reads hexadecimal digits of any case. `None` for what is no value of that kind; adler32 may lack
-    /// leading zeros, as some servers leave them out.
+    /// Parses hexadecimal digits of any case. Returns `None` if they are not a value of that kind; adler32 may lack
+    /// leading zeros, because some servers omit them.
     pub fn from_hex(kind: HashKind, text: &str) -> Option<Self> {
         let mut hex = text.trim().to_ascii_lowercase();
         if kind == HashKind::Adler32 && (1..8).contains(&hex.len()) {
@@ -81,7 +82,7 @@ impl FileHash {
         is_whole.then_some(FileHash { kind, hex })
     }
 
-    /// Reads the value of a `Digest` header (RFC 3230): base64, but hexadecimal digits for adler32.
+    /// Parses the value of a `Digest` header (RFC 3230): base64, but hexadecimal digits for adler32.
     pub fn from_digest_header(kind: HashKind, text: &str) -> Option<Self> {
         if kind == HashKind::Adler32 {
             return Self::from_hex(kind, text);
@@ -90,7 +91,7 @@ impl FileHash {
         Self::from_hex(kind, &hex(&bytes))
     }
 
-    /// Makes the digest of `data`.
+    /// Computes the digest of `data`.
     pub fn of(kind: HashKind, data: &[u8]) -> Self {
         let mut running = RunningHash::new(kind);
         running.update(data);
@@ -98,7 +99,7 @@ impl FileHash {
     }
 }
 
-/// A digest in the making.
+/// A digest that is being computed.
 pub struct RunningHash(HashState);
 
 enum HashState {
@@ -111,7 +112,7 @@ enum HashState {
 }
 
 impl RunningHash {
-    /// Of nothing yet.
+    /// Creates a digest that contains no bytes yet.
     pub fn new(kind: HashKind) -> Self {
         RunningHash(match kind {
             HashKind::Adler32 => HashState::Adler32(1, 0),
@@ -123,7 +124,7 @@ impl RunningHash {
         })
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         match &mut self.0 {
             HashState::Adler32(low, high) => adler32(low, high, data),
@@ -135,7 +136,7 @@ impl RunningHash {
         }
     }
 
-    /// The digest of all that was taken.
+    /// Returns the digest of all bytes that were added.
     pub fn finish(self) -> FileHash {
         let (kind, hex) = match self.0 {
             HashState::Adler32(low, high) => (HashKind::Adler32, hex(&(high << 16 | low).to_be_bytes())),
@@ -149,7 +150,7 @@ impl RunningHash {
     }
 }
 
-/// This many bytes may be added up before the remainder has to be taken.
+/// The number of bytes that can be added up before the remainder must be taken.
 const ADLER_RUN_BYTES: usize = 5_552;
 const ADLER_MODULUS: u32 = 65_521;
 
@@ -176,7 +177,7 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// FIPS 180-4 and RFC 1321 for "abc"; RFC 1950 for adler32 of "Wikipedia", as Wikipedia has it.
+    /// FIPS 180-4 and RFC 1321 for "abc"; RFC 1950 for the adler32 of "Wikipedia", with the value that Wikipedia gives.
     #[test]
     fn known_values() {
         let of = |kind| FileHash::of(kind, b"abc").hex;

@@ -21,7 +21,7 @@ pub fn encode(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{OPEN}{}{CLOSE}", BASE64.encode(text)))
 }
 
-/// Undoes [`encode`]. Text that is not encoded, or not validly, is returned as it is.
+/// Undoes [`encode`]. Text that is not validly encoded is returned unchanged.
 pub fn decode(value: &str) -> Cow<'_, str> {
     let has_prefix = value.get(..OPEN.len()).is_some_and(|start| start.eq_ignore_ascii_case(OPEN));
     if !has_prefix {

@@ -23,7 +23,7 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// [`SigningKey::is_for`] says that the day has changed.
 #[derive(Clone)]
 pub struct SigningKey {
-    /// Has taken in the key, so that a signature costs half of the blocks of an HMAC.
+    /// An HMAC that has already processed the key, which saves half of the blocks of each signature.
     keyed: Hmac<Sha256>,
     day: String,
     scope: String,
@@ -59,20 +59,20 @@ impl SigningKey {
         SigningKey { keyed: keyed(&key), scope, day: day.to_owned() }
     }
 
-    /// Whether the key is for the day of `time`.
+    /// Returns whether the key is for the day of `time`.
     pub fn is_for(&self, time: SystemTime) -> bool {
         self.day == UtcTime::from(time).day_stamp()
     }
 
-    /// The value of `Authorization`. The signed headers must contain `x-amz-date` with the same time.
+    /// Returns the value of `Authorization`. The signed headers must contain `x-amz-date` with the same time.
     pub fn authorization(&self, access_key: &str, time: SystemTime, request: &SignedRequest) -> String {
         let signature = self.signature(time, request);
         let (scope, names) = (&self.scope, request.header_names());
         format!("{ALGORITHM} Credential={access_key}/{scope},SignedHeaders={names},Signature={signature}")
     }
 
-    /// The query of a presigned URL, signature included, whose only signed header is `host`. `parameters` are the
-    /// request's own, not encoded.
+    /// Returns the query of a presigned URL, signature included, whose only signed header is `host`. `parameters` are
+    /// the request's own, not encoded.
     pub fn presigned_query(
         &self,
         access_key: &str,
@@ -104,13 +104,13 @@ impl SigningKey {
         format!("{query}&X-Amz-Signature={signature}")
     }
 
-    /// The signature in hexadecimal.
+    /// Returns the signature in hexadecimal.
     pub fn signature(&self, time: SystemTime, request: &SignedRequest) -> String {
         hex(&self.raw_signature(&UtcTime::from(time).amz_date(), request))
     }
 
-    /// Whether `signature`, in lower-case hexadecimal, is valid for a request dated `amz_date`. Compares in constant
-    /// time.
+    /// Returns whether `signature`, in lower-case hexadecimal, is valid for a request dated `amz_date`. Compares in
+    /// constant time.
     pub fn verifies(&self, signature: &str, amz_date: &str, request: &SignedRequest) -> bool {
         let expected = hex(&self.raw_signature(amz_date, request));
         expected.as_bytes().ct_eq(signature.as_bytes()).into()
@@ -187,7 +187,7 @@ impl SignedRequest<'_> {
         names
     }
 
-    /// SHA-256 of the canonical request, hashed in pieces so that it is never assembled.
+    /// Returns the SHA-256 of the canonical request, hashed in pieces so that the request is never assembled.
     fn canonical_digest(&self) -> String {
         let mut digest = Sha256::new();
         for line in [self.method, self.path, self.query] {

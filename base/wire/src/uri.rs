@@ -1,4 +1,5 @@
-//! Percent-encoding as S3 wants it: all but RFC 3986's unreserved characters, once, in capitals.
+//! Percent-encoding as S3 requires it: all characters but RFC 3986's unreserved ones, once, with capital hexadecimal
+//! digits.
 
 use std::fmt::Write as _;
 
@@ -9,30 +10,30 @@ use percent_encoding::{
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const PATH: &AsciiSet = &QUERY.remove(b'/');
 
-/// What may not stand in a request line.
+/// Characters that must not appear in a request line.
 const TYPED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'\\').add(b'^').add(b'`');
 
-/// Appends path and query of a URL that a person typed or a program made: what is encoded stays so.
+/// Appends the path and query of a URL that a person typed or a program made; existing percent-encoding is kept.
 pub fn push_typed(to: &mut String, rest: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(rest, TYPED));
 }
 
-/// Appends a key as part of a path: `/` stays.
+/// Appends a key as part of a path; `/` is not encoded.
 pub fn push_path(to: &mut String, key: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(key, PATH));
 }
 
-/// Appends a name or value of a query: `/` is encoded too, and a blank is `%20`.
+/// Appends a name or value of a query; `/` is encoded, too, and a blank becomes `%20`.
 pub fn push_query(to: &mut String, text: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(text, QUERY));
 }
 
-/// Appends a name that need not be UTF-8, as [`push_query`] does.
+/// Appends a name that may be invalid UTF-8, encoded as by [`push_query`].
 pub fn push_bytes(to: &mut String, name: &[u8]) {
     let _infallible = write!(to, "{}", percent_encode(name, QUERY));
 }
 
-/// A query string in the order that signatures want: by encoded name, then value.
+/// Returns a query string in the order that signatures require: by encoded name, then value.
 pub fn canonical_query<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let mut encoded: Vec<String> = parameters.into_iter().map(pair).collect();
     encoded.sort_unstable_by(|a, b| a.split('=').cmp(b.split('=')));
@@ -47,8 +48,8 @@ fn pair((name, value): (&str, &str)) -> String {
     pair
 }
 
-/// Undoes `encoding-type=url` of a listing, where servers also write `+` for a blank.
-/// `None` if the result is not UTF-8.
+/// Undoes `encoding-type=url` of a listing, in which servers may write `+` for a blank. `None` if the result is not
+/// UTF-8.
 pub fn decode_listed(text: &str) -> Option<String> {
     decode(&text.replace('+', " "))
 }

@@ -341,8 +341,8 @@ proptest! {
         there_and_back::<UploadListing>(make.any());
     }
 
-    /// A message with a few changed bytes is refused, or is read as another message: nothing panics, and bytes that
-    /// are only announced take no memory.
+    /// A message with a few changed bytes is refused, or is read as another message. Nothing panics, and bytes that are
+    /// only announced take no memory.
     #[test]
     fn changed_bytes_do_no_harm(
         seed in any::<u64>(),

@@ -19,17 +19,17 @@ use crate::{lookout, small};
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BareRequest {
-    /// 4 KiB from memory.
+    /// Returns 4 KiB from memory.
     Echo,
-    /// 4 KiB of a file: open, fstat, pread, close.
+    /// Returns 4 KiB of a file: open, fstat, pread, close.
     Small,
-    /// A file descriptor of a file of 1 MiB.
+    /// Passes a file descriptor of a file of 1 MiB.
     Descriptor,
 }
 
 const MESSAGE_BYTES: usize = 16;
 
-/// Serves until standard input ends, a thread for each connection.
+/// Serves until standard input ends, with one thread for each connection.
 pub(crate) fn serve(root: &Path, socket: &Path) -> Result<()> {
     let listener = UnixListener::bind(socket)?;
     let dir = File::open(root.join("bucket"))?;
@@ -51,7 +51,7 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
     let (cores, lookout) = (std::thread::available_parallelism()?.get(), lookout()?);
     let (mut request, mut content) = ([0; MESSAGE_BYTES], vec![7; 4096]);
     loop {
-        // A client that got a file descriptor is busy for longer than the server polls.
+        // A client that got a file descriptor works on it for longer than the server polls.
         let is_large = request[0] == BareRequest::Descriptor as u8;
         let looks_out = !lookout.is_zero() && !is_large && 2 * OPEN.load(Ordering::Relaxed) <= cores;
         let received = wait(looks_out, |wait| receive(client, &mut request, wait));
@@ -79,7 +79,7 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
     }
 }
 
-/// Polls for a moment if `looks_out`, then blocks.
+/// Polls for 20 µs if `looks_out`, then blocks.
 fn wait<T>(looks_out: bool, mut receive: impl FnMut(WaitMode) -> Result<T, Errno>) -> Result<T, Errno> {
     let since = Instant::now();
     while looks_out && since.elapsed() < Duration::from_micros(20) {

@@ -24,7 +24,7 @@ struct BlockCalls {
     objects: usize,
 }
 
-/// Runs `ways` in blocks; prints the time of each per object, and its ratio to the first.
+/// Runs `ways` in blocks; prints the time of each way per object, and its ratio to the first way.
 fn ways(title: &str, shape: &BlockCalls, mut ways: Vec<Way<'_>>, rounds: usize) -> Result<()> {
     if !is_wanted(title) {
         return Ok(());
@@ -180,7 +180,7 @@ fn puts(root: &Path, gateway: &Path, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// How long all clients run in a round.
+/// The time for which all clients run in a round.
 const ROUND_MS: u64 = 500;
 
 /// Gets 4 KiB repeatedly, starting when standard input ends; prints the number of gets.
@@ -207,7 +207,7 @@ pub(crate) fn client(lane: &str, socket: &Path, ms: u64) -> Result<()> {
     Ok(())
 }
 
-/// The operations per second of this many clients together.
+/// Returns the operations per second of this many clients together.
 fn throughput(lane: &str, socket: &Path, clients: usize) -> Result<f64> {
     let start = |_| -> Result<Child> {
         let mut command = Command::new(std::env::current_exe()?);
@@ -215,7 +215,7 @@ fn throughput(lane: &str, socket: &Path, clients: usize) -> Result<f64> {
         Ok(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?)
     };
     let mut all = (0..clients).map(start).collect::<Result<Vec<_>>>()?;
-    // Waits until all have connected and made one get.
+    // Waits until all clients have connected and made one get.
     std::thread::sleep(Duration::from_millis(100 + 5 * clients as u64));
     all.iter_mut().for_each(|client| drop(client.stdin.take()));
     let mut total = 0.0;

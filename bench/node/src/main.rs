@@ -47,7 +47,7 @@ fn run() -> Result<()> {
     clients::compare_many(&gateway.socket, &bare.socket, rounds.div_ceil(4))
 }
 
-/// Puts the objects to be read, by the store itself.
+/// Puts the objects that clients read, directly into the store.
 fn fill(root: &Path) -> Result<()> {
     let store = PosixStore::open(root, PosixConfig::default())?;
     let put = |name: &str, body: &[u8]| -> Result<()> {
@@ -103,12 +103,12 @@ impl Drop for ServerProcess {
     }
 }
 
-/// How long both servers poll for the next request if cores are free: `LOOKOUT_US`, or 20 µs.
+/// Returns the time for which both servers poll for the next request if cores are free: `LOOKOUT_US`, or 20 µs.
 fn lookout() -> Result<Duration> {
     Ok(Duration::from_micros(std::env::var("LOOKOUT_US").map_or(Ok(20), |us| us.parse())?))
 }
 
-/// Whether a comparison is selected: all are, unless `ONLY` is set and not a part of the title.
+/// Returns whether a comparison is selected: all are, unless `ONLY` is set and not a part of the title.
 fn is_wanted(title: &str) -> bool {
     std::env::var("ONLY").map_or(true, |part| title.contains(&part))
 }

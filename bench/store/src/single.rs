@@ -1,4 +1,4 @@
-//! Operations that `compare` has no phase for: overwrites, pages of a long listing, completing an upload.
+//! Operations for which `compare` has no phase: overwrites, pages of a long listing, completing an upload.
 
 use std::fs;
 use std::io::Write;
@@ -49,7 +49,7 @@ pub(crate) fn overwrite(place: &Path, size: usize, rounds: usize) -> Result<()> 
             ratios.push(by_posix / ours);
         }
     }
-    // The first round creates.
+    // The first round creates the objects.
     let interval = median_interval(&ratios[OBJECTS..], 1).context("too few rounds")?;
     println!("overwrite of {size} B: {} x posix (tmp, write, rename over)", text(&interval));
     Ok(())
@@ -124,7 +124,7 @@ pub(crate) fn list(s3: &Path, keys: usize) -> Result<()> {
     let all = || ListQuery { max_keys: usize::MAX, ..Default::default() };
     let (mut stream, mut pages, mut readdir, mut prefix) = (vec![], vec![], vec![], vec![]);
     for _ in 0..5 {
-        // A new store each time, so that the first page is cold.
+        // The store is opened anew each time, so that the first page is cold.
         let cold = PosixStore::open(s3, PosixConfig::default())?;
         stream.push(timed(|| Ok(cold.list(&bucket, &all())?))?);
         let cold = PosixStore::open(s3, PosixConfig::default())?;

@@ -1,7 +1,8 @@
-//! Keys outside one flat directory: missing ones, alone in their directory, or the first in three new ones.
+//! Keys outside one flat directory: missing keys, keys that are alone in their directory, and keys that are the first
+//! in three new directories.
 //!
-//! Compares the store with plain files, and with bare system calls that may not leave the root either: these resolve a
-//! path by `openat2`, because no call that describes a file by its path supports `RESOLVE_BENEATH`.
+//! Compares the store with plain files, and with bare system calls that may not leave the root either. The bare calls
+//! resolve a path by `openat2`, because no call that describes a file by its path supports `RESOLVE_BENEATH`.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -16,7 +17,7 @@ use rustix::fs::{
     AtFlags, Mode, OFlags, ResolveFlags, XattrFlags, fsetxattr, linkat, mkdirat, openat, openat2, statat,
 };
 
-/// The number of calls in a block; blocks of the three are interleaved.
+/// The number of calls in a block. Blocks of the three ways are interleaved.
 const BLOCK: usize = 200;
 
 /// The compared directories: one for plain files, one for bare calls, and a bucket.
@@ -38,7 +39,7 @@ impl ComparedDirectories<'_> {
     }
 }
 
-/// The three ways to do one call, for the key of a number.
+/// The three ways to do one call; the argument is the number of a key.
 struct ComparedCalls<'c> {
     plain: &'c mut dyn FnMut(usize) -> Result<()>,
     bare: &'c mut dyn FnMut(usize) -> Result<()>,

@@ -31,7 +31,7 @@ pub struct OpenOptions {
     pub session_token: *const c_char,
 }
 
-/// Bytes of [`OpenOptions`] in its first version: up to `timeout_ms`.
+/// The size of [`OpenOptions`] in its first version, in bytes: the fields up to `timeout_ms`.
 pub(crate) const OPTIONS_BYTES_MIN: usize = std::mem::offset_of!(OpenOptions, access_key);
 
 /// A part of a file, and where it goes.

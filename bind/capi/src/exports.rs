@@ -40,7 +40,7 @@ pub extern "C" fn fordway_last_error() -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const OpenOptions) -> c_int {
     guarded(|| {
-        // SAFETY: the caller's promise is this function's.
+        // SAFETY: the caller guarantees what the called function requires.
         let (url, settings) = unsafe { (string(url, "the URL")?, settings(options)?) };
         let url = url.ok_or_else(|| CallFailure::new(libc::EINVAL, "the URL is NULL; name what to open"))?;
         FileSource::open(&url, &settings).map(files::insert)
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn fordway_pread(
         if buffer.is_null() {
             return Err(CallFailure::new(libc::EINVAL, format!("the buffer for {length} bytes is NULL")));
         }
-        // SAFETY: it has room for this many bytes, says the caller, and is not NULL.
+        // SAFETY: the caller guarantees that the buffer has room for this many bytes; it is not NULL.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
         Ok(file.source.read_at(offset, buffer)? as ssize_t)
     })
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn fordway_pread_vector(
 ) -> ssize_t {
     guarded(|| {
         let file = files::get(file)?;
-        // SAFETY: the caller's promise; what is submitted has ended when this function ends.
+        // SAFETY: the caller guarantees it; the submitted reads have ended when this function returns.
         let buffers = unsafe { ReadBuffers::new(fragments, count)? };
         buffers.check()?;
         let ticket = file.submit(buffers)?;
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn fordway_advise(
 ) -> c_int {
     guarded(|| {
         let file = files::get(file)?;
-        // SAFETY: the caller's promise; the buffers are not used.
+        // SAFETY: the caller guarantees it; the buffers are not used.
         let ranges = unsafe { ReadBuffers::new(fragments, count)? }.ranges();
         let advice = match advice {
             FORDWAY_ADVICE_NORMAL => AccessAdvice::Normal,
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn fordway_advise(
     })
 }
 
-/// Takes options over. Errors: `EINVAL` for a size that no version has had.
+/// Copies the caller's options and checks them. Errors: `EINVAL` for a size that no version has had.
 ///
 /// # Safety
 ///
@@ -185,7 +185,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFa
     if options.is_null() {
         return Ok(CheckedOptions::default());
     }
-    // SAFETY: the first field is there in every version.
+    // SAFETY: every version has the first field.
     let size = unsafe { options.cast::<usize>().read() };
     if !(OPTIONS_BYTES_MIN..=size_of::<OpenOptions>()).contains(&size) {
         let sentence = format!(
@@ -195,7 +195,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFa
         return Err(CallFailure::new(libc::EINVAL, sentence));
     }
     let mut known = MaybeUninit::<OpenOptions>::zeroed();
-    // SAFETY: it has this many bytes, and there is room for them; what is left of the fields is NULL.
+    // SAFETY: the options have this many bytes, and `known` has room for them; its remaining fields are NULL.
     let options = unsafe {
         std::ptr::copy_nonoverlapping(options.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), size);
         known.assume_init()
@@ -216,7 +216,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFa
     })
 }
 
-/// Errors: `EINVAL` for half a pair.
+/// Combines the keys. Errors: `EINVAL` if only one of the pair is given.
 fn keys(
     access_key: Option<String>,
     secret_key: Option<String>,
@@ -234,7 +234,7 @@ fn keys(
     }
 }
 
-/// A string of the caller's; `None` for NULL. Errors: `EINVAL` for one that is not UTF-8.
+/// Copies a string of the caller; returns `None` for NULL. Errors: `EINVAL` if it is not UTF-8.
 ///
 /// # Safety
 ///

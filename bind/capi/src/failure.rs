@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fordway_store::{Error, ErrorKind};
 
-/// Why a call failed.
+/// The reason why a call failed: an errno and a sentence.
 #[derive(Debug)]
 pub(crate) struct CallFailure {
     pub(crate) errno: c_int,
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn sentence() -> String {
-        // SAFETY: it is the C string of this thread, which makes no other call meanwhile.
+        // SAFETY: the pointer is to the C string of this thread, which makes no other call meanwhile.
         unsafe { CStr::from_ptr(last_sentence()) }.to_str().unwrap().to_owned()
     }
 

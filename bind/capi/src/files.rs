@@ -1,6 +1,5 @@
-//! Open files by number, and the reads submitted for each. Reads fill memory of the caller while the caller goes on
-//! with other work. A number is not used again soon, so the number of a closed file gives an error and never reaches
-//! another file.
+//! Open files by number, and the reads submitted for each. Reads fill memory of the caller while the caller does other
+//! work. A number is not used again soon, so the number of a closed file gives an error and never reaches another file.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -27,10 +26,10 @@ struct SubmittedReads {
     tickets: HashMap<i64, PendingRead>,
 }
 
-/// What a ticket stands for, with its number of bytes.
+/// The read that a ticket identifies, with its number of bytes.
 enum PendingRead {
     UnderWay(Arc<RemoteFile>, RangeTicket, usize),
-    /// A read of a file that is read when it is submitted.
+    /// A read that was complete when it was submitted.
     Done(usize),
 }
 
@@ -57,8 +56,8 @@ pub(crate) fn get(number: c_int) -> Result<Arc<OpenFile>, CallFailure> {
     files.as_ref().and_then(|files| files.get(&number)).cloned().ok_or_else(|| not_open(number))
 }
 
-/// Closes a file. Its reads under way are cancelled, and nothing is written to their buffers any more.
-/// Errors: `EBADF`.
+/// Closes a file. Its reads in progress are cancelled, and nothing is written to their buffers any more. Errors:
+/// `EBADF`.
 pub(crate) fn close(number: c_int) -> Result<(), CallFailure> {
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let file = files.as_mut().and_then(|files| files.remove(&number)).ok_or_else(|| not_open(number))?;
@@ -80,7 +79,7 @@ fn not_open(number: c_int) -> CallFailure {
 }
 
 impl OpenFile {
-    /// Submits reads into `buffers`, and returns a ticket. Errors: those that are known at once.
+    /// Submits reads into `buffers`, and returns a ticket. Errors: those that are known at submission.
     pub(crate) fn submit(&self, mut buffers: ReadBuffers) -> Result<i64, CallFailure> {
         let bytes = buffers.total_bytes()?;
         // Held until the ticket is stored, so that nothing is submitted for a file after it was closed.
@@ -142,13 +141,13 @@ fn closed() -> CallFailure {
     CallFailure::new(libc::ECANCELED, "the file was closed by another thread")
 }
 
-/// The ranges that are wanted, and the memory that they go to.
+/// The wanted ranges, and the memory that receives them.
 pub(crate) struct ReadBuffers {
     fragments: Vec<Fragment>,
 }
 
 // SAFETY: the caller keeps the memory and does not use it until the fragments have ended (wait, cancel or close has
-// returned), so any thread that drives the connections may write to it.
+// returned), so any thread that serves the connections may write to it.
 unsafe impl Send for ReadBuffers {}
 
 impl ReadBuffers {
@@ -206,7 +205,7 @@ impl ReadBuffers {
 }
 
 impl ReadBuffers {
-    /// Returns the address of `len` bytes at `within` in a fragment. Panics if the fragment ends before their end.
+    /// Returns the address of `len` bytes at `within` in a fragment. Panics if the fragment is too short.
     fn place(&self, fragment: usize, within: usize, len: usize) -> *mut u8 {
         let Fragment { length, buffer, .. } = self.fragments[fragment];
         assert!(within.checked_add(len).is_some_and(|end| end <= length), "a fragment ends before that");
@@ -220,14 +219,15 @@ impl FragmentMemory for ReadBuffers {
             return &mut [];
         }
         let place = self.place(fragment, within, len);
-        // SAFETY: the caller gave this many bytes there, which `check` found not to be NULL, and does not use them
-        // meanwhile. The borrow of `self` prevents a second slice of overlapping memory.
+        // SAFETY: the caller provided this many bytes at this address, which `check` found not to be NULL, and does not
+        // use them meanwhile. The borrow of `self` prevents a second slice of overlapping memory.
         unsafe { std::slice::from_raw_parts_mut(place, len) }
     }
 
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
         let mut end = 0;
-        // A caller's buffers may overlap by mistake, so only those that lie one behind the other are lent together.
+        // A caller's buffers may overlap by mistake, so only buffers in ascending order without overlap are lent
+        // together.
         let is_behind = |(fragment, within, len): &&(usize, usize, usize)| {
             let start = self.place(*fragment, *within, *len).addr();
             start >= std::mem::replace(&mut end, start + len) && *len > 0
@@ -235,7 +235,7 @@ impl FragmentMemory for ReadBuffers {
         let count = places.iter().take_while(is_behind).count();
         let lend = |(fragment, within, len): &(usize, usize, usize)| {
             let place = self.place(*fragment, *within, *len);
-            // SAFETY: as in `slice`; and each begins behind the end of the previous one, so that none overlap.
+            // SAFETY: as in `slice`; each slice begins behind the end of the previous one, so none overlap.
             unsafe { std::slice::from_raw_parts_mut(place, *len) }
         };
         places[..count].iter().map(lend).collect()

@@ -1,4 +1,4 @@
-//! What can be opened, and how it is read.
+//! The files that can be opened, and how they are read.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,7 +19,7 @@ use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions,
 use super::files::ReadBuffers;
 use crate::failure::CallFailure;
 
-/// Options, checked.
+/// The caller's options, checked.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CheckedOptions {
     pub(crate) endpoint: Option<String>,
@@ -30,7 +30,7 @@ pub(crate) struct CheckedOptions {
     pub(crate) keys: Option<AccessKeys>,
 }
 
-/// What signs requests to S3. Not to be shown.
+/// The keys that sign requests to S3. They must not be shown.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AccessKeys {
     pub(crate) access_key: String,
@@ -40,11 +40,11 @@ pub(crate) struct AccessKeys {
 
 /// An open file.
 pub(crate) enum FileSource {
-    /// At a server, with the requests of all threads on the same connections.
+    /// A file at a server. The requests of all threads share connections.
     Remote { file: Arc<RemoteFile>, reader: Mutex<RemoteReader> },
-    /// Behind a store that answers at once: in this process, or on this node.
+    /// An object of a store that responds at once: in this process, or on this node.
     Object(VersionedObject),
-    /// Of this machine.
+    /// A file of this machine.
     Local { file: File, path: PathBuf, size_bytes: u64 },
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct VersionedObject {
 }
 
 impl FileSource {
-    /// Opens what `url` names. Errors: from the lane; `Io` with the errno of a local file.
+    /// Opens the file that `url` names. Errors: from the lane; `Io` with the errno of a local file.
     pub(crate) fn open(url: &str, settings: &CheckedOptions) -> Result<Self, CallFailure> {
         let opened = match url.split_once("://") {
             Some(("http" | "https", _)) => {
@@ -100,7 +100,7 @@ impl FileSource {
             _ if count == 0 => {}
             FileSource::Remote { file, reader } => match reader.try_lock() {
                 Ok(mut reader) => drop(reader.read_at(offset, buffer)?),
-                // Another thread reads: one order of reads is watched at a time.
+                // Another thread is reading: only one sequence of reads is watched at a time.
                 Err(_) => {
                     let ticket = file.submit(&[(offset, count)], Vec::new())?;
                     buffer.copy_from_slice(&file.wait(ticket)?.bytes);
@@ -117,7 +117,7 @@ impl FileSource {
         Ok(count)
     }
 
-    /// Fills all of `buffers` at once. Errors: `ERANGE` where one ends behind the file.
+    /// Fills all of `buffers` at once. Errors: `ERANGE` if one ends beyond the file.
     pub(crate) fn read_now(&self, buffers: &mut ReadBuffers) -> Result<(), CallFailure> {
         let ranges = buffers.ranges();
         for (index, (offset, length)) in ranges.iter().enumerate() {
@@ -140,7 +140,7 @@ impl FileSource {
         Ok(())
     }
 
-    /// Takes advice; what has no use for it ignores it.
+    /// Applies advice; sources without read-ahead ignore it.
     pub(crate) fn advise(&self, advice: AccessAdvice<'_>) -> Result<(), CallFailure> {
         if let FileSource::Remote { reader, .. } = self {
             locked(reader).advise(advice)?;
@@ -150,7 +150,7 @@ impl FileSource {
 }
 
 impl VersionedObject {
-    /// The bytes of `ranges`, which lie within it. Errors: `PreconditionFailed` for another version.
+    /// Returns the bytes of `ranges`, which are within the object. Errors: `PreconditionFailed` for another version.
     fn read(&self, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
         let is_wanted = |(_, length): &&(u64, usize)| *length > 0;
         let inclusive =
@@ -205,7 +205,7 @@ fn local_failure(doing: &str, path: &std::path::Path, error: &io::Error) -> Call
     }
 }
 
-/// Lanes and sessions of this process: files that are opened alike share connections.
+/// Lanes and sessions of this process: files that are opened with the same options share connections.
 #[derive(Default)]
 struct SharedConnections {
     lanes: HashMap<CheckedOptions, Lane>,
@@ -235,7 +235,7 @@ fn lane(settings: &CheckedOptions) -> Result<Lane> {
         ..Default::default()
     };
     let lane = fordway_lanes::open(&options)?;
-    // What the environment says may change: only what was said here is kept.
+    // The environment may change, so only a lane with an explicit endpoint is kept.
     if of_lane.endpoint.is_some() {
         locked(&OPENED).get_or_insert_default().lanes.insert(of_lane, lane.clone());
     }

@@ -1,7 +1,7 @@
-//! The types of the C interface, field by field, and the proof that they lie where C puts them.
+//! The types of the C interface, field by field, and compile-time checks that they have C's layout.
 //!
-//! libs3 4.1 only appended to the structures of 2.0. So a structure that we hand out can be 4.1's
-//! for both, and one that we are handed is read as its part of 2.0 first.
+//! libs3 4.1 only appended fields to the structures of 2.0. So structures that we pass to a program can be 4.1's for
+//! both versions, and structures that we receive begin with the fields of 2.0.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -10,21 +10,21 @@ use crate::status::Status;
 /// The number of an `S3Status`, in the numbering of the caller's ABI.
 pub type StatusNumber = c_int;
 
-/// Which of the two interfaces the caller was compiled against.
+/// The version of the interface that the caller was compiled against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbiVersion {
-    /// libs3 2.0, as Debian has it (`libs3.so.2`).
+    /// libs3 2.0, the version of Debian (`libs3.so.2`).
     V2_0,
     /// libs3 4.1 (`libs3.so.4`).
     V4_1,
 }
 
 impl AbiVersion {
-    /// The one whose functions this build exports.
+    /// The version whose functions this build exports.
     pub const EXPORTED: AbiVersion =
         if cfg!(feature = "abi-2-0") { AbiVersion::V2_0 } else { AbiVersion::V4_1 };
 
-    /// The number of `status` in this ABI.
+    /// Returns the number of `status` in this ABI.
     pub fn number(self, status: Status) -> StatusNumber {
         match self {
             AbiVersion::V2_0 => status.number_in_2_0(),
@@ -33,22 +33,22 @@ impl AbiVersion {
     }
 }
 
-/// The longest `S3_generate_authenticated_query_string` may write, the NUL included.
+/// The maximum size of the text that `S3_generate_authenticated_query_string` writes, in bytes, with its NUL.
 pub const MAX_QUERY_STRING_BYTES: usize = 3468;
-/// The most grants an access control list has.
+/// The maximum number of grants in an access control list.
 pub const MAX_GRANTS: usize = 100;
-/// Bytes of each buffer for an owner's id or name, the NUL included.
+/// The size of each buffer for an owner's id or name, in bytes, with the NUL.
 pub const MAX_OWNER_BYTES: usize = 128;
-/// The most bytes of metadata, names with their prefix `x-amz-meta-` included.
+/// The maximum size of metadata in bytes. Names count with their prefix `x-amz-meta-`.
 pub const MAX_METADATA_BYTES: usize = 2048;
 
 /// `S3Protocol`: HTTP without TLS.
 pub const PROTOCOL_HTTP: c_int = 1;
 /// `S3UriStyle`: the bucket in the host's name.
 pub const STYLE_VIRTUAL_HOST: c_int = 0;
-/// `S3CannedAcl`: the owner alone.
+/// `S3CannedAcl`: only the owner has access.
 pub const ACL_PRIVATE: c_int = 0;
-/// `S3CannedAcl`: the bucket's owner has full control, which is private in a bucket of one's own.
+/// `S3CannedAcl`: the bucket's owner has full control. In a bucket of the caller this is the same as private.
 pub const ACL_BUCKET_OWNER_FULL_CONTROL: c_int = 4;
 /// `S3Permission`: all rights.
 pub const PERMISSION_FULL_CONTROL: c_int = 4;
@@ -57,17 +57,17 @@ pub const PERMISSION_FULL_CONTROL: c_int = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BucketContext2 {
-    /// Picks the lane; NULL is the default of `S3_initialize`.
+    /// Selects the lane; NULL means the default of `S3_initialize`.
     pub host_name: *const c_char,
-    /// The bucket.
+    /// The name of the bucket.
     pub bucket_name: *const c_char,
-    /// 0 is HTTPS, 1 HTTP; for host names that do not say it.
+    /// 0 means HTTPS, 1 HTTP; used for host names that do not state the protocol.
     pub protocol: c_int,
-    /// 0 is the bucket in the host's name, 1 in the path.
+    /// 0 means that the bucket is in the host's name, 1 in the path.
     pub uri_style: c_int,
-    /// NULL or empty: the keys of the environment.
+    /// The access key. NULL or empty means the keys of the environment.
     pub access_key_id: *const c_char,
-    /// Signs.
+    /// The secret key, which signs requests.
     pub secret_access_key: *const c_char,
 }
 
@@ -75,11 +75,11 @@ pub struct BucketContext2 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BucketContext4 {
-    /// What 2.0 has.
+    /// The fields of 2.0.
     pub base: BucketContext2,
-    /// Goes along with temporary keys.
+    /// The session token of temporary keys.
     pub security_token: *const c_char,
-    /// The region to sign for.
+    /// The region for which requests are signed.
     pub auth_region: *const c_char,
 }
 
@@ -87,13 +87,13 @@ pub struct BucketContext4 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NameValue {
-    /// Without the prefix `x-amz-meta-`.
+    /// The name, without the prefix `x-amz-meta-`.
     pub name: *const c_char,
-    /// Its value.
+    /// The value.
     pub value: *const c_char,
 }
 
-/// `S3PutProperties` of 2.0. NULL and empty strings say nothing.
+/// `S3PutProperties` of 2.0. NULL and empty strings mean that a property is not set.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PutProperties2 {
@@ -107,11 +107,11 @@ pub struct PutProperties2 {
     pub content_disposition_filename: *const c_char,
     /// `Content-Encoding`.
     pub content_encoding: *const c_char,
-    /// Seconds since the epoch; negative is none.
+    /// `Expires`, in seconds since the epoch; negative means none.
     pub expires_s: i64,
     /// `S3CannedAcl`.
     pub canned_acl: c_int,
-    /// Items of `meta_data`.
+    /// The number of items of `meta_data`.
     pub meta_data_count: c_int,
     /// User metadata.
     pub meta_data: *const NameValue,
@@ -121,45 +121,45 @@ pub struct PutProperties2 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PutProperties4 {
-    /// What 2.0 has.
+    /// The fields of 2.0.
     pub base: PutProperties2,
-    /// Whether the service is to encrypt.
+    /// Whether the service must encrypt the object.
     pub use_server_side_encryption: c_char,
 }
 
-/// `S3GetConditions`. Negative times and NULL tags ask nothing.
+/// `S3GetConditions`. A negative time or a NULL tag means no condition.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GetConditions {
-    /// Seconds since the epoch.
+    /// The time in seconds since the epoch.
     pub if_modified_since_s: i64,
-    /// Seconds since the epoch.
+    /// The time in seconds since the epoch.
     pub if_not_modified_since_s: i64,
-    /// A tag, with or without quotes.
+    /// An ETag, with or without quotes.
     pub if_match_etag: *const c_char,
-    /// A tag, with or without quotes.
+    /// An ETag, with or without quotes.
     pub if_not_match_etag: *const c_char,
 }
 
-/// `S3ResponseProperties` of 4.1, of which 2.0 reads all but the last field.
+/// `S3ResponseProperties` of 4.1. Programs of 2.0 read all but the last field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseProperties {
-    /// NULL: lanes do not keep it.
+    /// Always NULL, because lanes do not keep it.
     pub request_id: *const c_char,
-    /// NULL.
+    /// Always NULL.
     pub request_id2: *const c_char,
-    /// NULL where there is no content.
+    /// NULL if there is no content.
     pub content_type: *const c_char,
-    /// Bytes of content that this call is about.
+    /// The number of bytes of content that this call concerns.
     pub content_length: u64,
-    /// Who answered.
+    /// The name of the server that responded.
     pub server: *const c_char,
-    /// With quotes, as HTTP has it.
+    /// The ETag with quotes, as in HTTP.
     pub etag: *const c_char,
-    /// Seconds since the epoch; negative where not known.
+    /// The time in seconds since the epoch; negative if unknown.
     pub last_modified_s: i64,
-    /// Items of `meta_data`.
+    /// The number of items of `meta_data`.
     pub meta_data_count: c_int,
     /// User metadata.
     pub meta_data: *const NameValue,
@@ -171,15 +171,15 @@ pub struct ResponseProperties {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorDetails {
-    /// What failed, on what, why, and what to do next.
+    /// A message: what failed, on which object, why, and what to do next.
     pub message: *const c_char,
     /// `s3://BUCKET/KEY`, or NULL.
     pub resource: *const c_char,
-    /// NULL: the message has all.
+    /// Always NULL, because the message contains everything.
     pub further_details: *const c_char,
-    /// 0.
+    /// Always 0.
     pub extra_details_count: c_int,
-    /// NULL.
+    /// Always NULL.
     pub extra_details: *mut NameValue,
 }
 
@@ -189,15 +189,15 @@ pub struct ErrorDetails {
 pub struct ListBucketContent {
     /// The key.
     pub key: *const c_char,
-    /// Seconds since the epoch.
+    /// The time in seconds since the epoch.
     pub last_modified_s: i64,
-    /// With quotes.
+    /// The ETag with quotes.
     pub etag: *const c_char,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// NULL.
+    /// Always NULL.
     pub owner_id: *const c_char,
-    /// NULL.
+    /// Always NULL.
     pub owner_display_name: *const c_char,
 }
 
@@ -207,19 +207,19 @@ pub struct ListBucketContent {
 pub struct ListMultipartUpload {
     /// The key.
     pub key: *const c_char,
-    /// The upload's name.
+    /// The identifier of the upload.
     pub upload_id: *const c_char,
-    /// Empty.
+    /// Always empty.
     pub initiator_id: *const c_char,
-    /// Empty.
+    /// Always empty.
     pub initiator_display_name: *const c_char,
-    /// Empty.
+    /// Always empty.
     pub owner_id: *const c_char,
-    /// Empty.
+    /// Always empty.
     pub owner_display_name: *const c_char,
-    /// `STANDARD`.
+    /// Always `STANDARD`.
     pub storage_class: *const c_char,
-    /// Seconds since the epoch.
+    /// The time of the start, in seconds since the epoch.
     pub initiated_s: i64,
 }
 
@@ -227,13 +227,13 @@ pub struct ListMultipartUpload {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ListPart {
-    /// With quotes.
+    /// The ETag with quotes.
     pub etag: *const c_char,
-    /// Seconds since the epoch.
+    /// The time in seconds since the epoch.
     pub last_modified_s: i64,
-    /// 1 to 10,000.
+    /// The part number, 1 to 10,000.
     pub part_number: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
 }
 
@@ -243,7 +243,7 @@ pub struct ListPart {
 pub struct AclGrant {
     /// `S3GranteeType`.
     pub grantee_type: c_int,
-    /// A union: an e-mail address, or an id and a name, in 128 bytes each.
+    /// A union: an e-mail address, or an id and a name, each in 128 bytes.
     pub grantee: [[c_char; MAX_OWNER_BYTES]; 2],
     /// `S3Permission`.
     pub permission: c_int,
@@ -255,7 +255,7 @@ pub type PropertiesCallback =
 /// `S3ResponseCompleteCallback`.
 pub type CompleteCallback =
     unsafe extern "C" fn(status: StatusNumber, details: *const ErrorDetails, data: *mut c_void);
-/// `S3ListServiceCallback`: owner's id and name, bucket, seconds since the epoch.
+/// `S3ListServiceCallback`, called with the owner's id and name, the bucket, and seconds since the epoch.
 pub type ListServiceCallback = unsafe extern "C" fn(
     *const c_char,
     *const c_char,
@@ -273,7 +273,8 @@ pub type ListBucketCallback = unsafe extern "C" fn(
     prefixes: *const *const c_char,
     data: *mut c_void,
 ) -> StatusNumber;
-/// `S3PutObjectDataCallback`: bytes put into the buffer, 0 at the end, negative to abort.
+/// `S3PutObjectDataCallback`, which returns the number of bytes put into the buffer, 0 at the end, or a negative number
+/// to abort.
 pub type PutDataCallback =
     unsafe extern "C" fn(size_bytes: c_int, buffer: *mut c_char, data: *mut c_void) -> c_int;
 /// `S3GetObjectDataCallback`.
@@ -295,8 +296,8 @@ pub type ListUploadsCallback = unsafe extern "C" fn(
     prefixes: *const *const c_char,
     data: *mut c_void,
 ) -> StatusNumber;
-/// `S3ListPartsResponseCallback`: the four names belong to initiator and owner;
-/// `parts_before` counts the parts that earlier calls had.
+/// `S3ListPartsResponseCallback`: the four names belong to initiator and owner; `parts_before` is the number of parts
+/// in earlier calls.
 pub type ListPartsCallback = unsafe extern "C" fn(
     is_truncated: c_int,
     next_part_number_marker: *const c_char,
@@ -311,23 +312,23 @@ pub type ListPartsCallback = unsafe extern "C" fn(
     data: *mut c_void,
 ) -> StatusNumber;
 
-/// `S3ResponseHandler`, and `S3AbortMultipartUploadHandler`, which has nothing else.
+/// `S3ResponseHandler`, and `S3AbortMultipartUploadHandler`, which has no other fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseHandler {
-    /// Called once at most, on success, before any data.
+    /// Called on success, before any data, and not more than once.
     pub properties: Option<PropertiesCallback>,
     /// Called exactly once, at the end.
     pub complete: Option<CompleteCallback>,
 }
 
-/// A handler with one callback of its own beside the two of every request.
+/// A handler that has one callback besides the two callbacks of every request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHandler<Callback> {
-    /// The two of every request.
+    /// The two callbacks of every request.
     pub response: ResponseHandler,
-    /// The request's own.
+    /// The request's own callback.
     pub callback: Option<Callback>,
 }
 
@@ -335,15 +336,15 @@ pub struct RequestHandler<Callback> {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CommitHandler {
-    /// The two of every request.
+    /// The two callbacks of every request.
     pub response: ResponseHandler,
-    /// Gives the XML document that names the parts.
+    /// Provides the XML document that names the parts.
     pub put_data: Option<PutDataCallback>,
-    /// Is told where the object is.
+    /// Receives the location of the object.
     pub callback: Option<CommitCallback>,
 }
 
-/// Where C puts things on 64-bit machines: size of a structure, and offsets of its fields.
+/// The C layout on 64-bit machines: the size of a structure, and the offsets of its fields.
 #[cfg(target_pointer_width = "64")]
 mod layout {
     use std::mem::{offset_of, size_of};

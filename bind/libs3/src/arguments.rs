@@ -1,4 +1,4 @@
-//! What C hands over, checked and turned into our own types; and what libs3 allows as a bucket's name.
+//! The arguments from C, checked and converted to our own types; and the rules of libs3 for bucket names.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,19 +16,19 @@ use crate::abi::{
 use crate::lane::{BucketTarget, LaneAddress, TakenTarget};
 use crate::status::Status;
 
-/// How much a metadata name grows by its prefix `x-amz-meta-`.
+/// The length of the prefix `x-amz-meta-` of metadata names.
 const METADATA_PREFIX_BYTES: usize = 11;
 
-/// The text at `pointer`; NULL and the empty text are `None`. Errors: what is not UTF-8.
+/// Returns the text at `pointer`; `None` for NULL and for an empty text. Errors: the text is not UTF-8.
 ///
 /// # Safety
-/// `pointer` is NULL or a C string that stays as it is for `'a`.
+/// `pointer` is NULL or a C string that remains unchanged for `'a`.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Outcome<Option<&'a str>> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees the same.
     unsafe { bytes(pointer) }.map(checked).transpose()
 }
 
-/// The C string at `pointer`; NULL and the empty one are `None`.
+/// Returns the C string at `pointer`; `None` for NULL and for an empty string.
 ///
 /// # Safety
 /// As [`text`].
@@ -36,14 +36,14 @@ unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
     if pointer.is_null() {
         return None;
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     Some(unsafe { CStr::from_ptr(pointer) }).filter(|bytes| !bytes.is_empty())
 }
 
-/// The text that a C string is. Errors: what is not UTF-8.
+/// Returns the text of a C string. Errors: it is not UTF-8.
 pub(crate) fn checked(bytes: &CStr) -> Outcome<&str> {
     if bytes.to_bytes().is_ascii() {
-        // SAFETY: ASCII is UTF-8. Nearly all names are, and this tells it in half the time.
+        // SAFETY: ASCII is UTF-8. Nearly all names are ASCII, and this check takes half the time.
         return Ok(unsafe { str::from_utf8_unchecked(bytes.to_bytes()) });
     }
     bytes.to_str().map_err(|_| {
@@ -53,36 +53,36 @@ pub(crate) fn checked(bytes: &CStr) -> Outcome<&str> {
     })
 }
 
-/// As [`text`], kept.
+/// Like [`text`], but returns a copy.
 ///
 /// # Safety
 /// As [`text`].
 pub(crate) unsafe fn owned(pointer: *const c_char) -> Outcome<Option<String>> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     Ok(unsafe { text(pointer) }?.map(str::to_owned))
 }
 
-/// A key; `None` is the bucket itself, to which programs (mdtest is one) address their top directory.
-/// Errors: what cannot be a key.
+/// Returns a key; `None` means the bucket itself, which some programs (such as mdtest) use as their top directory.
+/// Errors: the text is not a valid key.
 ///
 /// # Safety
 /// As [`text`].
 pub(crate) unsafe fn key(pointer: *const c_char) -> Outcome<Option<Key>> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     Ok(unsafe { text(pointer) }?.map(Key::new).transpose()?)
 }
 
-/// A key, where an operation needs one. Errors: what cannot be a key, or is none.
+/// Returns a key, for an operation that needs one. Errors: the text is empty or not a valid key.
 ///
 /// # Safety
 /// As [`text`].
 pub(crate) unsafe fn required_key(pointer: *const c_char) -> Outcome<Key> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     let found = unsafe { key(pointer) }?;
     found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidURI, "the key is empty; name an object"))
 }
 
-/// A number as C counts. Errors: a negative one.
+/// Converts a number of C. Errors: it is negative.
 pub(crate) fn count(number: c_int, what: &str) -> Outcome<usize> {
     usize::try_from(number).map_err(|_| {
         RequestFailure::refused(
@@ -92,23 +92,23 @@ pub(crate) fn count(number: c_int, what: &str) -> Outcome<usize> {
     })
 }
 
-/// A bucket context, of either ABI.
+/// A bucket context of either ABI.
 pub(crate) trait ContextFields {
-    /// The part that both have.
+    /// Returns the fields that both versions have.
     fn base(&self) -> &BucketContext2;
 
-    /// Where it leads, for a request that may take `timeout_ms` (0 or less: as long as it needs).
+    /// Returns the address of the lane, for a request that may take `timeout_ms` (0 or less: without a limit).
     ///
     /// # Safety
     /// All its pointers are NULL or C strings.
     unsafe fn address(&self, timeout_ms: c_int) -> LaneAddress<&CStr>;
 
-    /// Opens the bucket that it describes. Errors: from the lane, and of the address.
+    /// Opens the bucket that the context describes. Errors: from the lane, and from an invalid address.
     ///
     /// # Safety
     /// As [`ContextFields::address`].
     unsafe fn target(&self, timeout_ms: c_int) -> Outcome<TakenTarget> {
-        // SAFETY: the caller vouches for all pointers.
+        // SAFETY: the caller guarantees all pointers.
         let (address, bucket) = unsafe { (self.address(timeout_ms), bytes(self.base().bucket_name)) };
         BucketTarget::take(&address, bucket)
     }
@@ -120,13 +120,13 @@ impl ContextFields for BucketContext2 {
     }
 
     unsafe fn address(&self, timeout_ms: c_int) -> LaneAddress<&CStr> {
-        // SAFETY: the caller vouches for all pointers.
+        // SAFETY: the caller guarantees all pointers.
         unsafe {
             let host = bytes(self.host_name);
             let is_directory = host.is_some_and(|host| host.to_bytes().starts_with(b"/"));
             LaneAddress {
                 host,
-                // Nobody waits for another machine where the host is a directory.
+                // A directory as host needs no timeout, because no other machine is involved.
                 timeout_ms: if is_directory { 0 } else { u32::try_from(timeout_ms).unwrap_or(0) },
                 is_http: self.protocol == PROTOCOL_HTTP,
                 is_virtual_host: self.uri_style == STYLE_VIRTUAL_HOST,
@@ -145,7 +145,7 @@ impl ContextFields for BucketContext4 {
     }
 
     unsafe fn address(&self, timeout_ms: c_int) -> LaneAddress<&CStr> {
-        // SAFETY: the caller vouches for all pointers.
+        // SAFETY: the caller guarantees all pointers.
         unsafe {
             let (token, region) = (bytes(self.security_token), bytes(self.auth_region));
             LaneAddress { token, region, ..self.base.address(timeout_ms) }
@@ -153,37 +153,37 @@ impl ContextFields for BucketContext4 {
     }
 }
 
-/// The structure that C must hand over. Errors: NULL.
+/// Returns a structure that C must pass. Errors: the pointer is NULL.
 ///
 /// # Safety
-/// `pointer` is NULL or points to a `T` that stays as it is for `'a`.
+/// `pointer` is NULL or points to a `T` that remains unchanged for `'a`.
 pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> Outcome<&'a T> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     let found = unsafe { pointer.as_ref() };
     found.ok_or_else(|| RequestFailure::refused(Status::ErrorInvalidArgument, format!("the {what} is NULL")))
 }
 
-/// What a program says of content beside its bytes.
+/// Properties of content that a program states besides its bytes.
 #[derive(Debug, Default)]
 pub(crate) struct ContentProperties {
     pub(crate) metadata: BoxedMetadata,
     pub(crate) md5: Option<[u8; 16]>,
 }
 
-/// Put properties, of either ABI.
+/// Put properties of either ABI.
 pub(crate) trait PropertyFields {
-    /// Reads them. Errors: what has no meaning here (encryption, public access), too much metadata,
-    /// an MD5 that is none.
+    /// Reads the properties. Errors: properties that are not supported (encryption, public access), too much metadata,
+    /// or an invalid MD5.
     ///
     /// # Safety
-    /// All its pointers are NULL or what their fields say.
+    /// All its pointers are NULL or valid for their fields.
     unsafe fn read(&self) -> Outcome<ContentProperties>;
 }
 
 impl PropertyFields for PutProperties2 {
     unsafe fn read(&self) -> Outcome<ContentProperties> {
         check_acl(self.canned_acl)?;
-        // SAFETY: the caller vouches for all pointers.
+        // SAFETY: the caller guarantees all pointers.
         unsafe {
             let file_name = text(self.content_disposition_filename)?;
             let metadata = Metadata {
@@ -210,22 +210,22 @@ impl PropertyFields for PutProperties4 {
                 "encryption by the service is not offered; encrypt the content, or the file system below";
             return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
         }
-        // SAFETY: the caller vouches for all pointers.
+        // SAFETY: the caller guarantees all pointers.
         unsafe { self.base.read() }
     }
 }
 
-/// The properties at `pointer`; NULL says nothing.
+/// Reads the properties at `pointer`; returns `None` for NULL.
 ///
 /// # Safety
-/// `pointer` is NULL or points to properties whose pointers are what their fields say.
+/// `pointer` is NULL or points to properties whose pointers are valid for their fields.
 pub(crate) unsafe fn properties<P: PropertyFields>(pointer: *const P) -> Outcome<Option<ContentProperties>> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     unsafe { pointer.as_ref().map(|properties| properties.read()).transpose() }
 }
 
-/// Access is what the file system's permissions or the service's own configuration say.
-/// Errors: every list but the owner's alone.
+/// Checks a canned access control list. Access is decided by the file system's permissions or the service's own
+/// configuration. Errors: any list that grants access to others than the owner.
 pub(crate) fn check_acl(canned_acl: c_int) -> Outcome {
     match canned_acl {
         ACL_PRIVATE | ACL_BUCKET_OWNER_FULL_CONTROL => Ok(()),
@@ -247,12 +247,12 @@ unsafe fn user_metadata(
     if pairs.is_null() || number <= 0 {
         return Ok(Default::default());
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     let pairs = unsafe { std::slice::from_raw_parts(pairs, number as usize) };
     let mut bytes = 0;
     let mut user = std::collections::BTreeMap::new();
     for pair in pairs {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         let (name, value) = unsafe { (text(pair.name)?, text(pair.value)?) };
         let Some(name) = name else {
             return Err(RequestFailure::refused(
@@ -282,23 +282,23 @@ fn read_md5(base64: &str) -> Outcome<[u8; 16]> {
     })
 }
 
-/// A time in seconds since the epoch; a negative one is none.
+/// Converts seconds since the epoch; a negative number means no time.
 fn time(seconds: i64) -> Option<SystemTime> {
     u64::try_from(seconds).ok().map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-/// The conditions at `pointer`; NULL asks nothing.
+/// Reads the conditions at `pointer`; NULL means no conditions.
 ///
 /// # Safety
 /// `pointer` is NULL or points to conditions whose tags are NULL or C strings.
 pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> Outcome<Conditions> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     let Some(asked) = (unsafe { pointer.as_ref() }) else { return Ok(Conditions::default()) };
     let tags = |tags: &str| match tags.trim() {
         "*" => ETagMatch::Any,
         tags => ETagMatch::Tags(tags.split(',').map(ETag::new).collect()),
     };
-    // SAFETY: the caller vouches for the tags.
+    // SAFETY: the caller guarantees the tags.
     let (wanted, unwanted) = unsafe { (text(asked.if_match_etag)?, text(asked.if_not_match_etag)?) };
     Ok(Conditions {
         if_match: wanted.map(tags),
@@ -308,11 +308,11 @@ pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> Outcome<Condit
     })
 }
 
-/// The longest name in a path, and in a host's name.
+/// The maximum length of a name in a path, and in a host's name.
 const MAX_IN_PATH: usize = 255;
 const MAX_IN_HOST: usize = 63;
 
-/// The first fault of `name`, or `OK`. In a host's name there is less that it may be.
+/// Returns the first fault of `name`, or `OK`. A host's name allows fewer characters than a path.
 pub(crate) fn validate_bucket(name: &[u8], in_host: bool) -> Status {
     let max = if in_host { MAX_IN_HOST } else { MAX_IN_PATH };
     let mut before = 0;

@@ -1,9 +1,9 @@
-//! Requests on buckets, and the listing of one; and access control lists (with grants between S3's XML and C's structures),
-//! lifecycle rules and access logs: what is answered where there are none.
+//! Requests on buckets and listings of buckets; also access control lists (with grants converted between S3's XML and
+//! C's structures), lifecycle rules and access logs, of which there are none.
 //!
-//! On the embedded lane the permissions of the file system decide. That is the same as S3's private
-//! list in which the owner alone has a grant, so this is what is told, and what may be set. Of a
-//! service over HTTP this library knows nothing of the kind, and says so.
+//! On the embedded lane the permissions of the file system decide on access. They correspond to S3's private list, in
+//! which only the owner has a grant, so requests return that list and may set only that list. For a service over HTTP,
+//! such requests fail as not implemented.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -23,15 +23,16 @@ use crate::response::{
 };
 use crate::status::Status;
 
-/// The most entries that one call of a listing callback gets.
+/// The maximum number of entries in one call of a listing callback.
 pub(crate) const BATCH: usize = 32;
 
 thread_local! {
-    /// Programs (IOR is one) pass the marker of one listing to the next without a copy of it.
+    /// The marker of the last listing. Some programs (such as IOR) pass the marker of one listing to the next without
+    /// copying it.
     static LAST_MARKER: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Tells of every bucket. Errors: from the store and of the callback.
+/// Passes every bucket to the callback. Errors: from the store and from the callback.
 pub(crate) fn list_all(
     lane: &fordway_lanes::Lane,
     callback: Option<ListServiceCallback>,
@@ -43,19 +44,19 @@ pub(crate) fn list_all(
     for bucket in buckets {
         let name = c_text(bucket.name.as_str());
         let created_s = seconds(bucket.created);
-        // SAFETY: the handler's creator vouches for the callback and its data; the texts outlive it.
+        // SAFETY: the handler's creator guarantees the callback and its data; the texts outlive the call.
         checked(unsafe { callback(c"".as_ptr(), c"".as_ptr(), name.as_ptr(), created_s, responder.data()) })?;
     }
     Ok(())
 }
 
-/// Whether the bucket is there. Errors: `NoSuchBucket`, `AccessDenied`.
+/// Checks that the bucket exists. Errors: `NoSuchBucket`, `AccessDenied`.
 pub(crate) fn test(target: &BucketTarget, responder: &CallbackResponder) -> Outcome {
     target.lane.store.head_bucket(&target.bucket)?;
     responder.succeeded(SuccessProperties::default)
 }
 
-/// Makes a bucket. Errors: `BucketAlreadyOwnedByYou`, and a place that the lane does not have.
+/// Creates a bucket. Errors: `BucketAlreadyOwnedByYou`, and a location that is not the lane's region.
 pub(crate) fn create(
     target: &BucketTarget,
     location: Option<&str>,
@@ -79,7 +80,7 @@ pub(crate) fn delete(target: &BucketTarget, responder: &CallbackResponder) -> Ou
     responder.succeeded(SuccessProperties::default)
 }
 
-/// The query of libs3: 0 keys is as many as S3 gives at most, and so is more than that.
+/// Converts the query of libs3. A `max_keys` of 0 means S3's maximum, which also limits larger numbers.
 pub(crate) fn query(
     prefix: Option<&str>,
     marker: Option<&str>,
@@ -94,8 +95,8 @@ pub(crate) fn query(
     }
 }
 
-/// Tells of one page of a bucket, in batches. The page is read before the first callback, which
-/// so may change the bucket.
+/// Passes one page of a bucket to the callback, in batches. The page is read before the first call, so the callback may
+/// change the bucket.
 pub(crate) fn list(
     target: &BucketTarget,
     query: &ListQuery,
@@ -122,8 +123,8 @@ fn tell_entries(
     for batch in page.entries.chunks(BATCH) {
         let batch = EntryBatch::new(batch);
         let (contents, prefixes) = (batch.contents(), batch.prefix_pointers());
-        // SAFETY: the handler's creator vouches for the callback and its data; `batch`, `contents`
-        // and `prefixes` outlive the call, and the marker is kept beyond it.
+        // SAFETY: the handler's creator guarantees the callback and its data; `batch`, `contents` and `prefixes`
+        // outlive the call, and the marker is kept beyond it.
         checked(unsafe {
             callback(
                 is_truncated,
@@ -139,7 +140,7 @@ fn tell_entries(
     Ok(())
 }
 
-/// Entries with their texts as C has them.
+/// Entries of a listing, with their texts as C strings.
 struct EntryBatch {
     objects: Vec<(CString, QuotedTag, i64, u64)>,
     prefixes: Vec<CString>,
@@ -180,7 +181,7 @@ impl EntryBatch {
     }
 }
 
-/// The bucket a copy goes to: `name`, or the target's. Errors: `InvalidBucketName`.
+/// Returns the destination bucket of a copy: `name`, or the target's own bucket. Errors: `InvalidBucketName`.
 pub(crate) fn named_or_own(name: Option<&str>, own: &Bucket) -> Outcome<Bucket> {
     match name {
         Some(name) => Ok(Bucket::new(name)?),
@@ -188,7 +189,7 @@ pub(crate) fn named_or_own(name: Option<&str>, own: &Bucket) -> Outcome<Bucket> 
     }
 }
 
-/// Where an access control list is told.
+/// The memory to which an access control list is written.
 pub(crate) struct AclReturns {
     pub(crate) owner_id: *mut c_char,
     pub(crate) owner_name: *mut c_char,
@@ -196,7 +197,8 @@ pub(crate) struct AclReturns {
     pub(crate) grants: *mut AclGrant,
 }
 
-/// Errors: whatever is not this process's own doing; the object or bucket is missing.
+/// Checks that the request is not for a service over HTTP, and that the object or bucket exists. Errors:
+/// `ErrorNotImplemented` on the http lane; the object or bucket is missing.
 fn check(target: &BucketTarget, key: Option<&Key>, what: &str) -> Outcome {
     let store = &target.lane.store;
     if store.lane() == "http" {
@@ -210,12 +212,12 @@ fn check(target: &BucketTarget, key: Option<&Key>, what: &str) -> Outcome {
     Ok(())
 }
 
-/// The user that this process is.
+/// Returns the effective user of this process.
 fn owner() -> String {
     rustix::process::geteuid().as_raw().to_string()
 }
 
-/// Tells that the owner alone has a grant, of all rights.
+/// Returns the list in which only the owner has a grant, of all rights.
 pub(crate) fn get_acl(
     target: &BucketTarget,
     key: Option<&Key>,
@@ -224,7 +226,7 @@ pub(crate) fn get_acl(
 ) -> Outcome {
     check(target, key, "access control lists")?;
     let id = owner();
-    // SAFETY: `S3_get_acl` asks its caller for two buffers of 128 bytes, and for room for 100 grants.
+    // SAFETY: `S3_get_acl` requires two buffers of 128 bytes from its caller, and room for 100 grants.
     unsafe {
         write_text(returns.owner_id, MAX_OWNER_BYTES, &id);
         write_text(returns.owner_name, MAX_OWNER_BYTES, &id);
@@ -237,7 +239,7 @@ pub(crate) fn get_acl(
     responder.succeeded(SuccessProperties::default)
 }
 
-/// Accepts the list that there is. Errors: every other.
+/// Accepts the list in which only the owner has a grant. Errors: any other list.
 pub(crate) fn set_acl(
     target: &BucketTarget,
     key: Option<&Key>,
@@ -256,7 +258,7 @@ pub(crate) fn set_acl(
     responder.succeeded(SuccessProperties::default)
 }
 
-/// There are no rules.
+/// Reports that the bucket has no lifecycle rules.
 pub(crate) fn get_lifecycle(target: &BucketTarget) -> Outcome {
     check(target, None, "lifecycle rules")?;
     Err(RequestFailure::refused(
@@ -265,22 +267,22 @@ pub(crate) fn get_lifecycle(target: &BucketTarget) -> Outcome {
     ))
 }
 
-/// There can be none.
+/// Reports that lifecycle rules are not supported.
 pub(crate) fn set_lifecycle(target: &BucketTarget) -> Outcome {
     check(target, None, "lifecycle rules")?;
     let why = "lifecycle rules are not offered; remove old objects with a job of your own";
     Err(RequestFailure::refused(Status::ErrorNotImplemented, why))
 }
 
-/// Accesses are not logged: there is no bucket that they are logged to.
+/// Reports that accesses are not logged: the name of the bucket for logs is empty.
 pub(crate) fn get_logging(
     target: &BucketTarget,
     (bucket, prefix, count): (*mut c_char, *mut c_char, *mut i32),
     responder: &CallbackResponder,
 ) -> Outcome {
     check(target, None, "access logs")?;
-    // SAFETY: `S3_get_server_access_logging` asks its caller for two buffers, of which we write one
-    // byte, and for a number.
+    // SAFETY: `S3_get_server_access_logging` requires two buffers from its caller, of which we write one byte each, and
+    // a number.
     unsafe {
         write_text(bucket, 1, "");
         write_text(prefix, 1, "");
@@ -291,7 +293,7 @@ pub(crate) fn get_logging(
     responder.succeeded(SuccessProperties::default)
 }
 
-/// Accepts that nothing is logged. Errors: a bucket to log to.
+/// Accepts a request to log nothing. Errors: the request names a bucket for logs.
 pub(crate) fn set_logging(
     target: &BucketTarget,
     bucket: Option<&str>,
@@ -305,7 +307,7 @@ pub(crate) fn set_logging(
     responder.succeeded(SuccessProperties::default)
 }
 
-/// The groups that S3 has, with their `S3GranteeType`.
+/// S3's groups, with their `S3GranteeType`.
 const GROUPS: &[(&str, c_int)] = &[
     ("http://acs.amazonaws.com/groups/global/AuthenticatedUsers", 2),
     ("http://acs.amazonaws.com/groups/global/AllUsers", 3),
@@ -315,26 +317,26 @@ const GROUPS: &[(&str, c_int)] = &[
 const PERMISSIONS: [&str; PERMISSION_FULL_CONTROL as usize + 1] =
     ["READ", "WRITE", "READ_ACP", "WRITE_ACP", "FULL_CONTROL"];
 
-/// Who is granted something.
+/// The grantee of a grant.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Grantee {
-    /// By e-mail address.
+    /// A user, by e-mail address.
     Email(String),
-    /// By canonical id.
+    /// A user, by canonical id.
     User { id: String, name: String },
-    /// By `S3GranteeType`.
+    /// A group, by its `S3GranteeType`.
     Group(c_int),
 }
 
-/// One grant.
+/// One grant of an access control list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AccessGrant {
     pub(crate) grantee: Grantee,
-    /// `S3Permission`.
+    /// The number of an `S3Permission`.
     pub(crate) permission: c_int,
 }
 
-/// An access control list, as `S3_convert_acl` tells it.
+/// An access control list, as `S3_convert_acl` returns it.
 #[derive(Debug)]
 pub(crate) struct AccessControlList {
     pub(crate) owner_id: String,
@@ -343,7 +345,7 @@ pub(crate) struct AccessControlList {
 }
 
 impl AccessControlList {
-    /// Reads S3's document. Errors: what is none, or does not fit in C's structures.
+    /// Parses S3's document. Errors: the document is not valid, or does not fit in C's structures.
     pub(crate) fn read(document: &[u8]) -> Outcome<AccessControlList> {
         let read = s3_xml::access_control_policy(document);
         let AclDocument { owner_id, owner_name, grants } = read.map_err(|error| {
@@ -386,7 +388,7 @@ impl AccessGrant {
         Ok(AccessGrant { grantee, permission: number as c_int })
     }
 
-    /// Errors: a text that is longer than its field.
+    /// Converts the grant to C's structure. Errors: a text is longer than its field.
     pub(crate) fn to_c(&self) -> Outcome<AclGrant> {
         let (grantee_type, first, second) = match &self.grantee {
             Grantee::Email(address) => (0, fits(address, Status::EmailAddressTooLong)?, [0; MAX_OWNER_BYTES]),
@@ -410,7 +412,7 @@ impl Grantee {
     }
 }
 
-/// `text` in a field, with its NUL. Errors: `too_long`.
+/// Returns a field with `text` and its NUL. Errors: `too_long`.
 fn fits(text: &str, too_long: Status) -> Outcome<[c_char; MAX_OWNER_BYTES]> {
     let mut field = [0; MAX_OWNER_BYTES];
     if text.len() >= MAX_OWNER_BYTES {
@@ -425,7 +427,7 @@ fn fits(text: &str, too_long: Status) -> Outcome<[c_char; MAX_OWNER_BYTES]> {
     Ok(field)
 }
 
-/// The text in a field, up to its NUL.
+/// Returns the text in a field, up to its NUL.
 fn field(bytes: &[c_char; MAX_OWNER_BYTES]) -> String {
     let bytes = bytes.map(|byte| byte as u8);
     CStr::from_bytes_until_nul(&bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()

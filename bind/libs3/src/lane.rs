@@ -1,4 +1,4 @@
-//! From a host name and keys to the lane behind them, opened once for the whole process.
+//! Opens the lane for a host name and keys, once for the whole process.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -17,11 +17,11 @@ use fordway_sys::ProcessIdentity;
 use super::response::Outcome;
 use crate::arguments::checked;
 
-/// Where a program says that its objects are, and its credentials. Empty texts are `None`.
+/// A program's address of its objects, with its credentials. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaneAddress<T> {
     pub(crate) host: Option<T>,
-    /// How long a request may take; 0 leaves it to the lane.
+    /// The maximum duration of a request; 0 means the lane's default.
     pub(crate) timeout_ms: u32,
     pub(crate) is_http: bool,
     pub(crate) is_virtual_host: bool,
@@ -31,7 +31,7 @@ pub(crate) struct LaneAddress<T> {
     pub(crate) region: Option<T>,
 }
 
-/// An opened lane, and a bucket of it.
+/// An opened lane, and one of its buckets.
 pub(crate) struct BucketTarget {
     pub(crate) lane: Lane,
     pub(crate) bucket: Bucket,
@@ -40,8 +40,9 @@ pub(crate) struct BucketTarget {
 }
 
 impl BucketTarget {
-    /// Costs no lock, no copy of a name and no look at its letters when the thread's last request went
-    /// there too. Errors: `InvalidBucketName`, what is not UTF-8, and errors of the lane.
+    /// Returns the target for an address. If the thread's last request had the same target, this costs no lock, no copy
+    /// of a name and no check of its characters. Errors: `InvalidBucketName`, a text that is not UTF-8, and errors of
+    /// the lane.
     pub(crate) fn take(address: &LaneAddress<&CStr>, bucket: Option<&CStr>) -> Outcome<TakenTarget> {
         let bucket = bucket.unwrap_or_default();
         let pool = pool();
@@ -58,9 +59,9 @@ impl BucketTarget {
     }
 }
 
-/// A target in the hands of one request; the thread's next one finds it again.
+/// A target in use by one request; the thread's next request finds it again.
 pub(crate) struct TakenTarget(
-    /// `None` only while it is dropped.
+    /// `None` only while the value is dropped.
     Option<Box<BucketTarget>>,
 );
 
@@ -74,22 +75,22 @@ impl Deref for TakenTarget {
 
 impl Drop for TakenTarget {
     fn drop(&mut self) {
-        // Without a host it may be another one tomorrow.
+        // A target without a host is not kept, because the default host may change.
         let target = self.0.take().filter(|target| target.address.has_host());
-        // At the end of a thread there may be no place for it any more.
+        // At the end of a thread, its variable may no longer exist.
         let _ = LAST.try_with(|last| last.set(target));
     }
 }
 
-/// The host name of `S3_initialize`.
+/// The host name passed to `S3_initialize`.
 static DEFAULT_HOST: RwLock<Option<String>> = RwLock::new(None);
 
-/// Sets the host of programs that name none; `None` leaves it to `AWS_ENDPOINT_URL` and its kin.
+/// Sets the host for programs that name none; `None` leaves the choice to `AWS_ENDPOINT_URL` and related variables.
 pub(crate) fn set_default_host(host: Option<&str>) {
     *DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner) = host.map(str::to_owned);
 }
 
-/// A [`LaneAddress`] that is kept.
+/// A [`LaneAddress`] that owns its texts.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct OwnedAddress {
     texts: [Option<String>; 5],
@@ -113,7 +114,7 @@ impl<T: Copy> LaneAddress<T> {
 }
 
 impl<'a> LaneAddress<&'a CStr> {
-    /// The same as text. Errors: what is not UTF-8.
+    /// Returns the same address with its texts checked. Errors: a text is not UTF-8.
     pub(crate) fn checked(&self) -> Outcome<LaneAddress<&'a str>> {
         let text = |bytes: Option<&'a CStr>| bytes.map(checked).transpose();
         Ok(LaneAddress {
@@ -143,7 +144,7 @@ impl LaneAddress<&str> {
         OwnedAddress { texts: self.texts().map(|text| text.map(str::to_owned)), settings: self.settings() }
     }
 
-    /// What the lanes call it.
+    /// Returns the address as options of a lane.
     fn options(&self) -> LaneOptions {
         let scheme = if self.is_http { "http://" } else { "https://" };
         let endpoint = self.host.map(|host| match host.starts_with('/') || host.contains("://") {
@@ -175,14 +176,14 @@ impl LaneAddress<&str> {
     }
 }
 
-/// The lanes that this process opened. It is emptied when the process ends, and never freed: after a
-/// `fork`, the child cannot know whether a thread that it does not have was at work in it.
+/// The lanes that this process opened. The pool is emptied when the process ends, and never freed: after a `fork`, the
+/// child cannot know whether a thread of the parent, which the child lacks, was using it.
 #[derive(Default)]
 struct LanePool {
     lanes: Mutex<HashMap<OwnedAddress, Lane>>,
-    /// Whose it is.
+    /// The process that opened the lanes.
     opened_by: Option<ProcessIdentity>,
-    /// That of the parent process, for tools that look for leaks.
+    /// The pool of the parent process, so that leak detectors find it.
     _of_parent: Option<&'static LanePool>,
 }
 
@@ -190,11 +191,11 @@ struct LanePool {
 static POOL: AtomicPtr<LanePool> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
-    /// Where its last request went.
+    /// The target of the thread's last request.
     static LAST: Cell<Option<Box<BucketTarget>>> = const { Cell::new(None) };
 }
 
-/// The lane at `address`. Errors: from [`fordway_lanes::open`].
+/// Returns the lane at `address`. Errors: from [`fordway_lanes::open`].
 pub(crate) fn lane(address: &LaneAddress<&str>) -> Result<Lane> {
     if address.host.is_some() {
         return pool().open(address);
@@ -210,7 +211,7 @@ impl LanePool {
         if let Some(lane) = lanes.get(&key) {
             return Ok(lane.clone());
         }
-        // Opening calls nothing back, and connects to nothing.
+        // The lock may be held here, because opening a lane makes no callback and no connection.
         let lane = fordway_lanes::open(&address.options())?;
         tracing::debug!(host = address.host, lane = lane.store.lane(), "opened");
         lanes.insert(key, lane.clone());
@@ -233,7 +234,7 @@ fn pool() -> &'static LanePool {
         // SAFETY: as above.
         Ok(_) => unsafe { &*new },
         Err(other) => {
-            // SAFETY: `new` was never shown to anybody; `other` as above.
+            // SAFETY: `new` was never shared; `other` as above.
             unsafe {
                 drop(Box::from_raw(new));
                 &*other
@@ -242,15 +243,15 @@ fn pool() -> &'static LanePool {
     }
 }
 
-/// Has what is open closed in good order when the process ends.
+/// Makes the process close its open lanes properly when it ends.
 fn close_at_exit() {
     static REGISTERED: Once = Once::new();
     extern "C" fn at_exit() {
-        // A thread that is still at work has its lane in hand.
+        // A thread that is still working holds its own reference to its lane.
         drop(std::mem::take(&mut *pool().lanes.lock().unwrap_or_else(PoisonError::into_inner)));
     }
-    // SAFETY: `at_exit` may do anything. If the system has no memory for the registration, the kernel
-    // closes them.
+    // SAFETY: `at_exit` may call any function. If the system has no memory for the registration, the kernel closes the
+    // lanes' connections and files.
     REGISTERED.call_once(|| unsafe {
         libc::atexit(at_exit);
     });

@@ -24,7 +24,7 @@ use crate::response::{
 };
 use crate::status::Status;
 
-/// Where a copy writes its result, in addition to the callbacks.
+/// The memory to which a copy writes its result, in addition to the callbacks.
 pub(crate) struct CopyReturns {
     pub(crate) last_modified_s: *mut i64,
     pub(crate) etag: *mut c_char,
@@ -35,7 +35,7 @@ impl CopyReturns {
     /// # Safety
     /// The pointers are NULL or may be written to; `etag` has `etag_capacity` bytes.
     pub(crate) unsafe fn tell(&self, made: &PutResult) {
-        // SAFETY: the caller vouches for the pointers.
+        // SAFETY: the caller guarantees the pointers.
         unsafe {
             if let Some(last_modified_s) = self.last_modified_s.as_mut() {
                 *last_modified_s = seconds(made.modified);
@@ -129,8 +129,8 @@ pub(crate) fn get(
 
 fn deliver(content: ObjectContent, callback: GetDataCallback, data: *mut c_void) -> Outcome {
     let hand_over = |piece: &[u8]| {
-        // SAFETY: the handler's creator vouches for the callback and its data. A piece has at most
-        // `PIECE_BYTES` bytes, which fit in an `int`.
+        // SAFETY: the handler's creator guarantees the callback and its data. A piece has at most `PIECE_BYTES` bytes,
+        // which fit in an `int`.
         checked(unsafe { callback(piece.len() as i32, piece.as_ptr().cast(), data) })
     };
     match content {
@@ -203,9 +203,9 @@ fn no_key() -> RequestFailure {
     RequestFailure::refused(Status::ErrorInvalidURI, "the key is empty; name the object to store")
 }
 
-/// The largest document that lists the parts: 10,000 of them with 400 bytes each.
+/// The maximum size of the document that lists the parts: 10,000 parts with 400 bytes each.
 const MAX_DOCUMENT_BYTES: u64 = 4_000_000;
-/// S3's name for the only storage class that exists here.
+/// S3's name for the only supported storage class.
 const STORAGE_CLASS: &std::ffi::CStr = c"STANDARD";
 
 /// Starts an upload.
@@ -221,7 +221,7 @@ pub(crate) fn initiate_upload(
     responder.succeeded(SuccessProperties::default)?;
     let Some(callback) = callback else { return Ok(()) };
     let id = c_text(upload.as_str());
-    // SAFETY: the handler's creator vouches for the callback and its data; `id` outlives the call.
+    // SAFETY: the handler's creator guarantees the callback and its data; `id` outlives the call.
     checked(unsafe { callback(id.as_ptr(), responder.data()) })
 }
 
@@ -292,7 +292,7 @@ pub(crate) fn complete_upload(
     responder.succeeded(|| SuccessProperties::of_written(&made))?;
     let Some(callback) = callback else { return Ok(()) };
     let (location, etag) = (c_text(&format!("/{}/{key}", target.bucket)), QuotedTag::new(&made.etag));
-    // SAFETY: the handler's creator vouches for the callback and its data; the texts outlive the call.
+    // SAFETY: the handler's creator guarantees the callback and its data; the texts outlive the call.
     checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) })
 }
 
@@ -349,8 +349,7 @@ fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void
         let parts: Vec<ListPart> = parts.collect();
         let (truncated, before) = (i32::from(page.truncated), (index * BATCH) as i32);
         let class = STORAGE_CLASS.as_ptr();
-        // SAFETY: the handler's creator vouches for the callback and its data; all texts and `parts`
-        // outlive the call.
+        // SAFETY: the handler's creator guarantees the callback and its data; all texts and `parts` outlive the call.
         checked(unsafe {
             let count = parts.len() as i32;
             callback(
@@ -404,14 +403,13 @@ fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut 
         let uploads: Vec<ListMultipartUpload> = uploads.collect();
         let (truncated, count) = (i32::from(page.truncated), uploads.len() as i32);
         let (key, id) = (next_key.as_ptr(), next_id.as_ptr());
-        // SAFETY: the handler's creator vouches for the callback and its data; all texts and
-        // `uploads` outlive the call.
+        // SAFETY: the handler's creator guarantees the callback and its data; all texts and `uploads` outlive the call.
         checked(unsafe { callback(truncated, key, id, count, uploads.as_ptr(), 0, std::ptr::null(), data) })?;
     }
     Ok(())
 }
 
-/// The longest lifetime of a URL: seven days, by the rules of its signature.
+/// The maximum lifetime of a URL: seven days, by the rules of its signature.
 const MAX_LIFETIME_S: i64 = 7 * 86_400;
 
 /// Returns a URL for `method` (`None` is GET) that is valid for `lifetime_s` seconds. A lifetime that is

@@ -1,4 +1,4 @@
-//! `S3Status`: the numbers of both ABIs, and what each [`ErrorKind`] is in them.
+//! `S3Status`: the numbers of both ABIs, and the status for each [`ErrorKind`].
 
 use std::ffi::CStr;
 
@@ -8,18 +8,18 @@ use crate::abi::{AbiVersion, StatusNumber};
 
 macro_rules! statuses {
     ($($name:ident),* $(,)?) => {
-        /// How a request ended, under the names of libs3 4.1 without their prefix `S3Status`. The
-        /// discriminants are the numbers of 4.1.
+        /// The outcome of a request, under the names of libs3 4.1 without their prefix `S3Status`. The discriminants
+        /// are the numbers of 4.1.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(i32)]
         #[expect(missing_docs, reason = "the names are those of the C interface")]
         pub enum Status { $($name),* }
 
         impl Status {
-            /// All of them, in the order of their numbers.
+            /// All statuses, in the order of their numbers.
             pub const ALL: &'static [Status] = &[$(Status::$name),*];
 
-            /// The name that `S3_get_status_name` answers.
+            /// Returns the name that `S3_get_status_name` returns.
             pub const fn name(self) -> &'static CStr {
                 const NAMES: &[&[u8]] = &[$(concat!(stringify!($name), "\0").as_bytes()),*];
                 match CStr::from_bytes_with_nul(NAMES[self as usize]) {
@@ -68,8 +68,8 @@ statuses! {
     HttpErrorConflict, HttpErrorUnknown,
 }
 
-/// What 4.1 added to 2.0, with what a program of 2.0 is told in its place. The others have the same
-/// order in both.
+/// The statuses that 4.1 added to 2.0, each with the status that programs of 2.0 get instead. The others have the same
+/// order in both versions.
 const SINCE_4_1: &[(Status, Status)] = &[
     (Status::NotSupported, Status::ErrorNotImplemented),
     (Status::ErrorIllegalVersioningConfigurationException, Status::ErrorInvalidArgument),
@@ -91,7 +91,7 @@ const SINCE_4_1: &[(Status, Status)] = &[
 ];
 
 impl Status {
-    /// The number in 2.0; for a kind it lacks, the nearest one's.
+    /// Returns the number in 2.0; for a status that 2.0 lacks, the number of the nearest one.
     pub fn number_in_2_0(self) -> StatusNumber {
         let stand_in = SINCE_4_1.iter().find(|(new, _)| *new == self).map(|(_, stand_in)| *stand_in);
         let known = stand_in.unwrap_or(self);
@@ -99,7 +99,7 @@ impl Status {
         known as StatusNumber - added_before.count() as StatusNumber
     }
 
-    /// The status that has `number` in `abi`.
+    /// Returns the status that has `number` in `abi`.
     pub fn from_number(abi: AbiVersion, number: StatusNumber) -> Option<Status> {
         let is_known = |status: &Status| match abi {
             AbiVersion::V4_1 => true,
@@ -108,7 +108,8 @@ impl Status {
         Status::ALL.iter().copied().filter(is_known).nth(usize::try_from(number).ok()?)
     }
 
-    /// Whether `S3_status_is_retryable` says so: the list is libs3's, which programs are made for.
+    /// Returns whether a request may be retried, by the list in libs3's `S3_status_is_retryable`, on which programs
+    /// rely.
     pub fn is_retryable(self) -> bool {
         matches!(
             self,
@@ -121,7 +122,7 @@ impl Status {
         )
     }
 
-    /// What an answer without a body, that to a HEAD request, tells of this status.
+    /// Returns the status that a response without a body (to a HEAD request) can express.
     pub fn without_body(self) -> Status {
         match self {
             Status::ErrorNoSuchKey | Status::ErrorNoSuchBucket => Status::HttpErrorNotFound,
@@ -152,7 +153,7 @@ impl From<ErrorKind> for Status {
             ErrorKind::KeyTooLong => Status::ErrorKeyTooLong,
             ErrorKind::InvalidRange => Status::ErrorInvalidRange,
             ErrorKind::InvalidArgument | ErrorKind::InvalidTag => Status::ErrorInvalidArgument,
-            // libs3 has no name for HTTP's 304.
+            // libs3 has no status for HTTP's 304.
             ErrorKind::NotModified => Status::HttpErrorUnknown,
             ErrorKind::PreconditionFailed => Status::ErrorPreconditionFailed,
             ErrorKind::ConditionalConflict => Status::ErrorOperationAborted,
@@ -184,7 +185,7 @@ impl From<ErrorKind> for Status {
 mod tests {
     use super::*;
 
-    /// Kinds that share a status with another on purpose; all others have one of their own.
+    /// Kinds that share a status with another kind on purpose; every other kind has its own status.
     const SHARED: &[&[ErrorKind]] = &[
         &[ErrorKind::AccessDenied, ErrorKind::ReadOnly],
         &[ErrorKind::NoSpace, ErrorKind::QuotaExceeded],

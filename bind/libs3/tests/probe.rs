@@ -1,10 +1,10 @@
-//! The semantics, as a C program sees them (`probe.c`), on each lane.
+//! Checks the semantics that a C program sees (`probe.c`), on each lane.
 
 mod harness;
 
 use harness::{Lane, Program, run};
 
-/// Runs all points in this many threads; every one must hold.
+/// Runs all checks in this many threads; every check must pass.
 fn probe(program: &Program, wrapper: &[&str], lane: &Lane, threads: usize, big: bool) {
     let mut command = program.command(wrapper);
     command.args([&lane.host, &lane.access_key, &lane.secret_key, &threads.to_string()]);
@@ -61,14 +61,15 @@ fn under_the_address_sanitizer() {
 #[test]
 fn under_valgrind() {
     if fordway_needs::programs(&["valgrind"]) {
-        // What only has pointers into its middle (hash tables) is called possibly lost, and is not.
+        // Valgrind calls memory possibly lost if only pointers to its middle exist, as in hash tables; such memory is
+        // not lost.
         let leaks = "--errors-for-leak-kinds=definite";
         let valgrind = ["valgrind", "--quiet", "--leak-check=full", leaks, "--error-exitcode=9"];
         probe(&plain(), &valgrind, &Lane::embedded(), 1, false);
     }
 }
 
-/// A point that cannot hold must fail the program: the others are worth nothing otherwise.
+/// A check that cannot pass must make the program fail; otherwise the other checks prove nothing.
 #[test]
 fn the_probe_can_fail() {
     let program = plain();

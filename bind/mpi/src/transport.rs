@@ -17,7 +17,7 @@ use mpi::request::multiple_scope;
 use mpi::topology::{Process, SimpleCommunicator};
 use mpi::traits::{Communicator, Destination, Source};
 
-/// How often a rank that has nothing to do looks whether it has.
+/// The interval at which an idle rank checks for a message.
 const IDLE: Duration = Duration::from_millis(1);
 
 /// Options of `transport`.
@@ -39,7 +39,7 @@ pub(crate) struct MpiTransportArgs {
     control: Option<SocketAddr>,
 }
 
-/// The library and its version, as its first line begins.
+/// Returns the library and its version, from the beginning of the first line of its description.
 pub(crate) fn library() -> String {
     let text = mpi::environment::library_version().unwrap_or_default();
     let line = text.trim_matches(char::from(0)).lines().next().unwrap_or_default();
@@ -47,8 +47,8 @@ pub(crate) fn library() -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Runs it on the two ranks of `world`. Answers whether all bytes were right.
-/// Errors: `InvalidArgument` for another number of ranks.
+/// Runs the transport benchmark on the two ranks of `world`. Returns whether all bytes were right. Errors:
+/// `InvalidArgument` for another number of ranks.
 pub(crate) fn run_ranks(
     args: &MpiTransportArgs,
     world: &SimpleCommunicator,
@@ -98,7 +98,7 @@ fn by_itself(setting: &TransportSetting, linked: LinkTransport<MpiLink>, stop: &
     Ok(run.summaries.iter().all(|summary| summary.errors == 0))
 }
 
-/// The other rank. MPI ends the job where a message cannot be sent, so nothing here fails.
+/// The link to the other rank. MPI ends the job if a message cannot be sent, so nothing here returns an error.
 struct MpiLink {
     world: SimpleCommunicator,
     other: Rank,
@@ -143,7 +143,7 @@ impl MessageLink for MpiLink {
     }
 
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()> {
-        // A receive would poll, on a processor that others are measured on.
+        // A receive of MPI would poll, on a processor on which others are measured.
         while self.other().immediate_probe().is_none() {
             std::thread::sleep(IDLE);
         }

@@ -131,7 +131,7 @@ fn a_rank_that_dies_ends_the_job_with_a_sentence() {
     assert!(started.elapsed() < Duration::from_secs(30), "the others did not wait for it");
     assert!(!output.status.success());
     let told = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-    // What Open MPI prints, or MPICH.
+    // The messages that Open MPI or MPICH prints.
     let is_told = told.contains("rank 1") && told.contains("signal 9") || told.contains("EXIT CODE: 9");
     assert!(is_told, "{told}");
 }

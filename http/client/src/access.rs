@@ -1,4 +1,4 @@
-//! Credentials for web servers, and where they are found: bearer tokens (RFC 6750) by WLCG's bearer token discovery;
+//! Credentials for web servers, and the search for them: bearer tokens (RFC 6750) by WLCG's bearer token discovery;
 //! passwords by host in `~/.netrc`, as `ftp` and `curl` keep them; client certificates and X.509 proxies, which are PEM
 //! files of a chain and a key. Secrets are read only from files that belong to the user and that no other user can
 //! read.
@@ -26,10 +26,10 @@ use super::{Origin, ProxySettings};
 /// for the first TLS connection.
 #[derive(Clone, Default)]
 pub struct SessionCredentials {
-    /// Tried in turn.
+    /// The sources of bearer tokens, tried in order.
     bearers: Vec<BearerToken>,
     netrc: Option<SecretFile>,
-    /// Tried in turn.
+    /// The client certificates, tried in order.
     certificates: Vec<CertificateFiles>,
     goes_unprotected: bool,
 }
@@ -47,7 +47,7 @@ impl SessionCredentials {
         SessionCredentials::resolve(&|name| std::env::var(name).ok())
     }
 
-    /// As [`SessionCredentials::discover`], with `variable` in place of the environment.
+    /// Like [`SessionCredentials::discover`], with `variable` in place of the environment.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let user = fordway_sys::user_id();
@@ -80,21 +80,21 @@ impl SessionCredentials {
         self
     }
 
-    /// Whether there are no credentials.
+    /// Returns whether there are no credentials.
     pub fn is_none(&self) -> bool {
         self.bearers.is_empty() && self.netrc.is_none() && self.certificates.is_empty()
     }
 
-    /// Whether tokens and passwords are withheld from `origin`, because others could read them on the network path.
-    /// Without TLS, a proxy could.
+    /// Returns whether tokens and passwords are withheld from `origin`, because others could read them on the network
+    /// path. Without TLS, a proxy could read them, too.
     pub(super) fn is_withheld_from(&self, origin: &Origin, proxies: &ProxySettings) -> bool {
         let is_on_the_way = || !is_this_machine(origin) || proxies.name_of(origin).is_some();
         !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()
     }
 
-    /// The value of `Authorization` for `origin`: the password that netrc has for its host, else the first token found.
-    /// Errors: `AccessDenied`, `InvalidArgument`, `Io` for named credentials that cannot be used, and for secrets that
-    /// other users can read.
+    /// Returns the value of `Authorization` for `origin`: the password that netrc has for its host, else the first
+    /// token found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for named credentials that cannot be used, and for
+    /// secrets that other users can read.
     pub(super) fn authorization(&self, origin: &Origin, proxies: &ProxySettings) -> Result<Option<String>> {
         if self.is_withheld_from(origin, proxies) {
             return Ok(None);
@@ -113,7 +113,7 @@ impl SessionCredentials {
         Ok(None)
     }
 
-    /// The certificate and key, if there are any. Errors: as [`SessionCredentials::authorization`].
+    /// Returns the certificate and key, if there are any. Errors: as [`SessionCredentials::authorization`].
     pub(super) fn identity(&self) -> Result<Option<Identity>> {
         for files in &self.certificates {
             if let Some(identity) = files.load()? {
@@ -140,14 +140,14 @@ fn is_this_machine(origin: &Origin) -> bool {
     origin.host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Where a token comes from.
+/// The source of a token.
 #[derive(Clone)]
 enum BearerToken {
     Token(String),
     File(SecretFile),
 }
 
-/// Where to look for tokens, in order: one that the environment names ends the search.
+/// Returns the sources of tokens, in the order of the search. A source that the environment names is the last one.
 fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerToken> {
     if let Some(token) = get("BEARER_TOKEN") {
         return vec![BearerToken::Token(token)];
@@ -161,7 +161,8 @@ fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerT
 }
 
 impl BearerToken {
-    /// The token, if it exists. Errors: as [`SecretFile::read_text`]; `InvalidArgument` if the text is not a token.
+    /// Returns the token, if it exists. Errors: as [`SecretFile::read_text`]; `InvalidArgument` if the text is not a
+    /// token.
     fn token(&self) -> Result<Option<String>> {
         let (token, from) = match self {
             BearerToken::Token(token) => (token.clone(), "the bearer token".to_owned()),
@@ -187,14 +188,14 @@ struct UserLogin {
 }
 
 impl UserLogin {
-    /// The value of `Authorization` (RFC 7617).
+    /// Returns the value of `Authorization` (RFC 7617).
     fn basic(&self) -> String {
         format!("Basic {}", STANDARD.encode(format!("{}:{}", self.user, self.password)))
     }
 }
 
-/// The login of the first entry for `host`. The `default` entry is ignored: it would disclose a password to every
-/// server.
+/// Returns the login of the first entry for `host`. The `default` entry is ignored: it would disclose a password to
+/// every server.
 fn find_login(text: &str, host: &str) -> Option<UserLogin> {
     let mut words = netrc_words(text);
     while let Some(word) = words.next() {
@@ -218,7 +219,7 @@ fn login_entry<'t>(words: &mut impl Iterator<Item = &'t str>) -> UserLogin {
     login
 }
 
-/// The words outside comments and macros; a macro ends with an empty line.
+/// Returns the words outside comments and macros; a macro ends with an empty line.
 fn netrc_words(text: &str) -> impl Iterator<Item = &str> {
     let mut is_macro = false;
     let lines = text.lines().filter(move |line| {
@@ -234,12 +235,13 @@ pub(crate) type Identity = Arc<SingleCertAndKey>;
 /// The files of a certificate and its key.
 #[derive(Clone, Debug)]
 struct CertificateFiles {
-    /// The certificate, followed by those up to a known authority. At the usual path this file has the key as well.
+    /// The certificate, followed by the certificates up to a known authority. At the usual path this file also contains
+    /// the key.
     chain: PathBuf,
     key: SecretFile,
 }
 
-/// Where to look for certificates: one that the environment names ends the search.
+/// Returns the files in which to look for certificates. Files that the environment names are the last ones.
 fn certificate_files(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<CertificateFiles> {
     if let Some(proxy) = get("X509_USER_PROXY") {
         return vec![CertificateFiles::named(proxy.clone().into(), proxy.into())];
@@ -288,7 +290,7 @@ impl CertificateFiles {
     }
 }
 
-/// Larger files are not tokens, certificates or password lists.
+/// The maximum size of a secret's file. Larger files are not tokens, certificates or password lists.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The path of a secret.
@@ -306,8 +308,8 @@ impl SecretFile {
         path
     }
 
-    /// The content; `None` if the usual path has no file of ours. Errors: `AccessDenied` if others could read it too or
-    /// it is not ours, `InvalidArgument` if it is missing, `Io`.
+    /// Returns the content; `None` if the usual path has no file of ours. Errors: `AccessDenied` if others can read the
+    /// file, too, or it is not ours, `InvalidArgument` if it is missing, `Io`.
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let (path, is_named) = (self.path(), matches!(self, SecretFile::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);
@@ -342,7 +344,7 @@ impl SecretFile {
         Ok(Some(content))
     }
 
-    /// The content as text. Errors: as [`SecretFile::read`]; `InvalidArgument`.
+    /// Returns the content as text. Errors: as [`SecretFile::read`]; `InvalidArgument`.
     fn read_text(&self) -> Result<Option<String>> {
         let Some(content) = self.read()? else { return Ok(None) };
         let text = String::from_utf8(content).map_err(|error| {

@@ -21,12 +21,12 @@ pub struct HttpClient {
     pool: Arc<ConnectionPool>,
 }
 
-/// Whether a request may be sent twice.
+/// Whether a client may send a request twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayPolicy {
-    /// Sending it twice has the effect of sending it once.
+    /// Sending the request twice has the same effect as sending it once.
     Safe,
-    /// Only if the server cannot have acted on it.
+    /// The request is sent again only if the server cannot have acted on it.
     IfUnsent,
 }
 
@@ -38,28 +38,28 @@ pub struct HttpExchange<'a> {
     pub method: &'a str,
     /// Writes the request line and all headers, with the empty line that ends them.
     pub write_head: &'a dyn Fn(&mut Vec<u8>),
-    /// Sent after the head, which must state its length.
+    /// The body, sent after the head, which must state its length.
     pub body: &'a [u8],
     /// Whether to send the request again when a pooled connection turns out to be closed.
     pub replay: ReplayPolicy,
 }
 
-/// Why there is no response.
+/// A failed exchange, without a response.
 pub struct ExchangeFailure {
-    /// What went wrong.
+    /// The cause of the failure.
     pub error: Error,
     /// Whether the server may have acted on the request.
     pub may_have_acted: bool,
 }
 
 impl HttpClient {
-    /// A client with an empty pool. Costs nothing before the first request.
+    /// Creates a client with an empty pool. Costs nothing before the first request.
     pub fn new(version: HttpVersion, timeouts: Timeouts, roots: TlsRoots) -> Self {
         HttpClient::identified(version, timeouts, roots, SessionCredentials::none())
     }
 
-    /// The same, with the certificate of `who`, if any, for servers that request one. No other client uses its
-    /// connections. Callers add other credentials to their requests.
+    /// Creates a client that presents the certificate of `who`, if any, to servers that request one. No other client
+    /// uses its connections. Callers add other credentials to their requests.
     pub fn identified(
         version: HttpVersion,
         timeouts: Timeouts,
@@ -76,7 +76,7 @@ impl HttpClient {
         HttpClient { connector: self.connector.through(proxies), ..self }
     }
 
-    /// The proxies in use.
+    /// Returns the proxies in use.
     pub(super) fn proxies(&self) -> &ProxySettings {
         self.connector.proxies()
     }
@@ -107,7 +107,7 @@ impl HttpClient {
         }
     }
 
-    /// Takes an idle connection to `origin` from the pool, if there is one. The caller owns it.
+    /// Takes an idle connection to `origin` from the pool, if there is one. The caller then owns the connection.
     pub(super) fn pooled_connection(&self, origin: &Origin) -> Option<BufferedConnection> {
         self.pool.take(origin)
     }
@@ -127,7 +127,7 @@ impl HttpClient {
         (exchange.replay == ReplayPolicy::Safe || connection.is_quiet()).then_some(connection)
     }
 
-    /// `None` if the connection was closed before any response arrived.
+    /// Returns the response; `None` if the connection was closed before any response arrived.
     fn send_on(
         &self,
         mut connection: BufferedConnection,
@@ -161,7 +161,7 @@ impl HttpClient {
         }
     }
 
-    /// The origin's response. Errors: `AccessDenied` for a response of a proxy that requires authentication.
+    /// Returns the origin's response. Errors: `AccessDenied` for a response of a proxy that requires authentication.
     pub(super) fn answered(
         &self,
         head: ResponseHead,
@@ -183,7 +183,7 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the server closed the connection without an answer")
 }
 
-/// How long a server may take to request the body. Some servers never do.
+/// The maximum time to wait for a server to request the body. Some servers never do.
 const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
 /// Consumes the pieces of a body.
@@ -191,7 +191,7 @@ pub(super) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// A request body that is produced while it is sent.
 pub(super) struct StreamedBody<'a> {
-    /// Its size, if known; otherwise the body is sent in chunks.
+    /// The size of the body, if known; otherwise the body is sent in chunks.
     pub(super) size_bytes: Option<u64>,
     /// Whether the head contains `Expect: 100-continue` (RFC 9110 section 10.1.1). A body that is refused or redirected
     /// is then not sent for nothing.
@@ -243,7 +243,7 @@ impl HttpClient {
     }
 }
 
-/// Why the body was not sent completely.
+/// The reason why the body was not sent completely.
 enum BodyFailure {
     Produce(Error),
     Send(std::io::Error),
@@ -299,7 +299,7 @@ pub(super) struct ConnectionPool {
     idle_limit: Duration,
 }
 
-/// The connections, and the process that opened them.
+/// Idle connections, and the process that opened them.
 struct IdleConnections {
     opened_by: ProcessIdentity,
     by_origin: HashMap<Origin, Vec<(BufferedConnection, Instant)>>,
@@ -318,7 +318,7 @@ impl ConnectionPool {
         match waiting.pop() {
             Some((connection, since)) if since.elapsed() < self.idle_limit => Some(connection),
             Some(_) => {
-                // Connections below have been idle for longer.
+                // The connections below this one on the stack have been idle for longer.
                 waiting.clear();
                 None
             }
@@ -341,7 +341,7 @@ impl ConnectionPool {
     }
 
     fn locked(&self) -> MutexGuard<'_, IdleConnections> {
-        // A panic elsewhere leaves the map whole: each change is one operation.
+        // A panic elsewhere leaves the map consistent, because each change is one operation.
         let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !idle.opened_by.is_current() {
             // After a fork the parent uses the connections too, and requests of both processes would mix.

@@ -41,28 +41,28 @@ pub struct BufferedConnection {
     pub received_bytes: u64,
     /// Whether calls block; if not, they fail with `WouldBlock` and the caller repeats them.
     is_blocking: bool,
-    /// Whether the last non-blocking call received less than it had room for.
+    /// Whether the last non-blocking call received less than the size of its buffer.
     is_drained: bool,
     /// Whether an earlier response was received on this connection.
     pub is_reused: bool,
     pub(super) made: Instant,
 }
 
-/// Where the bytes received next go.
+/// The destination of the bytes that are received next.
 pub(super) enum ReceiveTarget<'m> {
-    /// Into this memory.
+    /// This memory.
     Place(&'m mut [u8]),
-    /// Into the connection's buffer, this many bytes, for inspection.
+    /// The connection's buffer, for inspection, with the maximum number of bytes.
     Aside(usize),
 }
 
-/// What the server sends before the request is complete.
+/// The result of a wait for a response before the request is complete.
 pub(super) enum EarlyResponse {
     /// `100 Continue`: the server requests the body.
     GoOn,
-    /// The response.
+    /// A final response.
     Answer(ResponseHead),
-    /// Nothing yet.
+    /// Nothing has arrived.
     Nothing,
 }
 
@@ -98,7 +98,7 @@ impl BufferedConnection {
         }
     }
 
-    /// The same connection, with a proxy at the other end that forwards requests.
+    /// Returns the connection as one with a proxy at the other end that forwards requests.
     pub(super) fn forwarded(self, forwarding: RequestForwarding) -> Self {
         BufferedConnection { forwarding: Some(forwarding), ..self }
     }
@@ -112,12 +112,12 @@ impl BufferedConnection {
         }
     }
 
-    /// The proxy's refusal, if the other end is a proxy and `status` says so.
+    /// Returns the proxy's refusal, if the other end is a proxy and `status` says so.
     pub(super) fn refused_by_proxy(&self, status: u16) -> Option<Error> {
         self.forwarding.as_ref().filter(|_| status == 407).map(RequestForwarding::wants_login)
     }
 
-    /// Whether no unrequested bytes have arrived, and the other side is still connected.
+    /// Returns whether no unrequested bytes have arrived and the other side is still connected.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_quiet = match &mut self.transport {
             #[cfg(feature = "http2")]
@@ -127,67 +127,69 @@ impl BufferedConnection {
         is_quiet && self.has_nothing_left()
     }
 
-    /// Whether all received bytes have been used.
+    /// Returns whether all received bytes have been used.
     pub fn has_nothing_left(&self) -> bool {
         self.used == self.filled
     }
 
-    /// Whether the connection carries several requests at once.
+    /// Returns whether the connection carries several requests at once (HTTP/2).
     #[cfg(feature = "http2")]
     pub(super) fn is_http2(&self) -> bool {
         self.http2().is_some()
     }
 
-    /// The connection as one that carries several requests at once, if it is one.
+    /// Returns the HTTP/2 connection, if this is one.
     #[cfg(feature = "http2")]
     pub(super) fn http2(&self) -> Option<&Http2Connection> {
         if let ConnectionTransport::Http2(connection) = &self.transport { Some(connection) } else { None }
     }
 
-    /// The same, to drive it.
+    /// Returns the HTTP/2 connection to drive it, if this is one.
     #[cfg(feature = "http2")]
     pub(super) fn as_http2(&mut self) -> Option<&mut Http2Connection> {
         if let ConnectionTransport::Http2(connection) = &mut self.transport { Some(connection) } else { None }
     }
 
-    /// Whether calls block from now on. A caller with many requests in flight waits for all of them at once. Cost:
+    /// Sets whether calls block from now on. A caller with many requests in flight waits for all of them at once. Cost:
     /// none.
     pub fn set_waiting(&mut self, waits: bool) {
         (self.is_blocking, self.is_drained) = (waits, false);
         match &mut self.transport {
             ConnectionTransport::Plain(socket) => socket.set_waiting(waits),
             ConnectionTransport::Tls(stream) => stream.sock.set_waiting(waits),
-            // HTTP/2 waits by itself when it carries a single request.
+            // HTTP/2 waits by itself if it carries a single request.
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(_) => {}
         }
     }
 
-    /// Checks for new data again after a non-blocking call had received all that there was.
+    /// Makes the next non-blocking call check for new data again after an earlier call has received all that there was.
     pub fn look_again(&mut self) {
         self.is_drained = false;
     }
 
-    /// Counts the bytes of a call, and records whether it drained the socket: a plain socket returns all that it has.
+    /// Counts the bytes of a call, and records whether the call drained the socket: a plain socket returns all bytes
+    /// that it has.
     fn received(&mut self, got: usize, room: usize) {
         self.received_bytes += got as u64;
         let is_plain = matches!(self.transport, ConnectionTransport::Plain(_));
         self.is_drained = is_plain && !self.is_blocking && got < room;
     }
 
-    /// Fails when a call would only return that there is no data.
+    /// Fails if a call would only find that there is no data.
     fn check_drained(&self) -> io::Result<()> {
         if self.is_drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
 
-    /// See [`TcpSocket::set_low_water`]; only connections without encryption and frames have a low-water mark.
+    /// Sets the low-water mark; see [`TcpSocket::set_low_water`]. Only connections without encryption and frames have
+    /// one.
     pub(super) fn set_low_water(&mut self, bytes: usize) {
         if let ConnectionTransport::Plain(socket) = &mut self.transport {
             socket.set_low_water(bytes);
         }
     }
 
-    /// The underlying socket.
+    /// Returns the underlying socket.
     pub fn socket(&self) -> &TcpSocket {
         match &self.transport {
             ConnectionTransport::Plain(socket) => socket,
@@ -312,7 +314,7 @@ impl BufferedConnection {
         }
     }
 
-    /// Sends `before` and then a piece of a body, after a head that was already sent; received bytes are kept.
+    /// Sends `before` and then a piece of a body, after a head that was sent before. Received bytes are kept.
     pub(super) fn send_piece(&mut self, before: &[u8], piece: &[u8]) -> io::Result<()> {
         self.request_head.clear();
         self.request_head.extend_from_slice(before);
@@ -344,12 +346,12 @@ impl BufferedConnection {
         true
     }
 
-    /// The bytes of the head in `range`; valid until the next request.
+    /// Returns the bytes of the head in `range`; valid until the next request.
     pub(super) fn text(&self, range: std::ops::Range<usize>) -> &[u8] {
         &self.buffer[range]
     }
 
-    /// Received bytes that are not yet consumed.
+    /// Returns the received bytes that are not yet consumed.
     pub fn waiting(&self) -> &[u8] {
         &self.buffer[self.used..self.filled]
     }
@@ -360,7 +362,8 @@ impl BufferedConnection {
         debug_assert!(self.used <= self.filled);
     }
 
-    /// Reads body bytes into `target`: received ones first, else as many as one call returns. 0 is the end.
+    /// Reads body bytes into `target`: first the bytes that were already received, else as many as one call returns. 0
+    /// is the end.
     pub(super) fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         if !self.has_nothing_left() {
             return Ok(self.take_waiting(target));
@@ -376,7 +379,7 @@ impl BufferedConnection {
         Ok(got)
     }
 
-    /// Whether [`BufferedConnection::read_ahead`] fills more than the first target.
+    /// Returns whether [`BufferedConnection::read_ahead`] fills more than the first target.
     pub(super) fn reads_far_ahead(&self) -> bool {
         matches!(self.transport, ConnectionTransport::Plain(_))
     }
@@ -563,7 +566,7 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Whether the other side is gone, rather than slow or wrong.
+/// Returns whether the other side is gone, rather than slow or wrong.
 fn is_reset(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)

@@ -33,7 +33,7 @@ pub struct Connector {
     http2: OnlyHttp2,
 }
 
-/// Servers that speak only HTTP/2, found out by trying HTTP/1.1.
+/// Servers that speak only HTTP/2, which is found out by trying HTTP/1.1.
 #[cfg(feature = "http2")]
 struct OnlyHttp2 {
     tls: TlsConnector,
@@ -74,8 +74,8 @@ impl Connector {
         &self.proxies
     }
 
-    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`; `BadResponse` for a server without HTTP/2;
-    /// `AccessDenied` for a proxy that refuses.
+    /// Opens a connection. Errors: `Unavailable`, `Timeout`, `InvalidArgument`; `BadResponse` for a server without
+    /// HTTP/2; `AccessDenied` for a proxy that refuses.
     pub fn connect(&self, origin: &Origin) -> Result<BufferedConnection> {
         match self.version {
             HttpVersion::Http1 if origin.tls => self.secure(origin),
@@ -116,7 +116,7 @@ impl Connector {
     }
 
     fn secure_http1(&self, origin: &Origin) -> Result<BufferedConnection> {
-        // Unusable credentials are an error before any connection is made.
+        // Unusable credentials cause an error before any connection is made.
         self.tls.config()?;
         let stream = self.tls.start(origin, self.socket(origin)?)?;
         Ok(BufferedConnection::tls(stream, self.timeouts))
@@ -128,7 +128,7 @@ impl Connector {
         Ok(BufferedConnection::multiplexed(connection, self.timeouts))
     }
 
-    /// A socket whose peer is the origin, whether or not a proxy is in between.
+    /// Opens a socket whose peer is the origin, directly or through a tunnel of a proxy.
     fn socket(&self, origin: &Origin) -> Result<TcpSocket> {
         match self.proxies.of(origin)? {
             Some(proxy) => proxy.tunnel(origin, &self.timeouts),
@@ -137,14 +137,14 @@ impl Connector {
     }
 }
 
-/// Scheme, host and port: connections to the same origin are interchangeable.
+/// Scheme, host and port of a server. Connections to the same origin are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// Whether the scheme is `https`.
     pub tls: bool,
-    /// A name or an address, without the brackets of IPv6.
+    /// A host name or an address, without the brackets of IPv6.
     pub host: String,
-    /// 1 to 65,535.
+    /// The port, 1 to 65,535.
     pub port: u16,
 }
 
@@ -176,12 +176,12 @@ impl Origin {
         Ok((Origin { tls, host, port }, path.trim_end_matches('/').to_owned()))
     }
 
-    /// The same scheme and port at `label.host`.
+    /// Returns the origin at `label.host`, with the same scheme and port.
     pub fn subdomain(&self, label: &str) -> Self {
         Origin { host: format!("{label}.{}", self.host), ..self.clone() }
     }
 
-    /// The value of the `Host` header; the port is left out where the scheme implies it.
+    /// Returns the value of the `Host` header, without the port if the scheme implies it.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.tls, self.port) {
@@ -190,7 +190,7 @@ impl Origin {
         }
     }
 
-    /// Whether the host is an IP address or `localhost`, neither of which has subdomains.
+    /// Returns whether the host is an IP address or `localhost`, neither of which has subdomains.
     pub fn is_numeric_or_local(&self) -> bool {
         self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok()
     }
@@ -214,22 +214,22 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// Which certificate authorities are trusted.
+/// The certificate authorities that are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TlsRoots {
-    /// Those of the system.
+    /// The authorities of the system.
     #[default]
     System,
-    /// Those in this PEM file, and no others (as `AWS_CA_BUNDLE`).
+    /// The authorities in this PEM file, and no others (as with `AWS_CA_BUNDLE`).
     File(PathBuf),
-    /// Those in the PEM files of this directory, and no others (as `X509_CERT_DIR`). Files without a certificate
-    /// (revocations, policies) are skipped.
+    /// The authorities in the PEM files of this directory, and no others (as with `X509_CERT_DIR`). Files without a
+    /// certificate (revocations, policies) are skipped.
     Directory(PathBuf),
 }
 
 impl TlsRoots {
-    /// The named file, else `X509_CERT_DIR`, else the system's certificates, which `SSL_CERT_FILE` and `SSL_CERT_DIR`
-    /// may replace.
+    /// Returns the authorities in the named file, else in `X509_CERT_DIR`, else the system's, which `SSL_CERT_FILE` and
+    /// `SSL_CERT_DIR` may replace.
     pub fn find(file: Option<PathBuf>) -> Self {
         let directory = || std::env::var_os("X509_CERT_DIR").filter(|path| !path.is_empty());
         match file {
@@ -244,13 +244,13 @@ pub struct TlsConnector {
     roots: TlsRoots,
     /// The protocol offered by ALPN (RFC 7301).
     protocol: &'static [u8],
-    /// Whose certificate is presented.
+    /// The credentials whose certificate is presented to servers.
     who: SessionCredentials,
     config: OnceLock<Arc<ClientConfig>>,
 }
 
 impl TlsConnector {
-    /// `protocol` is offered by ALPN.
+    /// Creates a connector that offers `protocol` by ALPN.
     pub fn new(roots: TlsRoots, protocol: &'static [u8]) -> Self {
         TlsConnector { roots, protocol, who: SessionCredentials::none(), config: OnceLock::new() }
     }
@@ -286,7 +286,7 @@ impl TlsConnector {
         Ok(stream)
     }
 
-    /// Whether the handshake failed because the server supports no offered protocol (RFC 7301 section 3.2).
+    /// Returns whether the handshake failed because the server supports no offered protocol (RFC 7301 section 3.2).
     #[cfg(feature = "http2")]
     pub(super) fn is_for_want_of_protocol(error: &Error) -> bool {
         use std::error::Error as _;
@@ -297,7 +297,7 @@ impl TlsConnector {
         )
     }
 
-    /// The name that the certificate must contain. Errors: `InvalidArgument`.
+    /// Returns the name that the certificate must contain. Errors: `InvalidArgument`.
     pub fn name(origin: &Origin) -> Result<ServerName<'static>> {
         ServerName::try_from(origin.host.clone()).map_err(|error| {
             Error::new(ErrorKind::InvalidArgument, format!("{origin} has no valid host name"))
@@ -305,7 +305,7 @@ impl TlsConnector {
         })
     }
 
-    /// The configuration of sessions. Errors: `InvalidArgument` if no certificate is trusted.
+    /// Returns the configuration of sessions. Errors: `InvalidArgument` if no certificate is trusted.
     pub fn config(&self) -> Result<Arc<ClientConfig>> {
         if let Some(config) = self.config.get() {
             return Ok(config.clone());
@@ -363,7 +363,7 @@ fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Explains the most frequent failures to those who configure the two sides; empty for others.
+/// Explains the most frequent failures to those who configure the two sides; returns an empty text for others.
 fn in_words(error: &std::io::Error) -> &'static str {
     use rustls::{CertificateError, Error as Tls, InvalidMessage};
     match of_rustls(error) {

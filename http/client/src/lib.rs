@@ -30,7 +30,7 @@ use fordway_store::{Error, ErrorKind, Result};
 /// The `User-Agent` of requests.
 pub const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 
-/// Connections without a pool, and heads and bodies as they arrive: the parts from which the load generator is built.
+/// Connections without a pool, with heads and bodies as they arrive. The load generator is built from these parts.
 pub mod parts {
     pub use crate::connection::{BufferedConnection, io_error};
     pub use crate::connector::Connector;
@@ -52,7 +52,7 @@ pub enum HttpVersion {
 }
 
 impl HttpVersion {
-    /// The version number, as [`HttpVersion::named`] takes it.
+    /// Returns the version number, as [`HttpVersion::named`] parses it.
     pub fn number(self) -> &'static str {
         match self {
             HttpVersion::Http1 => "1.1",
@@ -77,21 +77,21 @@ impl HttpVersion {
     }
 }
 
-/// How long to wait for the other side before giving up with `Timeout`.
+/// The maximum times to wait for the other side before failing with `Timeout`.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Until a connection is made, TLS excluded.
+    /// The time until a connection is made, without TLS.
     pub connect: Duration,
-    /// From the end of the request to the end of the response's head.
+    /// The time from the end of the request to the end of the response's head.
     pub first_byte: Duration,
-    /// Between two pieces of a body, in either direction.
+    /// The time between two pieces of a body, in either direction.
     pub progress: Duration,
-    /// How long an idle connection is kept.
+    /// The time for which an idle connection is kept.
     pub idle: Duration,
 }
 
 impl Timeouts {
-    /// The same timeouts, none of them longer than `limit`.
+    /// Returns the same timeouts, none of them longer than `limit`.
     pub fn within(self, limit: Duration) -> Self {
         Timeouts {
             connect: self.connect.min(limit),

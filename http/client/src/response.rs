@@ -24,7 +24,7 @@ const MAX_DOCUMENT_BYTES: usize = 64 * 1024 * 1024;
 pub struct ResponseHead {
     /// The status as the server sent it.
     pub status: u16,
-    /// Where the body starts in the buffer.
+    /// The position of the body's first byte in the buffer.
     pub end: usize,
     http_1_0: bool,
     headers: Vec<(Range<usize>, Range<usize>)>,
@@ -64,7 +64,7 @@ impl ResponseHead {
         Ok(true)
     }
 
-    /// All headers that are UTF-8, borrowed from the buffer of `connection`.
+    /// Returns all headers that are UTF-8, borrowed from the buffer of `connection`.
     pub(super) fn headers<'c>(
         &'c self,
         connection: &'c BufferedConnection,
@@ -75,7 +75,7 @@ impl ResponseHead {
         })
     }
 
-    /// Whether the other side accepts another request after a body that ends by `framing`.
+    /// Returns whether the other side accepts another request after a body that ends by `framing`.
     pub fn may_keep_alive(&self, connection: &BufferedConnection, framing: &BodyFraming) -> bool {
         let said = |word: &str| {
             let mut stated =
@@ -113,23 +113,23 @@ impl HttpResponse {
         Ok(HttpResponse { head, framing, keep_alive, connection: Some(connection), origin, pool })
     }
 
-    /// The same, as the last response on its connection, because the request was not sent completely.
+    /// Makes this the last response on its connection, because the request was not sent completely.
     pub(super) fn into_last(mut self) -> Self {
         self.keep_alive = false;
         self
     }
 
-    /// The status, 200 to 999.
+    /// Returns the status, 200 to 999.
     pub fn status(&self) -> u16 {
         self.head.status
     }
 
-    /// Whether this is the first response on its connection.
+    /// Returns whether this is the first response on its connection.
     pub fn is_first(&self) -> bool {
         self.connection.as_ref().is_some_and(|connection| !connection.is_reused)
     }
 
-    /// The value of a header, if present and UTF-8.
+    /// Returns the value of a header, if present and UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
         let connection = self.connection.as_ref()?;
         let is_wanted =
@@ -138,12 +138,12 @@ impl HttpResponse {
         std::str::from_utf8(connection.text(value.clone())).ok()
     }
 
-    /// All headers that are UTF-8.
+    /// Returns all headers that are UTF-8.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
         self.connection.iter().flat_map(|connection| self.head.headers(connection))
     }
 
-    /// The remaining bytes of the body, if the head states its length.
+    /// Returns the number of remaining bytes of the body, if the head states its length.
     pub fn body_bytes(&self) -> Option<u64> {
         self.framing.known_left()
     }
@@ -166,8 +166,8 @@ impl HttpResponse {
         }
     }
 
-    /// The connection, from which the response can be received once more, head included. `None` if the connection
-    /// carries other responses too (HTTP/2).
+    /// Returns the connection, from which the response can be received once more, head included. `None` if the
+    /// connection carries other responses, too (HTTP/2).
     pub(super) fn into_unread(mut self) -> Option<BufferedConnection> {
         let mut connection = self.connection.take()?;
         connection.unread().then_some(connection)
@@ -259,17 +259,17 @@ pub(super) fn body_error(error: io::Error) -> Error {
     io_error(error, "receiving the body", "the body stopped arriving")
 }
 
-/// The longest line between two chunks, extensions and trailers included.
+/// The maximum length of a line between two chunks, extensions and trailers included.
 const MAX_LINE_BYTES: usize = 8 * 1024;
 
-/// How a body ends, and how much of it is left.
+/// The rule by which a body ends, and the length of its rest.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyFraming {
     /// There is no body, or it has ended.
     Empty,
-    /// This many bytes are left.
+    /// The body has a stated length, of which this many bytes are left.
     Length(u64),
-    /// In chunks (RFC 9112 section 7.1).
+    /// The body consists of chunks (RFC 9112 section 7.1).
     Chunked(ChunkPosition),
     /// The body ends when the connection does.
     UntilClose,
@@ -289,9 +289,9 @@ pub enum ChunkPosition {
 }
 
 impl BodyFraming {
-    /// The framing by RFC 9112 section 6.3. Errors: `BadResponse` if the head contradicts itself.
+    /// Returns the framing by RFC 9112 section 6.3. Errors: `BadResponse` if the head contradicts itself.
     pub fn of(head: &ResponseHead, connection: &BufferedConnection, method: &str) -> Result<Self> {
-        // These have no body, whatever length they state.
+        // These responses have no body, whatever length they state.
         if method == "HEAD" || matches!(head.status, 204 | 304) {
             return Ok(BodyFraming::Empty);
         }
@@ -322,7 +322,7 @@ impl BodyFraming {
         })
     }
 
-    /// The remaining bytes, if known.
+    /// Returns the number of remaining bytes, if known.
     pub fn known_left(&self) -> Option<u64> {
         match self {
             BodyFraming::Empty => Some(0),
@@ -331,13 +331,13 @@ impl BodyFraming {
         }
     }
 
-    /// Whether the whole body has been read.
+    /// Returns whether the whole body has been read.
     pub fn has_ended(&self) -> bool {
         *self == BodyFraming::Empty
     }
 
-    /// Counts body bytes that were read without [`BodyFraming::read`]: at most as many as [`BodyFraming::run`]
-    /// returned.
+    /// Counts body bytes that were read without [`BodyFraming::read`]; `count` must not exceed the result of
+    /// [`BodyFraming::run`].
     pub fn passed(&mut self, count: u64) {
         match self {
             BodyFraming::Length(left) => {
@@ -351,8 +351,8 @@ impl BodyFraming {
         }
     }
 
-    /// The number of contiguous body bytes that come next: 0 is the end of the body. Receives only the bytes between
-    /// chunks.
+    /// Returns the number of contiguous body bytes that come next: 0 is the end of the body. Receives only the bytes
+    /// between chunks.
     pub(super) fn run(&mut self, connection: &mut BufferedConnection, keep_until: usize) -> io::Result<u64> {
         let run = match self {
             BodyFraming::Empty => 0,
@@ -410,7 +410,7 @@ impl ChunkPosition {
         }
     }
 
-    /// The remaining bytes of this chunk, or the size of the next. 0 is the end of the body.
+    /// Returns the number of remaining bytes of this chunk, or the size of the next. 0 is the end of the body.
     fn run(&mut self, connection: &mut BufferedConnection, keep_until: usize) -> io::Result<u64> {
         loop {
             match self {
@@ -476,7 +476,7 @@ fn chunk_size(line: &[u8]) -> io::Result<u64> {
     size.ok_or_else(|| broken("a chunk's size is not a number"))
 }
 
-/// The error of a body that ended `missing` bytes too early.
+/// Returns the error for a body that ended `missing` bytes too early.
 pub fn short_body(missing: u64) -> Error {
     let detail = format!("the connection ended with {missing} bytes of the body to come");
     Error::new(ErrorKind::IncompleteBody, detail)

@@ -1,4 +1,4 @@
-//! How long to wait before sending a request again.
+//! The wait before a request is sent again.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant, SystemTime};
@@ -9,8 +9,8 @@ use fordway_wire::range::digits;
 
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
-/// The bytes that must arrive before the failure count is reset: otherwise a server that cuts every response after a
-/// few bytes would hold us for hours.
+/// The number of bytes that must arrive before the failure count is reset. Without a minimum, a server that cuts every
+/// response after a few bytes would occupy us for hours.
 const PROGRESS_BYTES: u64 = 4 * 1024;
 /// The longest wait that a server's `Retry-After` can impose on a caller without a deadline.
 const WISH_MAX: Duration = Duration::from_secs(120);
@@ -28,7 +28,7 @@ pub struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// `max_retries` (0 for none), all of them before `until`.
+    /// Creates a budget of `max_retries` (0 for none), all of them before `until`.
     pub fn new(max_retries: u32, until: Option<Instant>) -> Self {
         RetryBudget { max_retries, until, failures: 0, first: None, brought_bytes: 0 }
     }
@@ -38,7 +38,7 @@ impl RetryBudget {
         (self.failures, self.first, self.brought_bytes) = (0, None, 0);
     }
 
-    /// Notes that `bytes` more have arrived, though not all; resets the failure count if they are enough.
+    /// Records that `bytes` more have arrived; resets the failure count if they are enough.
     pub fn brought(&mut self, bytes: u64) {
         self.brought_bytes = self.brought_bytes.saturating_add(bytes);
         if self.brought_bytes >= PROGRESS_BYTES {
@@ -46,7 +46,7 @@ impl RetryBudget {
         }
     }
 
-    /// Errors: `Timeout` after the deadline.
+    /// Checks the deadline. Errors: `Timeout` after it.
     pub fn check_time(&self) -> Result<()> {
         match self.until {
             Some(until) if until <= Instant::now() => {
@@ -56,8 +56,8 @@ impl RetryBudget {
         }
     }
 
-    /// How long to wait after a failure. Errors: the failure, with the first one and the count, if it is permanent, the
-    /// retries are used up, or the wait would exceed the deadline.
+    /// Returns the time to wait after a failure. Errors: the failure, with the first failure and their number, if it is
+    /// permanent, the retries are used up, or the wait would exceed the deadline.
     pub fn after(&mut self, error: Error, may_pass: bool, retry_after: Option<Duration>) -> Result<Duration> {
         self.failures += 1;
         let wait = backoff(self.failures).max(retry_after.unwrap_or_default());
@@ -79,7 +79,7 @@ impl RetryBudget {
         Ok(wait)
     }
 
-    /// The failure that ends the operation.
+    /// Returns the failure that ends the operation.
     pub fn last(&mut self, error: Error) -> Error {
         let tries = self.failures.max(1);
         let first = std::mem::take(&mut self.first).filter(|first| first != error.detail());
@@ -96,8 +96,8 @@ impl RetryBudget {
     }
 }
 
-/// A random wait before try number `tries + 1`, between half and all of a limit that doubles with each try, so that
-/// clients that failed together do not retry together.
+/// Returns a random wait before try number `tries + 1`, between half and all of a limit that doubles with each try, so
+/// that clients that failed together do not retry together.
 pub fn backoff(tries: u32) -> Duration {
     let doubled = FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST);
     // Every `RandomState` hashes differently, which is random enough for jitter.
@@ -105,7 +105,7 @@ pub fn backoff(tries: u32) -> Duration {
     doubled.mul_f64(0.5 + 0.5 * random)
 }
 
-/// The wait that a `Retry-After` header requests: seconds, or a date.
+/// Returns the wait that a `Retry-After` header requests: seconds, or a date.
 pub fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let until_date = || date::parse_http(text).map(|date| date.duration_since(now).unwrap_or_default());
     digits(text.trim()).map(Duration::from_secs).or_else(until_date)

@@ -18,13 +18,13 @@ pub struct TcpSocket {
     stream: TcpStream,
     read_timeout: Duration,
     waits: bool,
-    /// How many bytes must arrive before a waiting thread wakes up.
+    /// The number of bytes that must arrive before a waiting thread wakes up.
     low_water_bytes: usize,
 }
 
 impl TcpSocket {
-    /// Tries every address of the host until one accepts or the time is up.
-    /// Errors: `Unavailable`, `Timeout`.
+    /// Connects to each address of the host in turn until one accepts or the time is up. Errors: `Unavailable`,
+    /// `Timeout`.
     pub(super) fn connect(origin: &Origin, timeouts: &Timeouts) -> Result<Self> {
         let unreachable = |why: &str| Error::new(ErrorKind::Unavailable, format!("{why} {origin}"));
         let deadline = Instant::now() + timeouts.connect;
@@ -60,13 +60,13 @@ impl TcpSocket {
         Ok(TcpSocket { stream, read_timeout: timeouts.first_byte, waits: true, low_water_bytes: 1 })
     }
 
-    /// A second handle of the same socket.
+    /// Returns a second handle of the same socket.
     #[cfg(feature = "http2")]
     pub(super) fn share(&self) -> io::Result<Self> {
         Ok(TcpSocket { stream: self.stream.try_clone()?, ..*self })
     }
 
-    /// Costs a system call only where the value changes.
+    /// Sets a timeout. Costs a system call only if the value changes.
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         if timeout != self.read_timeout {
             self.stream.set_read_timeout(Some(timeout.max(Duration::from_millis(1))))?;
@@ -75,13 +75,13 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// Whether calls block from now on, or fail with `WouldBlock`.
+    /// Sets whether calls block from now on, or fail with `WouldBlock`.
     pub(super) fn set_waiting(&mut self, waits: bool) {
         self.waits = waits;
     }
 
-    /// Makes waiting threads sleep until `bytes` (at least 1) have arrived or the connection has ended.
-    /// Costs a system call only where the value changes.
+    /// Makes waiting threads sleep until `bytes` (at least 1) have arrived or the connection has ended. Costs a system
+    /// call only if the value changes.
     pub(super) fn set_low_water(&mut self, bytes: usize) {
         // If the kernel does not support the mark, threads wake up more often; nothing else changes.
         if bytes != self.low_water_bytes && fordway_sys::set_receive_low_water(&self.stream, bytes).is_ok() {
@@ -98,7 +98,7 @@ impl TcpSocket {
         Ok(recv(&self.stream, scratch, self.receive_flags() | RecvFlags::TRUNC)?.1)
     }
 
-    /// Whether the other side has neither closed the connection nor sent anything.
+    /// Returns whether the other side has neither closed the connection nor sent anything.
     pub(super) fn is_quiet(&self) -> bool {
         let peeked = recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(peeked, Err(rustix::io::Errno::AGAIN))

@@ -15,10 +15,10 @@ use tally::{TestTally, cargo_line, pytest_line};
 
 const PYTHON_TESTS: &str = "bind/python/tests";
 
-/// Tests with a common runner.
+/// A group of tests with a common runner.
 struct TestSuite {
     name: &'static str,
-    /// What the machine lacks, checked before the build; `None` if the suite can run.
+    /// Returns the requirement that the machine lacks, checked before the build; `None` if the suite can run.
     missing: fn() -> Option<String>,
     /// Commands that must all succeed before `run`.
     build: Vec<Vec<String>>,
@@ -45,7 +45,7 @@ fn words(line: &str) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-/// `python` is the interpreter of the virtual environment; its `maturin` is in the same directory.
+/// Returns all suites. `python` is the interpreter of the virtual environment; its `maturin` is in the same directory.
 fn suites(python: &str) -> Vec<TestSuite> {
     let maturin = Path::new(python).with_file_name("maturin").display().to_string();
     // Tests that need MPI are a separate suite, and share compiled crates with this one.
@@ -98,7 +98,7 @@ fn missing_for_mpi() -> Option<String> {
     }
 }
 
-/// Searches where `clang-sys` searches: the named directory, that of `llvm-config`, and the usual ones.
+/// Searches in the directories in which `clang-sys` searches: the named one, that of `llvm-config`, and the usual ones.
 fn has_libclang() -> bool {
     let named = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
     let told = Command::new("llvm-config").arg("--libdir").output().ok();
@@ -117,7 +117,7 @@ fn has_libclang() -> bool {
         .any(|dir| holds_libclang(&dir))
 }
 
-/// `libclang.so` or `libclang-14.so.1`, but not `libclang-cpp.so`.
+/// Accepts names such as `libclang.so` or `libclang-14.so.1`, but not `libclang-cpp.so`.
 fn holds_libclang(dir: &Path) -> bool {
     let is_one = |name: &str| {
         name == "libclang.so"
@@ -130,7 +130,7 @@ fn holds_libclang(dir: &Path) -> bool {
     names.any(|name| is_one(&name.to_string_lossy()))
 }
 
-/// The suites that `selected` names, limited to the targets that it names; all suites if it is empty.
+/// Returns the suites that `selected` names, limited to the targets that it names; all suites if it is empty.
 fn select(suites: Vec<TestSuite>, selected: &[&str]) -> Result<Vec<TestSuite>> {
     let known = |name: &str| suites.iter().any(|suite| suite.name == name);
     let unknown = selected.iter().find(|one| !known(one.split(':').next().unwrap_or_default()));
@@ -145,7 +145,7 @@ fn select(suites: Vec<TestSuite>, selected: &[&str]) -> Result<Vec<TestSuite>> {
     Ok(suites.into_iter().filter_map(|suite| narrowed(suite, selected)).collect())
 }
 
-/// The suite limited to its selected targets; `None` if it is not selected.
+/// Returns the suite limited to its selected targets; `None` if it is not selected.
 fn narrowed(mut suite: TestSuite, selected: &[&str]) -> Option<TestSuite> {
     let names = selected.iter().map(|one| one.split_once(':').unwrap_or((one, "")));
     let targets: Vec<_> = names.filter(|(name, _)| *name == suite.name).map(|(_, target)| target).collect();

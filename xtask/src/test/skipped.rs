@@ -18,14 +18,14 @@ pub(super) struct SkippedTest {
     pub(super) counted: RunnerCount,
 }
 
-/// How the runner counts a skipped test.
+/// The way in which the runner counts a skipped test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunnerCount {
-    /// libtest, for a test that skips itself.
+    /// As passed: libtest, for a test that skips itself.
     Passed,
-    /// pytest.
+    /// As skipped: pytest.
     Skipped,
-    /// libtest, for an ignored test.
+    /// Not at all: libtest, for an ignored test.
     Nothing,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct SkipRecord {
 }
 
 impl SkipRecord {
-    /// Starts an empty record, replacing that of an earlier run.
+    /// Starts an empty record, which replaces the record of an earlier run.
     pub(super) fn recorded_in(record: &Path) -> Result<Self> {
         if let Some(dir) = record.parent() {
             fs::create_dir_all(dir)?;
@@ -44,7 +44,7 @@ impl SkipRecord {
         Ok(SkipRecord { record: record.to_owned() })
     }
 
-    /// All skipped tests of all suites, each test and reason once.
+    /// Returns all skipped tests of all suites, each test and reason once.
     pub(super) fn collect(self, reports: &[SuiteReport]) -> Result<Vec<SkippedTest>> {
         let mut all: Vec<_> = reports.iter().flat_map(of_suite).collect();
         let records = fs::read_to_string(&self.record)?;
@@ -74,7 +74,8 @@ fn libtest_skip(line: &str) -> Option<SkippedTest> {
     Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: RunnerCount::Passed })
 }
 
-/// `test NAME ... ignored, REASON`. An entry that other tests run as a process is not a test; its reason says so.
+/// Parses lines such as `test NAME ... ignored, REASON`. An entry that other tests run as a process is not a test, and
+/// its reason says so.
 pub(super) fn libtest_ignored(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     let reason = reason.strip_prefix(", ").unwrap_or("ignored without a reason");
@@ -83,7 +84,8 @@ pub(super) fn libtest_ignored(line: &str) -> Option<SkippedTest> {
     (!reason.starts_with("run by ")).then_some(test)
 }
 
-/// `SKIPPED [1] bind/python/tests/test_x.py:12: reason`, from the end of the output of `pytest -rs`.
+/// Parses lines such as `SKIPPED [1] bind/python/tests/test_x.py:12: reason`, from the end of the output of `pytest
+/// -rs`.
 pub(super) fn pytest_skip(line: &str) -> Option<SkippedTest> {
     let (_, told) = line.strip_prefix("SKIPPED [")?.split_once("] ")?;
     let (name, reason) = told.split_once(": ")?;
@@ -102,8 +104,8 @@ pub(super) fn print_by_reason(skipped: &[SkippedTest]) {
     }
 }
 
-/// Errors: a test was skipped that no line of the file expects. A line has the start of a name, blanks, and the reason
-/// why CI may skip it; `#` begins a comment.
+/// Checks the skipped tests. Errors: a test was skipped that no line of the file expects. A line has the start of a
+/// name, blanks, and the reason why CI may skip it; `#` begins a comment.
 pub(super) fn expect_only(skipped: &[SkippedTest], may_skip: &Path) -> Result<()> {
     let text =
         fs::read_to_string(may_skip).with_context(|| format!("{} cannot be read", may_skip.display()))?;

@@ -42,15 +42,15 @@ impl TestTally {
     }
 }
 
-/// `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, one for each test program. Ignored tests are read from their
-/// own lines.
+/// Parses `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, one line for each test program. Ignored tests are read
+/// from their own lines.
 pub(super) fn cargo_line(line: &str) -> Option<TestTally> {
     let line = line.strip_prefix("test result: ")?;
     let (_, counts) = line.split_once(". ")?;
     Some(counted(counts.split("; ")))
 }
 
-/// `===== 2 failed, 3 passed, 1 skipped in 0.12s =====`, once at the end.
+/// Parses `===== 2 failed, 3 passed, 1 skipped in 0.12s =====`, one line at the end.
 pub(super) fn pytest_line(line: &str) -> Option<TestTally> {
     let (counts, _) = line.strip_prefix("=")?.trim_matches(['=', ' ']).rsplit_once(" in ")?;
     Some(counted(counts.split(", ")))

@@ -15,10 +15,10 @@ use crate::{
 pub(super) struct BucketState {
     pub(super) created: SystemTime,
     pub(super) versioning: VersioningState,
-    /// What a request without a version means.
+    /// The latest version of each key, unless that is a delete marker.
     pub(super) objects: BTreeMap<String, StoredObject>,
-    /// What was overwritten or deleted, from the oldest to the newest. A key of which nothing is in
-    /// `objects` ends with a delete marker.
+    /// Overwritten and deleted versions, from the oldest to the newest. If a key is missing from `objects`, its last
+    /// version here is a delete marker.
     older: BTreeMap<String, Vec<StoredVersion>>,
     pub(super) uploads: BTreeMap<UploadId, MemoryUpload>,
     pub(super) documents: BTreeMap<DocumentKind, Vec<u8>>,
@@ -30,7 +30,7 @@ pub(super) struct StoredObject {
     pub(super) body: Bytes,
     pub(super) tags: crate::Tags,
     pub(super) parts: Vec<ObjectPart>,
-    /// The upload that it was completed by.
+    /// The upload whose completion created the object.
     pub(super) made_by: Option<UploadId>,
 }
 
@@ -102,7 +102,7 @@ impl BucketState {
         self.objects.is_empty() && self.older.is_empty()
     }
 
-    /// The latest version, or the one asked for.
+    /// Returns the requested version, or the latest one.
     pub(super) fn object(&self, key: &Key, version: Option<&VersionId>) -> Result<&StoredObject> {
         let latest = self.objects.get(key.as_str());
         let Some(wanted) = version else { return latest.ok_or_else(|| self.missing(key)) };
@@ -128,7 +128,7 @@ impl BucketState {
         }
     }
 
-    /// As [`BucketState::object`], with what is asked of it checked against it.
+    /// Like [`BucketState::object`], and checks the conditions in `options`.
     pub(super) fn checked(&self, key: &Key, options: &GetOptions) -> Result<&StoredObject> {
         let found = self.object(key, options.version.as_ref())?;
         options.conditions.check_read(&found.info)?;
@@ -155,7 +155,7 @@ impl BucketState {
         Ok(())
     }
 
-    /// Makes `new` the latest version, called `fresh` where the bucket keeps versions.
+    /// Makes `new` the latest version; its version ID is `fresh` if versioning is enabled.
     pub(super) fn publish(
         &mut self,
         key: &Key,
@@ -172,8 +172,8 @@ impl BucketState {
         Ok(PutResult { etag, modified, checksum, version })
     }
 
-    /// Makes room for a new latest version: keeps what the bucket is to keep, and answers the new
-    /// one's name; `None` in a bucket without versions.
+    /// Makes room for a new latest version: keeps the current one if the bucket must keep it, and returns the ID of the
+    /// new one; `None` in a bucket without versions.
     fn retire(&mut self, key: &Key, fresh: VersionId) -> Option<VersionId> {
         let latest = self.objects.remove(key.as_str());
         let version = match self.versioning {
@@ -190,7 +190,7 @@ impl BucketState {
         Some(version)
     }
 
-    /// Removes the object, or in a bucket with versions hides it behind a delete marker.
+    /// Removes the object; in a bucket with versions, hides it behind a delete marker.
     pub(super) fn delete(&mut self, key: &Key, marker: VersionId) -> DeleteResult {
         let version = self.retire(key, marker);
         if let Some(version) = &version {
@@ -200,7 +200,7 @@ impl BucketState {
         DeleteResult { is_marker: version.is_some(), version }
     }
 
-    /// Removes one version; what is the newest then becomes the latest.
+    /// Removes one version; the newest of the rest becomes the latest.
     pub(super) fn delete_version(&mut self, key: &Key, version: &VersionId) -> DeleteResult {
         let mut all = self.older.remove(key.as_str()).unwrap_or_default();
         all.extend(self.objects.remove(key.as_str()).map(StoredVersion::Object));
@@ -229,7 +229,7 @@ impl BucketState {
         Ok(page.finish())
     }
 
-    /// All versions of `key`, from the newest to the oldest.
+    /// Returns all versions of `key`, from the newest to the oldest.
     fn versions_of(&self, key: &str) -> Vec<(VersionId, VersionSummary)> {
         let latest = self.objects.get(key).map(|object| object.summary(key, true));
         let hidden = latest.is_none();
@@ -238,7 +238,7 @@ impl BucketState {
         latest.into_iter().chain(older).map(|summary| (summary.version.clone(), summary)).collect()
     }
 
-    /// What `upload` was completed to, if that is still there.
+    /// Returns the result of completing `upload`, if `key` still has that object.
     pub(super) fn made_before(&self, key: &Key, upload: &UploadId, part_count: usize) -> Option<PutResult> {
         let found = self.objects.get(key.as_str())?;
         let is_same = found.made_by.as_ref() == Some(upload) && found.parts.len() == part_count;

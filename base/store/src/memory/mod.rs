@@ -31,7 +31,7 @@ pub struct MemoryStore {
 struct MemoryState {
     buckets: BTreeMap<Bucket, BucketState>,
     uploads_started: u64,
-    /// The last number given out. It numbers versions, and ETags that are not made from content.
+    /// The last number that was used. Numbers identify versions, and ETags that are not made from content.
     versions: u128,
 }
 
@@ -52,7 +52,7 @@ impl MemoryStore {
         state.versions
     }
 
-    /// Runs `act` on a bucket, and names the operation in its error. Errors: `NoSuchBucket`.
+    /// Runs `act` on a bucket, and adds the operation's name to its error. Errors: `NoSuchBucket`.
     fn on<T>(
         &self,
         operation: &'static str,
@@ -85,7 +85,7 @@ impl MemoryStore {
     }
 }
 
-/// What a finished writer becomes.
+/// The destination of a writer's content.
 enum WriterPurpose {
     Object,
     Part(UploadId, u16),
@@ -399,7 +399,7 @@ impl MultipartUploads for MemoryStore {
     ) -> Result<PutResult> {
         let (policy, fresh) = (self.policy, version_id(self.next_version()));
         self.on("complete upload", bucket, key.as_str(), |state| {
-            // A completion that is repeated gets the result of the first one, if its object is still there.
+            // A repeated completion returns the result of the first one if that object still exists.
             if let Some(made) = state.made_before(key, upload, parts.len()) {
                 return Ok(made);
             }
@@ -424,7 +424,7 @@ impl MultipartUploads for MemoryStore {
 impl Store for MemoryStore {}
 
 impl MemoryUpload {
-    /// Assembles the object from the parts that are `wanted`.
+    /// Assembles the object from the parts in `wanted`.
     fn assemble(
         &self,
         policy: ETagPolicy,

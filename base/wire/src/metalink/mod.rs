@@ -17,22 +17,23 @@ use quick_xml::escape::escape;
 /// The priority of a URL that states none. It is also the lowest priority (RFC 5854 section 4.2.16.2).
 pub const PRIORITY_LAST: u32 = 999_999;
 
-/// The largest document that is read, in bytes. That of a file of 64 TiB in pieces of 64 MiB is smaller.
+/// The maximum size of a document that is read, in bytes. The document of a file of 64 TiB in pieces of 64 MiB is
+/// smaller.
 pub const DOCUMENT_BYTES_MAX: usize = 128 << 20;
 
 /// The files that a document describes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metalink {
-    /// In the order of the document.
+    /// The files, in the order of the document.
     pub files: Vec<MetalinkFile>,
 }
 
-/// What a source says of one file.
+/// The data of one file from one source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetalinkFile {
     /// A relative path without `..`; empty if the source states none.
     pub name: String,
-    /// Bytes of the whole file.
+    /// The size of the whole file in bytes.
     pub size_bytes: Option<u64>,
     /// Digests of the whole file, at most one of each kind.
     pub hashes: Vec<FileHash>,
@@ -47,7 +48,7 @@ pub struct MetalinkFile {
 /// Digests of a file cut into pieces of one length; the last may be shorter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PieceHashes {
-    /// Bytes of each piece, never 0.
+    /// The length of each piece in bytes, never 0.
     pub length_bytes: u64,
     /// The kind of digest.
     pub kind: HashKind,
@@ -60,7 +61,7 @@ pub struct PieceHashes {
 pub struct MetalinkUrl {
     /// The URL as it is written.
     pub url: String,
-    /// 1 is the first choice, [`PRIORITY_LAST`] the last.
+    /// 1 is the highest priority, [`PRIORITY_LAST`] the lowest.
     pub priority: u32,
     /// The country (ISO 3166-1, lower case), if it is stated.
     pub location: Option<String>,
@@ -115,12 +116,12 @@ impl MetalinkFile {
         self.hashes.iter().max_by_key(|hash| hash.kind)
     }
 
-    /// Returns whether it names neither a replica nor a document that could name one.
+    /// Returns whether the file has neither a replica nor a document that could name one.
     pub fn is_empty(&self) -> bool {
         self.replicas.is_empty() && self.described_by.is_empty()
     }
 
-    /// Adds what `other` says of the same file and this one does not.
+    /// Adds data from `other`, which describes the same file, where this value has none.
     pub fn complete_with(&mut self, other: MetalinkFile) {
         self.size_bytes = self.size_bytes.or(other.size_bytes);
         if self.pieces.is_none() {
@@ -179,14 +180,14 @@ fn refused(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("the Metalink cannot be used: {}", why.into()))
 }
 
-/// The largest number of replicas read from one response; the document that describes them may name more.
+/// The maximum number of replicas read from one response; the document that describes the file may name more.
 const REPLICAS_MAX: usize = 100;
 
-/// What headers say. Addresses may be relative to that of the response.
+/// The data in the headers of a response. Addresses may be relative to the response's own address.
 pub type Links = MetalinkFile;
 
-/// Reads the values of `Link` and `Digest` headers. What cannot be read is ignored: these headers are an extra, and
-/// carry other relations, too.
+/// Reads the values of `Link` and `Digest` headers. Invalid values are ignored, because these headers are optional and
+/// have other uses, too.
 pub fn read_links<'a>(
     links: impl IntoIterator<Item = &'a str>,
     digests: impl IntoIterator<Item = &'a str>,
@@ -229,7 +230,7 @@ pub fn is_metalink_type(text: &str) -> bool {
         .any(|known| plain.eq_ignore_ascii_case(known))
 }
 
-/// Returns the entries of one header: each an address, and its parameters as names and values.
+/// Returns the entries of one header. Each is an address with its parameters, as names and values.
 fn entries(value: &str) -> Vec<(String, Vec<(String, String)>)> {
     let (mut found, mut rest) = (Vec::new(), value);
     while let Some((address, after)) = rest.split_once('<').and_then(|(_, after)| after.split_once('>')) {

@@ -9,9 +9,9 @@ use quick_xml::{Reader, XmlVersion};
 use super::{FileHash, HashKind, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes, refused};
 use crate::range::digits;
 
-/// The greatest depth of elements; no version nests elements that deeply.
+/// The maximum depth of elements; no version nests elements that deeply.
 const DEPTH_MAX: usize = 32;
-/// The largest number of addresses of one file, and of files in one document.
+/// The maximum number of addresses of one file, and of files in one document.
 const ENTRIES_MAX: usize = 10_000;
 
 /// An element that is being read.
@@ -21,7 +21,7 @@ struct OpenElement {
     text: String,
 }
 
-/// What has been read so far.
+/// The results so far of reading a document.
 #[derive(Default)]
 struct MetalinkReader {
     metalink: Metalink,
@@ -50,8 +50,8 @@ pub(super) fn document(text: &str) -> Result<Metalink> {
             Event::CData(more) => push(&mut path, &more),
             Event::GeneralRef(reference) => match reference.resolve_char_ref().map_err(not_xml)? {
                 Some(character) => push(&mut path, character.encode_utf8(&mut [0; 4])),
-                // Only the five entities that XML itself defines. Others would need a document type, which can make
-                // gigabytes of a few bytes.
+                // Resolves only the five entities that XML itself defines. Others would need a document type, which can
+                // make gigabytes of a few bytes.
                 None => {
                     let known = quick_xml::escape::resolve_predefined_entity(&reference);
                     push(&mut path, known.ok_or_else(|| refused("it has an entity of its own"))?);
@@ -165,7 +165,7 @@ fn replica(element: &OpenElement, url: &str) -> Result<MetalinkUrl> {
     let attribute = |name: &str| element.attributes.get(name).map(|text| text.trim());
     let priority = match (attribute("priority"), attribute("preference")) {
         (Some(priority), _) => number("a priority", priority)?.clamp(1, u64::from(PRIORITY_LAST)) as u32,
-        // Version 3, where 100 is the first choice.
+        // In version 3, 100 is the highest priority.
         (None, Some(preference)) => 101 - number("a preference", preference)?.clamp(1, 100) as u32,
         (None, None) => PRIORITY_LAST,
     };
@@ -189,7 +189,7 @@ fn not_xml(error: quick_xml::Error) -> fordway_store::Error {
 mod tests {
     use super::*;
 
-    /// The shape of the example of RFC 5854 section 1.1, with other values.
+    /// A document in the form of the example of RFC 5854 section 1.1, with other values.
     const VERSION_4: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
         <metalink xmlns="urn:ietf:params:xml:ns:metalink">
           <published>2026-05-15T12:23:23Z</published>

@@ -1,5 +1,5 @@
-//! Numbers, texts and lists, little-endian and one behind the other; and the store's own types as fields, in the order of
-//! their declaration.
+//! The elements of messages: numbers, texts and lists, little-endian, one after the other; and the store's own types as
+//! their fields, in the order of declaration.
 //!
 //! | type | bytes |
 //! |---|---|
@@ -24,32 +24,32 @@ use fordway_store::{
     VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };
 
-/// The most entries that room is made for before they have arrived.
+/// The maximum number of list entries for which memory is reserved before they have arrived.
 const ROOM_MAX: usize = 1024;
 
-/// What can be appended to a message.
+/// A type that can be appended to a message.
 pub trait WriteField {
-    /// Appends it. Cost: no allocation besides `out`.
+    /// Appends the value. Cost: no allocation except for `out`.
     fn put(&self, out: &mut Vec<u8>);
 }
 
-/// What can be read from a message.
+/// A type that can be read from a message.
 pub trait ReadField: Sized {
-    /// Reads it. Errors: `InvalidArgument` for bytes that cannot be one.
+    /// Reads a value. Errors: `InvalidArgument` if the bytes are not a valid value.
     fn take(input: &mut MessageInput<'_>) -> Result<Self>;
 }
 
-/// The rest of a message that is being read.
+/// The unread rest of a message.
 #[derive(Debug)]
 pub struct MessageInput<'a>(&'a [u8]);
 
 impl<'a> MessageInput<'a> {
-    /// All of a message.
+    /// Creates the input for all of a message.
     pub fn new(bytes: &'a [u8]) -> Self {
         MessageInput(bytes)
     }
 
-    /// Reads a whole message. Errors: `InvalidArgument`, also for bytes that are left over.
+    /// Reads a message that consists of one value. Errors: `InvalidArgument`, also if bytes are left over.
     pub fn all<T: ReadField>(bytes: &'a [u8]) -> Result<T> {
         let mut input = MessageInput(bytes);
         let value = T::take(&mut input)?;
@@ -57,7 +57,7 @@ impl<'a> MessageInput<'a> {
         Ok(value)
     }
 
-    /// Errors: `InvalidArgument` if bytes are left over.
+    /// Checks that the whole message has been read. Errors: `InvalidArgument` if bytes are left over.
     pub fn end(&self) -> Result<()> {
         match self.0.len() {
             0 => Ok(()),
@@ -65,14 +65,14 @@ impl<'a> MessageInput<'a> {
         }
     }
 
-    /// The next `count` bytes, where they lie.
+    /// Returns the next `count` bytes, without a copy.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or_else(|| malformed("it ends too early"))?;
         self.0 = rest;
         Ok(taken)
     }
 
-    /// The next text, where it lies.
+    /// Returns the next text, without a copy.
     pub fn text(&mut self) -> Result<&'a str> {
         let len = u32::take(self)? as usize;
         std::str::from_utf8(self.bytes(len)?).map_err(|_| malformed("a text is not UTF-8"))
@@ -85,7 +85,7 @@ impl<'a> MessageInput<'a> {
     }
 }
 
-/// The error of bytes that no Fordway sends.
+/// Returns the error for bytes that no Fordway program sends.
 pub(super) fn malformed(why: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("the message is malformed: {why}"))
 }
@@ -240,10 +240,10 @@ impl<T: WriteField> WriteField for Vec<T> {
 impl<T: ReadField> ReadField for Vec<T> {
     fn take(input: &mut MessageInput<'_>) -> Result<Self> {
         let count = u32::take(input)? as usize;
-        // A number alone must not take memory.
+        // A stated number alone must not allocate memory.
         let mut list = Vec::with_capacity(count.min(ROOM_MAX));
         for _ in 0..count {
-            // An entry of no bytes would make a list of four billion out of four bytes.
+            // With entries of no bytes, four bytes would make a list of four billion entries.
             let before = input.0.len();
             list.push(T::take(input)?);
             if input.0.len() == before {
@@ -290,7 +290,7 @@ impl WriteField for SystemTime {
     fn put(&self, out: &mut Vec<u8>) {
         let (seconds, nanoseconds) = match self.duration_since(UNIX_EPOCH) {
             Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
-            // Before 1970: whole seconds back, and some nanoseconds forward again.
+            // Before 1970: whole seconds are rounded down, and nanoseconds are added to them.
             Err(before) => match before.duration() {
                 before if before.subsec_nanos() == 0 => (-(before.as_secs() as i64), 0),
                 before => (-(before.as_secs() as i64) - 1, 1_000_000_000 - before.subsec_nanos()),
@@ -312,12 +312,12 @@ impl ReadField for SystemTime {
     }
 }
 
-/// Types that are their fields.
+/// Encodes structs as their fields.
 macro_rules! structs {
     ($($name:ident { $($field:ident),* $(,)? })*) => {
         $(impl WriteField for $name {
             fn put(&self, out: &mut Vec<u8>) {
-                // All fields by name: one that is added stops the build here.
+                // Lists all fields by name, so that a new field stops the build here.
                 let $name { $($field),* } = self;
                 $($field.put(out);)*
             }
@@ -364,7 +364,7 @@ structs! {
     VersionListing { versions, prefixes, next }
 }
 
-/// Mostly nothing is said, in one byte.
+/// Metadata is mostly empty, and then takes one byte.
 impl WriteField for BoxedMetadata {
     fn put(&self, out: &mut Vec<u8>) {
         let is_said = !self.is_empty();
@@ -382,7 +382,7 @@ impl ReadField for BoxedMetadata {
     }
 }
 
-/// Types that are one of several, each by its number.
+/// Encodes enums as the number of the variant, followed by its values.
 macro_rules! choices {
     ($($name:ident { $($number:literal $choice:ident $(($($value:ident),*))?),* $(,)? })*) => {
         $(impl WriteField for $name {
@@ -420,7 +420,7 @@ choices! {
     VersioningState { 0 Unversioned, 1 Enabled, 2 Suspended }
 }
 
-/// Types that are a text which must be checked.
+/// Encodes types that wrap a text, which is checked when it is read.
 macro_rules! names {
     ($($name:ident = $read:expr;)*) => {
         $(impl WriteField for $name {
@@ -447,8 +447,8 @@ names! {
     DocumentKind = |text| DocumentKind::new(text);
 }
 
-/// By the name of its kind, which says the same in every version of either side; where and by how
-/// many tries it happened, the other side knows better.
+/// Errors are encoded with the name of their kind, which means the same in every version of either side. The target and
+/// the number of tries are omitted, because the other side knows them better.
 impl WriteField for Error {
     fn put(&self, out: &mut Vec<u8>) {
         self.kind().name().put(out);

@@ -1,4 +1,4 @@
-//! The first bytes of each side, and the proof that a secret is known without showing it.
+//! The first bytes that each side sends, and the proof of knowing a secret without revealing it.
 
 use fordway_store::{Error, ErrorKind, Result};
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -6,7 +6,7 @@ use sha2::Sha256;
 
 use super::fields::{MessageInput, ReadField, WriteField};
 
-/// What both sides begin with. No request of HTTP begins so.
+/// The first bytes that both sides send. No HTTP request begins with them.
 pub const MAGIC: [u8; 4] = [0xf0, b'w', b'a', b'y'];
 /// The version of the protocol.
 pub const VERSION: u16 = 4;
@@ -17,37 +17,37 @@ pub const WELCOME_BYTES: usize = 40;
 /// The length of a nonce.
 pub const NONCE_BYTES: usize = 32;
 
-/// What a client says first.
+/// The first message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientHello {
-    /// The version it speaks.
+    /// The client's version of the protocol.
     pub version: u16,
-    /// Whether descriptors can be passed to it.
+    /// Whether the gateway can pass descriptors to the client.
     pub takes_descriptors: bool,
 }
 
-/// What a gateway answers.
+/// The gateway's response to a [`ClientHello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatewayWelcome {
-    /// The version it speaks.
+    /// The gateway's version of the protocol.
     pub version: u16,
-    /// Whether the client must prove that it knows a secret before it asks for anything.
+    /// Whether the client must prove that it knows a secret before its first request.
     pub wants_proof: bool,
-    /// Whether nothing will be answered; a frame with the reason follows.
+    /// Whether the gateway refuses the connection; a frame with the reason follows.
     pub is_refusal: bool,
-    /// A random number that no other connection sees.
+    /// A random number that is used for this connection only.
     pub nonce: [u8; NONCE_BYTES],
 }
 
 impl ClientHello {
-    /// As it is sent.
+    /// Returns the bytes to send.
     pub fn to_bytes(self) -> [u8; HELLO_BYTES] {
         let [low, high] = self.version.to_le_bytes();
         let [a, b, c, d] = MAGIC;
         [a, b, c, d, low, high, u8::from(self.takes_descriptors), 0]
     }
 
-    /// Reads one. Errors: `InvalidArgument` for what is none.
+    /// Parses a received hello. Errors: `InvalidArgument` if it is not valid.
     pub fn from_bytes(bytes: &[u8; HELLO_BYTES]) -> Result<Self> {
         let (version, flags) = after_magic(bytes)?;
         Ok(ClientHello { version, takes_descriptors: flags & 1 != 0 })
@@ -55,7 +55,7 @@ impl ClientHello {
 }
 
 impl GatewayWelcome {
-    /// As it is sent.
+    /// Returns the bytes to send.
     pub fn to_bytes(self) -> [u8; WELCOME_BYTES] {
         let mut bytes = [0; WELCOME_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -65,7 +65,7 @@ impl GatewayWelcome {
         bytes
     }
 
-    /// Reads one. Errors: `InvalidArgument` for what is none.
+    /// Parses a received welcome. Errors: `InvalidArgument` if it is not valid.
     pub fn from_bytes(bytes: &[u8; WELCOME_BYTES]) -> Result<Self> {
         let (version, flags) = after_magic(bytes)?;
         let nonce = ReadField::take(&mut MessageInput::new(&bytes[8..]))?;
@@ -73,7 +73,7 @@ impl GatewayWelcome {
     }
 }
 
-/// The version and the flags. Errors: `InvalidArgument`.
+/// Checks the magic bytes; returns the version and the flags after them. Errors: `InvalidArgument`.
 fn after_magic(bytes: &[u8]) -> Result<(u16, u8)> {
     let mut input = MessageInput::new(bytes);
     if input.bytes(4)? != MAGIC {
@@ -84,20 +84,20 @@ fn after_magic(bytes: &[u8]) -> Result<(u16, u8)> {
     Ok((version, u8::take(&mut input)?))
 }
 
-/// Which side a proof is of: a proof that is overheard cannot be used by the other side.
+/// The side that makes a proof. It is part of the proof, so that the other side cannot reuse a proof that it overheard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProofSide {
-    /// The one that connected.
+    /// The client, which opened the connection.
     Client,
     /// The gateway.
     Gateway,
 }
 
-/// HMAC-SHA256 under the secret key, of the side, both nonces and the access key.
+/// HMAC-SHA256 with the secret key, of the side, both nonces and the access key.
 pub struct HandshakeProof(Hmac<Sha256>);
 
 impl HandshakeProof {
-    /// The proof of `side` for one connection.
+    /// Computes the proof of `side` for one connection.
     pub fn new(
         secret_key: &str,
         side: ProofSide,
@@ -120,12 +120,12 @@ impl HandshakeProof {
         )
     }
 
-    /// As it is sent.
+    /// Returns the bytes to send.
     pub fn to_bytes(self) -> [u8; 32] {
         self.0.finalize().into_bytes().into()
     }
 
-    /// Whether `sent` is it; takes as long whichever byte differs.
+    /// Returns whether `sent` equals this proof. Compares in constant time.
     pub fn is(self, sent: &[u8; 32]) -> bool {
         self.0.verify_slice(sent).is_ok()
     }

@@ -56,21 +56,21 @@ pub const HEADER_BYTES: usize = 16;
 pub struct ResponseFlags(pub u8);
 
 impl ResponseFlags {
-    /// A descriptor came with the frame's first byte.
+    /// A descriptor was passed with the frame's first byte.
     pub const DESCRIPTOR: ResponseFlags = ResponseFlags(1);
-    /// Content follows the frame, as many bytes as its fields say.
+    /// Content follows the frame; the fields state its length in bytes.
     pub const STREAM: ResponseFlags = ResponseFlags(2);
     /// The gateway polls for the next request without sleeping, and the client may do the same.
     pub const AWAKE: ResponseFlags = ResponseFlags(4);
     /// Another reply to the same request follows.
     pub const MORE: ResponseFlags = ResponseFlags(8);
 
-    /// Whether all of `flags` are set.
+    /// Returns whether all of `flags` are set.
     pub const fn has(self, flags: ResponseFlags) -> bool {
         self.0 & flags.0 == flags.0
     }
 
-    /// These and `flags`.
+    /// Returns these flags together with `flags`.
     pub const fn with(self, flags: ResponseFlags) -> ResponseFlags {
         ResponseFlags(self.0 | flags.0)
     }
@@ -103,8 +103,8 @@ pub struct ReceivedFrame<'a> {
 }
 
 impl FrameHeader {
-    /// The header at the beginning of `input`; `None` if the input is too short for one.
-    /// Errors: `InvalidArgument` for a length over [`FRAME_BYTES_MAX`] and for anything but a header.
+    /// Parses the header at the beginning of `input`; returns `None` if the input is too short for a header. Errors:
+    /// `InvalidArgument` for a length over [`FRAME_BYTES_MAX`] and for anything but a header.
     pub fn read(input: &[u8]) -> Result<Option<FrameHeader>> {
         let Some((bytes, _)) = input.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -118,12 +118,12 @@ impl FrameHeader {
         Ok(Some(FrameHeader { length, id, body_bytes, code: bytes[12], flags: ResponseFlags(bytes[13]) }))
     }
 
-    /// The length of the whole frame, including this header.
+    /// Returns the length of the whole frame, including this header.
     pub fn frame_bytes(&self) -> usize {
         HEADER_BYTES + self.length as usize
     }
 
-    /// The frame at the beginning of `input`; `None` until all of it has arrived.
+    /// Returns the frame at the beginning of `input`; `None` until all of it has arrived.
     pub fn frame<'a>(&self, input: &'a [u8]) -> Option<ReceivedFrame<'a>> {
         let whole = input.get(HEADER_BYTES..self.frame_bytes())?;
         let (fields, body) = whole.split_at(whole.len() - self.body_bytes as usize);
@@ -139,7 +139,7 @@ pub fn begin_frame(out: &mut Vec<u8>) -> usize {
     start
 }
 
-/// Writes the header of the frame that was begun at `start`; `body_bytes` of body follow what is in
+/// Writes the header of the frame that was begun at `start`. The caller sends `body_bytes` of body after the bytes in
 /// `out`.
 pub fn end_frame(
     out: &mut [u8],
@@ -162,26 +162,26 @@ const ROOM_BYTES: usize = 72 << 10;
 /// A buffer between a socket, which fills it, and a reader of frames.
 #[derive(Debug, Default)]
 pub struct FrameBuffer {
-    /// Fully initialised, so that a socket can write anywhere in it.
+    /// Fully initialised, so that a socket can write to any part of it.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl FrameBuffer {
-    /// The bytes that have arrived and are not consumed yet.
+    /// Returns the bytes that have arrived and are not consumed yet.
     pub fn waiting(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// The header of the next frame; `None` until the whole of that frame has arrived.
-    /// Errors: `InvalidArgument` for what is no frame.
+    /// Returns the header of the next frame; `None` until the whole of that frame has arrived. Errors:
+    /// `InvalidArgument` if the bytes are not a frame.
     pub fn next_header(&self) -> Result<Option<FrameHeader>> {
         let header = FrameHeader::read(self.waiting())?;
         Ok(header.filter(|header| header.frame_bytes() <= self.waiting().len()))
     }
 
-    /// The frame with the header that [`FrameBuffer::next_header`] returned.
+    /// Returns the frame with the header that [`FrameBuffer::next_header`] returned.
     pub fn frame(&self, header: &FrameHeader) -> Option<ReceivedFrame<'_>> {
         header.frame(self.waiting())
     }
@@ -204,7 +204,7 @@ impl FrameBuffer {
         }
         if self.end == self.buffer.len() {
             let room = self.begun_bytes().min(2 * waiting).max(ROOM_BYTES).max(waiting + HEADROOM_BYTES);
-            // Not twice as much, as a vector would.
+            // Reserves the exact size; a vector by itself would double its size.
             self.buffer.reserve_exact(room.saturating_sub(self.buffer.len()));
             self.buffer.resize(room, 0);
         }
@@ -221,12 +221,12 @@ impl FrameBuffer {
         self.end = (self.end + count).min(self.buffer.len());
     }
 
-    /// Bytes of memory it holds.
+    /// Returns the bytes of memory that the buffer holds.
     pub fn capacity_bytes(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// Frees memory beyond `keep_bytes` (at least 72 KiB), if no bytes are waiting.
+    /// Frees memory beyond `keep_bytes` (72 KiB or more), if no bytes are waiting.
     pub fn shrink(&mut self, keep_bytes: usize) {
         let keep = keep_bytes.max(ROOM_BYTES);
         if self.start == self.end && self.buffer.capacity() > keep {
@@ -236,7 +236,7 @@ impl FrameBuffer {
     }
 }
 
-/// The least space that is worth a system call.
+/// The minimum space that is worth a system call.
 const HEADROOM_BYTES: usize = 4 << 10;
 
 #[cfg(test)]
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// Sixteen bytes that announce sixteen million take no memory.
+    /// A header of sixteen bytes that announces sixteen million allocates no memory for them.
     #[test]
     fn an_announcement_takes_no_memory() {
         let mut inbox = FrameBuffer::default();

@@ -1,4 +1,4 @@
-//! Every operation as a request, and the responses that are more than one of the store's types.
+//! All operations as requests, and those responses that consist of more than one of the store's types.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::{FRAME_BYTES_MAX, HEADER_BYTES, ReceivedFrame, ResponseFlags, begin_f
 
 macro_rules! requests {
     ($($(#[$doc:meta])* $code:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })*) => {
-        /// A request, with its operands borrowed by the sender and owned by the receiver.
+        /// A request. The sender borrows its operands; the receiver owns them.
         #[derive(Clone, Debug)]
         #[allow(missing_docs, reason = "operands are those of the call of `Store` that is named")]
         pub enum Request<'a> { $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type),* },)* }
@@ -36,8 +36,8 @@ macro_rules! requests {
                 match self { $(Request::$name { $($field),* } => { $($field.put(out);)* let _ = &out; })* }
             }
 
-            /// Reads the request of a frame. Errors: `InvalidArgument` for what is none,
-            /// `NoSuchUpload` and `NoSuchVersion` for names that no store makes.
+            /// Parses the request of a frame. Errors: `InvalidArgument` for an invalid request, `NoSuchUpload` and
+            /// `NoSuchVersion` for identifiers that no store creates.
             pub fn take(code: u8, fields: &[u8]) -> Result<Request<'static>> {
                 let mut input = MessageInput::new(fields);
                 let request = match code {
@@ -52,9 +52,9 @@ macro_rules! requests {
 }
 
 requests! {
-    /// Shows that the secret is known. Reply: the gateway's own proof (32 bytes).
+    /// Proves that the client knows the secret. Reply: the gateway's own proof (32 bytes).
     1 Authenticate { access_key: Cow<'a, str>, nonce: [u8; NONCE_BYTES], proof: [u8; 32] }
-    /// Counters of the gateway. Reply: list of names and numbers (8 bytes).
+    /// Returns the gateway's counters. Reply: list of names and numbers (8 bytes).
     2 Stats {}
     /// `list_buckets`. Reply: list of `BucketInfo`.
     3 ListBuckets {}
@@ -68,30 +68,31 @@ requests! {
     7 Versioning { bucket: Cow<'a, Bucket> }
     /// `set_versioning`.
     8 SetVersioning { bucket: Cow<'a, Bucket>, versioning: VersioningState }
-    /// An object in one message: the body. Reply: `PutResult`.
+    /// Puts an object; the body is its content. Reply: `PutResult`.
     9 Put { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, expected: Cow<'a, ExpectedContent> }
-    /// `put_many`: the body holds the objects one behind the other, of the lengths given.
-    /// Reply: list of results of `PutResult`.
+    /// `put_many`: the body contains the objects one after the other, with the given lengths. Reply: list of results of
+    /// `PutResult`.
     10 PutMany { bucket: Cow<'a, Bucket>, options: Cow<'a, PutOptions>, objects: Cow<'a, [(Key, u32)]> }
     /// Starts an object. Reply: [`super::StartResponse`], perhaps with a descriptor.
     11 Start { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions> }
     /// Starts a part. Reply: as for `Start`.
     12 StartPart { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, number: u16, options: Cow<'a, PartOptions> }
-    /// Appends the body to what was started. No reply: an error is told at the end.
+    /// Appends the body to the object or part that was started. No reply: an error is reported by `Commit`.
     13 Append {}
-    /// Ends what was started; `filled` bytes were written to the descriptor. Reply: [`super::CommitResponse`], with
-    /// the descriptor of a spare file if `wants_spare` and there is one.
+    /// Finishes the object or part that was started; `filled` bytes were written to the descriptor. Reply:
+    /// [`super::CommitResponse`], with the descriptor of a spare file if `wants_spare` and the gateway has one.
     14 Commit { expected: Cow<'a, ExpectedContent>, filled: Option<u64>, wants_spare: bool }
-    /// Forgets what was started.
+    /// Discards the object or part that was started.
     15 Abandon {}
     /// `get`. Reply: [`super::GetResponse`].
     16 Get { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
-    /// `read`. `is_large` says that the caller thinks so. Reply: [`super::ReadResponse`].
+    /// `read`. `is_large` states whether the client expects much content. Reply: [`super::ReadResponse`].
     17 Read { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions>, is_large: bool }
     /// `read_ranges`. Reply: the lengths (list of 4 bytes each), and the body.
     18 ReadRanges { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, ranges: Cow<'a, [ByteRange]>, options: Cow<'a, GetOptions> }
-    /// `get_many`. Replies, all but the last with [`ResponseFlags::MORE`]: for each of the next keys, in order,
-    /// the result of its length in the body, or of none if it is to be asked for by itself.
+    /// `get_many`. Replies, all but the last with [`ResponseFlags::MORE`]: for each of the next keys, in order, the
+    /// result of its length in the body. A result without a length means that the client must request the object by
+    /// itself.
     19 GetMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `head`. Reply: `ObjectInfo`.
     20 Head { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
@@ -109,9 +110,9 @@ requests! {
     26 DeleteMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `copy`. Reply: `PutResult`.
     27 Copy { from_bucket: Cow<'a, Bucket>, from_key: Cow<'a, Key>, bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, CopyOptions> }
-    /// `list`, at most [`super::PAGE_ENTRIES_MAX`] entries. Reply: `ObjectListing`.
+    /// `list`, of up to [`super::PAGE_ENTRIES_MAX`] entries. Reply: `ObjectListing`.
     28 List { bucket: Cow<'a, Bucket>, query: Cow<'a, ListQuery> }
-    /// `list_versions`, as many. Reply: `VersionListing`.
+    /// `list_versions`, of up to [`super::PAGE_ENTRIES_MAX`] entries. Reply: `VersionListing`.
     29 ListVersions { bucket: Cow<'a, Bucket>, query: Cow<'a, VersionsQuery> }
     /// `create_upload`. Reply: `UploadId`.
     30 CreateUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions> }
@@ -125,8 +126,8 @@ requests! {
     34 CompleteUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, parts: Cow<'a, [CompletedPart]>, options: Cow<'a, CompleteOptions> }
     /// `abort_upload`.
     35 AbortUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId> }
-    /// An object whose `filled` bytes were written to the spare file, by a thread on processor `core`. Reply: [`super::CommitResponse`] as for
-    /// `Commit`, or none if the file is of no use for this object.
+    /// Puts an object whose `filled` bytes a thread on processor `core` has written to the spare file. Reply:
+    /// [`super::CommitResponse`] as for `Commit`, or none if the file cannot be used for this object.
     36 PutSpare { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, filled: u64, core: u32 }
     /// `document`. Reply: the document, if there is one.
     37 Document { bucket: Cow<'a, Bucket>, kind: Cow<'a, DocumentKind> }
@@ -137,7 +138,7 @@ requests! {
 }
 
 impl Request<'_> {
-    /// Objects of a request for many at once; 0 of all others.
+    /// Returns the number of objects in a batch request; 0 for all others.
     pub fn batch_objects(&self) -> usize {
         match self {
             Request::GetMany { keys, .. }
@@ -148,7 +149,7 @@ impl Request<'_> {
         }
     }
 
-    /// Appends the frame of this request but for its body, of which `body_bytes` are to follow.
+    /// Appends the frame of this request without its body; the caller sends `body_bytes` of body after it.
     pub fn put(&self, out: &mut Vec<u8>, id: u32, body_bytes: usize) {
         let start = begin_frame(out);
         self.put_fields(out);
@@ -156,7 +157,7 @@ impl Request<'_> {
     }
 }
 
-/// The most bytes that `ranges` of any object have together.
+/// Returns the maximum total length of `ranges` in any object, in bytes.
 pub fn longest_bytes(ranges: &[ByteRange]) -> u64 {
     let longest = |range: &ByteRange| match range {
         ByteRange::From(_) => u64::MAX,
@@ -171,7 +172,7 @@ pub(super) const DONE: u8 = 0;
 /// The code of a reply that is an error.
 pub(super) const FAILED: u8 = 1;
 
-/// How a reply carries content.
+/// The way in which a reply carries content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentDelivery {
     /// As the frame's body.
@@ -187,9 +188,9 @@ pub enum ContentDelivery {
 pub struct GetResponse {
     /// The object.
     pub info: ObjectInfo,
-    /// The range of it that is sent.
+    /// The range of the object that is sent.
     pub range: Range<u64>,
-    /// How they are sent.
+    /// The way in which the bytes are sent.
     pub sent: ContentDelivery,
 }
 
@@ -198,7 +199,7 @@ pub struct GetResponse {
 pub struct ReadResponse {
     /// The size of the whole object in bytes.
     pub size: u64,
-    /// How the requested bytes are sent.
+    /// The way in which the requested bytes are sent.
     pub sent: ContentDelivery,
 }
 
@@ -209,10 +210,10 @@ pub struct StartResponse {
     pub has_file: bool,
 }
 
-/// The response to `Commit`, and to `PutSpare` if that was done.
+/// The response to `Commit`, and to `PutSpare` if that made an object.
 #[derive(Clone, Debug)]
 pub struct CommitResponse {
-    /// The object.
+    /// The result of the put.
     pub made: PutResult,
     /// Whether a descriptor came with the reply, for writing the content of the next object.
     pub has_spare: bool,
@@ -292,8 +293,8 @@ impl ReadField for CommitResponse {
     }
 }
 
-/// Reads the reply of a frame. Errors: the one that the gateway answered; `BadResponse` for what is
-/// no reply.
+/// Parses the reply of a frame. Errors: the error that the gateway returned; `BadResponse` if the frame is not a valid
+/// reply.
 pub fn take_reply<T: ReadField>(frame: &ReceivedFrame<'_>) -> Result<T> {
     let bad = |error: Error| Error::new(ErrorKind::BadResponse, error.detail());
     match frame.header.code {

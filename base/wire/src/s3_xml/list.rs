@@ -82,7 +82,7 @@ impl ListBucketPage {
 pub struct ListedBucket {
     /// The name.
     pub name: String,
-    /// When the bucket was created.
+    /// The time when the bucket was created.
     pub created: SystemTime,
 }
 
@@ -120,7 +120,7 @@ pub fn bucket_versioning(document: &[u8]) -> Result<VersioningState> {
     Ok(found)
 }
 
-/// What the response to a query for versions needs besides the page itself.
+/// The data that the response to a query for versions needs besides the page itself.
 pub struct VersionsResponse<'a> {
     /// The bucket.
     pub bucket: &'a str,

@@ -1,10 +1,9 @@
-//! S3's XML documents, as a client reads and writes them. That of a failed request is here.
+//! S3's XML documents, as a client reads and writes them. This file has the document of a failed request.
 //!
-//! Reading is by pull: each kind of answer is a function over the document's elements, given as
-//! their path below the root (`Contents/Key`) and their own text. What is not known is passed over,
-//! as servers differ in what they add. They differ in how they end the root's name too
-//! (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is an error: it must
-//! not pass for an empty list.
+//! Reading is by pull: each kind of response is a function over the document's elements, given as their path below the
+//! root (`Contents/Key`) and their own text. Unknown elements are ignored, because servers add different ones. The
+//! root's name may also end differently (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is an
+//! error: it must not pass for an empty list.
 
 mod bodies;
 mod list;
@@ -33,9 +32,8 @@ use fordway_store::{
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
-/// Calls `at_end` with the path below the root and the text of every element, when it ends. The
-/// name of the root must start with `kind`.
-/// Errors: `BadResponse` for what is not a whole XML document of that kind, and errors of `at_end`.
+/// Calls `at_end` at the end of every element, with its path below the root and its text. The name of the root must
+/// start with `kind`. Errors: `BadResponse` if the document is not complete XML of that kind, and errors of `at_end`.
 fn for_each_element(
     document: &[u8],
     kind: &str,
@@ -78,7 +76,7 @@ fn for_each_element(
     }
 }
 
-/// The name of the document's root.
+/// Returns the name of the document's root.
 fn root(document: &[u8]) -> Result<String> {
     let mut reader = Reader::from_str(as_text(document)?);
     loop {
@@ -127,7 +125,7 @@ fn number<T: FromStr>(path: &str, text: &str) -> Result<T> {
     text.trim().parse().map_err(|_| bad(format!("{path} is {text:?}, not a number in range")))
 }
 
-/// Reads a time; one that cannot be read is the epoch, as it is never worth failing a listing for.
+/// Parses a time; an invalid one becomes the epoch, because a time is never worth failing a listing for.
 fn time(text: &str) -> SystemTime {
     crate::date::parse_iso8601(text.trim()).unwrap_or(UNIX_EPOCH)
 }
@@ -136,26 +134,25 @@ fn etag(text: &str) -> ETag {
     ETag::new(text)
 }
 
-/// The checksum in an element called `name`; `None` for an element of another kind, and for a value
-/// that is none, as a checksum is an extra.
+/// Returns the checksum in an element called `name`; `None` for another kind of element, and for an invalid value,
+/// because a checksum is optional.
 fn checksum(name: &str, text: &str) -> Option<Checksum> {
     let algorithm = ChecksumAlgorithm::from_name(name.strip_prefix("Checksum")?)?;
     Checksum::from_base64(algorithm, text.trim()).ok()
 }
 
-/// What listings say of a checksum. Services that say nothing of its type mean the one that goes without
-/// saying.
+/// Returns the algorithm and type of a checksum in a listing. Services that state no type mean the default one.
 fn plan(algorithm: Option<ChecksumAlgorithm>, kind: Option<ChecksumType>) -> Option<ChecksumPlan> {
     let algorithm = algorithm?;
     Some(ChecksumPlan { algorithm, kind: kind.unwrap_or(ChecksumType::default_of(algorithm)) })
 }
 
-/// The element `path` must have been there. Errors: `BadResponse`.
+/// Returns the value of the element `path`, which is required. Errors: `BadResponse` if the document has none.
 fn required<T>(value: Option<T>, path: &str) -> Result<T> {
     value.ok_or_else(|| bad(format!("the answer has no {path}")))
 }
 
-/// Keys in a page are decoded once its `EncodingType` is known, which may come last.
+/// Decodes a name if the page is URL-encoded. That is known only at the end, because `EncodingType` may come last.
 fn decoded(text: String, url_encoded: bool) -> Result<String> {
     match url_encoded {
         false => Ok(text),
@@ -164,27 +161,27 @@ fn decoded(text: String, url_encoded: bool) -> Result<String> {
     }
 }
 
-/// What a server says about a failure; empty where it says nothing.
+/// A server's description of a failure. A field is empty if the server does not state it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorDocument {
     /// S3's code: `NoSuchKey`, ...
     pub code: String,
     /// A sentence for people.
     pub message: String,
-    /// The region the bucket is in, where the request went to another.
+    /// The region of the bucket, if the request went to another region.
     pub region: String,
     /// The endpoint to use instead.
     pub endpoint: String,
-    /// The client's time, where the clocks differ too much.
+    /// The client's time, if the clocks differ too much.
     pub request_time: String,
-    /// The server's time, likewise.
+    /// The server's time, if the clocks differ too much.
     pub server_time: String,
-    /// What the server's log knows the request by.
+    /// The identifier of the request in the server's log.
     pub request_id: String,
 }
 
-/// Reads an error document; `None` where the root is another element.
-/// Errors: `BadResponse` for what is not XML.
+/// Parses an error document; returns `None` if the root is another element. Errors: `BadResponse` if the document is
+/// not XML.
 pub fn error_document(document: &[u8]) -> Result<Option<ErrorDocument>> {
     if root(document)? != "Error" {
         return Ok(None);
@@ -193,7 +190,7 @@ pub fn error_document(document: &[u8]) -> Result<Option<ErrorDocument>> {
     for_each_element(document, "Error", |path, text| {
         let field = match path {
             "Code" => &mut found.code,
-            // Ours says more there than AWS's words do.
+            // `Detail`, which our gateway adds, says more than AWS's message, and takes precedence.
             "Message" if !found.message.is_empty() => return Ok(()),
             "Message" | "Detail" => &mut found.message,
             "Region" | "BucketRegion" => &mut found.region,
@@ -215,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// Every parser, on the same bytes.
+    /// Runs every parser on the same bytes.
     fn parse_all(document: &[u8]) {
         let _results = (
             list_bucket(document),

@@ -102,7 +102,7 @@ pub fn object_tags(document: &[u8]) -> Result<Tags> {
 pub struct AttributesPage {
     /// The parts, under the numbers that the server gives them.
     pub parts: Vec<ObjectPart>,
-    /// How many parts the object has; S3 itself lists only those that were sent with checksums.
+    /// The number of parts of the object; S3 itself lists only parts that were sent with checksums.
     pub total: u16,
     /// The part number after which the next page starts, if there is one.
     pub next: Option<u16>,
@@ -259,7 +259,7 @@ pub struct AclDocument {
     pub grants: Vec<GrantElement>,
 }
 
-/// One grant. Of the grantee's texts, only those that its kind has are set.
+/// One grant. Only those of the grantee's texts are set that belong to the grantee's kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrantElement {
     /// The e-mail address, for a user given by it.

@@ -1,9 +1,9 @@
 //! WebDAV (RFC 4918) and WLCG's third-party copies: the client's requests and the server's responses.
 //!
-//! [`multistatus`] reads the one document that WebDAV answers with; [`CollectionAddress`] says what the
-//! addresses in it mean (section 8.3), and refuses those that do not belong there. [`CopyReport`] reads what a
-//! server says of a copy while that goes on: performance markers, and at the end a
-//! line that says how it went (WLCG's HTTP-TPC, after the markers of GridFTP).
+//! [`multistatus`] parses the document in a WebDAV response; [`CollectionAddress`] interprets the addresses in it
+//! (section 8.3), and refuses those outside of the collection. [`CopyReport`] parses a server's report on a copy in
+//! progress: performance markers, and at the end a line with the outcome (WLCG's HTTP-TPC, after the markers of
+//! GridFTP).
 //!
 //! ```text
 //! Perf Marker
@@ -30,9 +30,9 @@ use crate::uri;
 /// listing cannot redirect a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionAddress {
-    /// Without port, in lower case.
+    /// The host without the port, in lower case.
     host: String,
-    /// Decoded.
+    /// The segments of the path, decoded.
     segments: Vec<Vec<u8>>,
 }
 
@@ -57,17 +57,18 @@ pub struct MemberName {
 }
 
 impl CollectionAddress {
-    /// Of the host and the path (percent-encoded, a query is not looked at) that were asked.
+    /// Creates the address from the host and path of the request. The path is percent-encoded; a query in it is
+    /// ignored.
     pub fn new(host: &str, path: &str) -> Self {
         let path = path.split(['?', '#']).next().unwrap_or_default();
         let segments = path.split('/').filter(|segment| !segment.is_empty());
         CollectionAddress { host: host.to_ascii_lowercase(), segments: segments.map(decoded).collect() }
     }
 
-    /// What `href` is to the collection: an absolute address, an absolute path, or one relative to
-    /// the collection. Scheme and port are not looked at, as a proxy in front of a server changes them;
-    /// nor are empty segments.
-    /// Errors: `BadResponse` for what lies outside of the collection or could be taken for it.
+    /// Returns the location of `href` relative to the collection. `href` is an absolute address, an absolute path, or a
+    /// path relative to the collection. Scheme and port are ignored, because a proxy in front of a server changes them;
+    /// empty segments are ignored, too. Errors: `BadResponse` if `href` is outside of the collection, or could be
+    /// interpreted as outside.
     pub fn place(&self, href: &str) -> Result<ListedLocation> {
         let outside = || {
             let detail =
@@ -95,11 +96,11 @@ impl CollectionAddress {
         })
     }
 
-    /// The path of an address at this host.
+    /// Returns the path of an address on this host.
     fn path_of<'h>(&self, href: &'h str) -> Option<&'h str> {
         let scheme_end = href.find("://").filter(|end| !href[..*end].contains(['/', '?', '#']));
         let Some(end) = scheme_end else {
-            // `mailto:x` has a scheme too, and is no path.
+            // `mailto:x` has a scheme, too, and is not a path.
             let is_path = href.find(':').is_none_or(|colon| href[..colon].contains(['/', '?', '#']));
             return is_path.then_some(href);
         };
@@ -141,12 +142,12 @@ const STRIPES_MAX: usize = 4096;
 /// The maximum length of a server's reason as shown.
 const REASON_CHARS_MAX: usize = 400;
 
-/// How a copy ended.
+/// The outcome of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyOutcome {
     /// The server reports success.
     Success,
-    /// It failed; the server's reason, in one line of printable text.
+    /// The server reports a failure; the value is its reason, in one line of printable text.
     Failure(String),
 }
 
@@ -154,17 +155,17 @@ pub enum CopyOutcome {
 #[derive(Clone, Debug, Default)]
 pub struct CopyReport {
     line: Vec<u8>,
-    /// The stripe of the marker that is open, and its bytes.
+    /// The stripe and the number of bytes in the marker that is being parsed.
     stripe: u64,
     bytes: Option<u64>,
-    /// Bytes by stripe: each counts from its own start.
+    /// The number of bytes copied in each stripe.
     stripes: BTreeMap<u64, u64>,
     outcome: Option<CopyOutcome>,
 }
 
 impl CopyReport {
-    /// Takes what came next; whether a marker ended in it. Errors: `BadResponse` for what is longer
-    /// than any report.
+    /// Parses the next piece; returns whether a marker ended in it. Errors: `BadResponse` if a line is too long or
+    /// there are too many stripes.
     pub fn push(&mut self, piece: &[u8]) -> Result<bool> {
         let mut has_marker = false;
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
@@ -179,13 +180,13 @@ impl CopyReport {
         Ok(has_marker)
     }
 
-    /// The number of bytes copied so far, over all stripes.
+    /// Returns the number of bytes copied so far, over all stripes.
     pub fn bytes(&self) -> u64 {
         self.stripes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// How the copy ended; `None` if the report does not say so, and was cut off. The last line need
-    /// not be ended. Errors: as [`CopyReport::push`].
+    /// Returns the outcome of the copy; `None` if the report was cut off before its outcome. The last line may lack a
+    /// line break. Errors: as [`CopyReport::push`].
     pub fn finish(mut self) -> Result<Option<CopyOutcome>> {
         self.end_line()?;
         Ok(self.outcome)
@@ -210,7 +211,7 @@ impl CopyReport {
                 false
             }
             "end" => self.end_marker()?,
-            // The first such line counts.
+            // If there are several such lines, the first one counts.
             "success" => self.ended(CopyOutcome::Success),
             "failure" | "failed" | "error" | "aborted" => self.ended(CopyOutcome::Failure(shown(value))),
             _ => false,
@@ -233,7 +234,7 @@ impl CopyReport {
     }
 }
 
-/// A server's sentence as it may be shown: in one line, of bounded length.
+/// Formats a server's reason for display: in one line, of bounded length.
 fn shown(reason: &str) -> String {
     let printable = reason.trim().chars().map(|c| if c.is_control() { ' ' } else { c });
     printable.take(REASON_CHARS_MAX).collect()

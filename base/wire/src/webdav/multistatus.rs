@@ -9,30 +9,30 @@ use quick_xml::name::{Namespace, ResolveResult};
 
 use crate::date;
 
-/// The body of a PROPFIND that asks for what [`ResourceProperties`] holds.
+/// The body of a PROPFIND request for the [`ResourceProperties`].
 pub const PROPFIND: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?><propfind xmlns=\"DAV:\"><prop><resourcetype/>\
      <getcontentlength/><getlastmodified/><getetag/></prop></propfind>";
 
-/// Elements within one another, at most. The deepest that means something is the sixth.
+/// The maximum nesting depth of elements. The deepest element that is used is the sixth.
 const DEPTH_MAX: usize = 64;
 
-/// What is said of one resource.
+/// The description of one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DescribedResource {
-    /// Its address as the server writes it.
+    /// The address of the resource, as the server writes it.
     pub href: String,
-    /// The status of the resource as a whole, where there is one: a failure, mostly.
+    /// The status of the resource as a whole, if the server states one; mostly that of a failure.
     pub status: Option<u16>,
-    /// Its properties, of those that the server could tell.
+    /// The properties that the server could return.
     pub properties: ResourceProperties,
 }
 
-/// Properties of a resource. What was not told, or makes no sense, is missing.
+/// Properties of a resource. A property is missing if the server did not state it, or stated an invalid value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceProperties {
-    /// Whether it is a collection.
+    /// Whether the resource is a collection.
     pub is_collection: bool,
-    /// `getcontentlength`: bytes.
+    /// `getcontentlength`: the size in bytes.
     pub size_bytes: Option<u64>,
     /// `getlastmodified`.
     pub modified: Option<SystemTime>,
@@ -40,10 +40,10 @@ pub struct ResourceProperties {
     pub etag: Option<String>,
 }
 
-/// Reads a document, in time proportional to its length and memory proportional to what it holds.
-/// Elements count by their namespace (`DAV:`), under whatever prefix; others are passed over.
-/// Errors: `BadResponse` for what is no such document, is not whole, or declares a document type:
-/// that is what entities that multiply are made with, and no server has a use for it.
+/// Parses a document, in time proportional to its length and with memory proportional to its content. Only elements of
+/// the namespace `DAV:` count, under any prefix; others are ignored. Errors: `BadResponse` if the document is of
+/// another kind, is incomplete, or declares a document type: a document type can declare entities that expand without
+/// bound, and no server needs one.
 pub fn multistatus(document: &[u8]) -> Result<Vec<DescribedResource>> {
     let text = std::str::from_utf8(document)
         .map_err(|error| bad("the multistatus document is not UTF-8").caused_by(error))?;
@@ -72,20 +72,20 @@ pub fn multistatus(document: &[u8]) -> Result<Vec<DescribedResource>> {
     }
 }
 
-/// Where in the document the reader is, and what it has found.
+/// The parser's position in the document, and its results so far.
 #[derive(Default)]
 struct MultistatusParser {
-    /// Names from the root on, each behind a slash; `-` for names of other namespaces.
+    /// Names of the open elements from the root on, each after a slash; `-` for names of other namespaces.
     path: String,
     depth: usize,
     has_root: bool,
     text: String,
     found: Vec<DescribedResource>,
-    /// How many there were before the `response` that is open.
+    /// The number of results before the current `response`.
     found_before: usize,
-    /// Of the `response` that is open.
+    /// The `response` that is being parsed.
     current: DescribedResource,
-    /// Of the `propstat` that is open: its status decides whether it counts, and comes last.
+    /// The `propstat` that is being parsed: its status decides whether it counts, and comes last.
     properties: ResourceProperties,
     properties_status: Option<u16>,
 }
@@ -112,7 +112,7 @@ impl MultistatusParser {
         let text = self.text.trim();
         match self.path.as_str() {
             "/multistatus/response/href" => {
-                // Those of an answer about many (RFC 4918 section 14.24) share one status.
+                // If a response has several addresses (RFC 4918 section 14.24), all of them share one status.
                 if !self.current.href.is_empty() {
                     self.found.push(self.current.clone());
                 }
@@ -182,7 +182,7 @@ impl ResourceProperties {
     }
 }
 
-/// The number in `HTTP/1.1 207 Multi-Status`.
+/// Parses the status code in a line such as `HTTP/1.1 207 Multi-Status`.
 fn status(line: &str) -> Result<u16> {
     let number = line.strip_prefix("HTTP/").and_then(|rest| rest.split_ascii_whitespace().nth(1));
     let status = number.and_then(|digits| digits.parse().ok());
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    /// As Apache writes it: two prefixes, and a second `propstat` of what is missing.
+    /// A document as Apache writes it: with two prefixes, and with a second `propstat` for missing properties.
     const APACHE: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:multistatus xmlns:D=\"DAV:\" xmlns:n=\"DAV:\">\n\
         <D:response xmlns:a=\"DAV:\" xmlns:b=\"http://apache.org/dav/props/\"><D:href>/d/</D:href>\n<D:propstat><D:prop>\
         <a:resourcetype><D:collection/></a:resourcetype><a:getlastmodified>Fri, 24 May 2013 00:00:00 GMT</a:getlastmodified>\

@@ -1,4 +1,4 @@
-//! The cases: how each is prepared at a size, and what is timed.
+//! The cases: the preparation of each at a size, and the operation that is timed.
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,12 +11,12 @@ use fordway_store::{
     VersionId, VersioningState, VersionsQuery,
 };
 
-/// What the size of a case counts.
+/// The objects that the size of a case counts.
 #[derive(Clone, Copy)]
 pub(crate) enum CaseKind {
     /// The objects of the operation itself.
     Whole,
-    /// The objects beside the one key or page of the operation.
+    /// The objects besides the one key or page of the operation.
     One,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct GrowthCase {
     pub(crate) prepare: fn(&Path, usize) -> Result<Act>,
 }
 
-/// The mean time of `calls` calls, in nanoseconds.
+/// Returns the mean time of `calls` calls, in nanoseconds.
 pub(crate) fn timed(calls: usize, act: &mut Act) -> Result<f64> {
     let start = Instant::now();
     for _ in 0..calls {
@@ -110,7 +110,7 @@ pub(crate) fn all() -> Vec<GrowthCase> {
     ]
 }
 
-/// A store with one bucket.
+/// A store that has one bucket.
 pub(crate) struct BenchBucket {
     pub(crate) store: PosixStore,
     pub(crate) bucket: Bucket,
@@ -120,7 +120,7 @@ pub(crate) fn plain(number: usize) -> String {
     format!("k{number:08}")
 }
 
-/// An odd key: it has an empty part.
+/// Returns an odd key, which has an empty part.
 pub(crate) fn odd(number: usize) -> String {
     format!("run//e{number:08}")
 }
@@ -135,7 +135,7 @@ impl BenchBucket {
     pub(crate) fn with_keys(root: &Path, count: usize, name: fn(usize) -> String) -> Result<Self> {
         let bench = BenchBucket::new(root)?;
         (0..count).try_for_each(|number| bench.put(&name(number)).map(drop))?;
-        // Reopened, so that the bucket is in the state that later programs find.
+        // The store is opened again, so that the bucket is in the state that later programs find.
         Ok(BenchBucket { store: PosixStore::open(root, PosixConfig::default())?, ..bench })
     }
 

@@ -12,15 +12,15 @@ use serde::Serialize;
 pub(crate) struct GrowthCurve {
     name: &'static str,
     sizes: Vec<usize>,
-    /// Medians, in nanoseconds.
+    /// The median time of each size, in nanoseconds.
     times_ns: Vec<f64>,
     exponent: ConfidenceInterval,
-    /// The maximum exponent.
+    /// The maximum exponent that the case may have.
     bar: f64,
 }
 
 impl GrowthCurve {
-    /// The curve of rounds with a time in nanoseconds for each size. Errors: there are too few rounds.
+    /// Computes the curve of rounds that have a time in nanoseconds for each size. Errors: there are too few rounds.
     pub(crate) fn new(name: &'static str, bar: f64, sizes: Vec<usize>, rounds: &[Vec<f64>]) -> Result<Self> {
         let slopes: Vec<f64> = rounds.iter().map(|times| slope(&sizes, times)).collect();
         let at = |index: usize| median(&rounds.iter().map(|times| times[index]).collect::<Vec<_>>());
@@ -34,7 +34,7 @@ impl GrowthCurve {
     }
 }
 
-/// The slope of the least-squares line through the logarithms.
+/// Returns the slope of the least-squares line through the logarithms.
 fn slope(sizes: &[usize], times: &[f64]) -> f64 {
     let points: Vec<(f64, f64)> =
         sizes.iter().zip(times).map(|(size, time)| ((*size as f64).ln(), time.ln())).collect();

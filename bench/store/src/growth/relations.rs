@@ -12,7 +12,7 @@ use crate::cases::{Act, BenchBucket, all_versions, odd, plain, timed, with_two_v
 /// The number of keys in listings.
 const KEYS: usize = 100_000;
 
-/// The ratio of two times.
+/// The ratio of the times of two operations.
 #[derive(Serialize)]
 pub(crate) struct TimeRelation {
     name: &'static str,
@@ -60,7 +60,7 @@ fn relation(place: &Path, rounds: usize, (name, calls, prepare, most): &Pair) ->
     Ok(TimeRelation { name, ratio, most: *most, holds })
 }
 
-/// A separate directory for each of the two.
+/// Creates a separate directory for each of the two operations.
 fn two(place: &Path) -> Result<[std::path::PathBuf; 2]> {
     let both = ["one", "other"].map(|name| place.join(name));
     both.iter().try_for_each(std::fs::create_dir)?;

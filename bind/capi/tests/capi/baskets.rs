@@ -61,7 +61,7 @@ fn the_bytes_are_those_of_the_file_on_every_lane() {
     let cut = LieScript::honest().always(Lie::WholeOverRanges(1)).on_requests(5..7, Lie::ResetAt(500));
     for place in [at_a_server(LieScript::honest()), at_a_server(cut), embedded()] {
         let mut command = baskets.command(&place, Build::AddressSanitizer);
-        // As for a plug-in, the environment says where objects are.
+        // As for a plug-in, the environment states where objects are.
         assert_eq!(run(command.env("AWS_ENDPOINT_URL_S3", &place.endpoint)), baskets.said());
     }
 }
@@ -78,7 +78,7 @@ fn certificates_are_those_of_the_bundle() {
     assert_eq!(run(&mut command), baskets.said());
 }
 
-/// Batches that are under way are cancelled before their memory is freed; otherwise the sanitizer would report it.
+/// Batches in flight are cancelled before their memory is freed; otherwise the sanitizer would report it.
 #[test]
 fn what_goes_wrong_ends_it_with_a_sentence() {
     let baskets = Baskets::new();

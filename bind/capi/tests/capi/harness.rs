@@ -1,4 +1,4 @@
-//! The library, programs in C that are linked to it, and places that have the file they read.
+//! The library, C programs that are linked to it, and servers and directories with the file that they read.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(crate) fn content() -> Vec<u8> {
     (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
 
-/// The directory of the library that cargo has built for this test, by the names of an installed one.
+/// The directory with the library that cargo has built for this test, under the names of an installed library.
 pub(crate) fn lib() -> &'static Path {
     static LIB: OnceLock<TempDir> = OnceLock::new();
     let made = LIB.get_or_init(|| {
@@ -36,7 +36,7 @@ pub(crate) fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// Runs a command to its end. Panics with all it said if it fails.
+/// Runs a command to its end, and returns its output. Panics with all its output if it fails.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -52,7 +52,7 @@ pub(crate) fn compile(source: &Path, flags: &[&str], program: &Path) {
     run(cc.arg("-L").arg(lib()).args(["-lfordway", "-lpthread", "-o"]).arg(program));
 }
 
-/// How a program is compiled.
+/// The way a program is compiled.
 #[derive(Clone, Copy)]
 pub(crate) enum Build {
     Plain,
@@ -108,7 +108,7 @@ impl Probe {
         command
     }
 
-    /// Runs all points in this many threads; every one must hold.
+    /// Runs all checks of the probe in this many threads; every check must pass.
     pub(crate) fn all_points(&self, wrapper: &[&str], place: &Place, threads: usize) {
         let mut command = self.command(wrapper);
         command.args([&place.url, &place.endpoint, &self.copy(), &place.missing, &threads.to_string()]);
@@ -120,21 +120,21 @@ impl Probe {
     }
 }
 
-/// Where a file is, as the probe is told.
+/// The location of a file, as arguments and environment of the probe.
 #[derive(Default)]
 pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) endpoint: String,
     pub(crate) missing: String,
     pub(crate) environment: Vec<(&'static str, String)>,
-    /// Ends with the place.
+    /// Dropped together with the location.
     pub(crate) _kept: Option<Box<dyn std::any::Any>>,
 }
 
 pub(crate) fn at_a_server(script: LieScript) -> Place {
     let server = HostileServer::start(content(), script);
     let url = server.url();
-    // It has one file, whatever it is asked for: what is missing is on this machine.
+    // The server returns its one file for any URL, so the missing file is one of this machine.
     let missing = "/no/such/file".to_owned();
     Place { url, missing, _kept: Some(Box::new(server)), ..Place::default() }
 }
@@ -156,7 +156,7 @@ pub(crate) fn embedded() -> Place {
     object(root.path().to_str().unwrap().to_owned(), Vec::new(), Box::new(root))
 }
 
-/// Through a gateway of this process, which ends with the place.
+/// A file behind a gateway of this process, which ends with the location.
 pub(crate) fn gateway(certificate: Option<&Certificate>) -> Place {
     let root = bucket();
     let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();
@@ -166,7 +166,7 @@ pub(crate) fn gateway(certificate: Option<&Certificate>) -> Place {
     let users = Users::one(identity.clone(), Arc::new(store));
     let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
     let AccessKeyPair { access_key, secret_key } = identity;
-    // As options: what the environment says is tried by the tests of other leaves.
+    // The keys are passed as options; tests of other crates cover the environment.
     let environment = vec![("PROBE_ACCESS_KEY", access_key), ("PROBE_SECRET_KEY", secret_key)];
     let scheme = if certificate.is_some() { "https" } else { "http" };
     object(format!("{scheme}://{}", gateway.local_addr()), environment, Box::new((gateway, root)))

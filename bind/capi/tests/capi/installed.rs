@@ -1,4 +1,4 @@
-//! The library as `make capi` leaves it: optimised, stripped, shared and static.
+//! The library that `make capi` builds: optimised, stripped, shared and static.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

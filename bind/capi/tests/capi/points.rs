@@ -114,7 +114,7 @@ fn the_example_of_the_manual_runs() {
     run(Command::new("c++").args(["-x", "c++", "-fsyntax-only", "-Wall", "-Werror"]).arg(header));
 }
 
-/// A point that cannot hold must make the program fail; otherwise the other points prove nothing.
+/// A check that cannot pass must make the program fail; otherwise the other checks prove nothing.
 #[test]
 fn the_probe_can_fail() {
     let probe = Probe::new(Build::Plain);

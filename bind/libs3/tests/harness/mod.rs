@@ -1,4 +1,4 @@
-//! The libraries as programs find them, C programs that load them, and lanes for these programs.
+//! The libraries as programs find them, C programs that load these libraries, and lanes for the programs.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 use std::net::SocketAddr;
@@ -64,7 +64,7 @@ impl Program {
         Program { directory }
     }
 
-    /// Returns a command that runs the program, through `wrapper` unless that is empty.
+    /// Returns a command that runs the program, with `wrapper` as a prefix unless that is empty.
     pub fn command(&self, wrapper: &[&str]) -> Command {
         let program = self.directory.path().join("program");
         let mut command = match wrapper {

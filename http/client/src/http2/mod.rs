@@ -31,9 +31,9 @@ use super::{Origin, Timeouts};
 const WINDOW_BYTES: u32 = 64 << 20;
 /// The maximum size of a data frame.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
-/// The most body bytes handed over at a time.
+/// The maximum number of body bytes handed over at a time.
 const PIECE_BYTES: usize = 256 << 10;
-/// The most bytes received before they are processed.
+/// The maximum number of bytes received before they are processed.
 const TURN_BYTES: usize = 256 << 10;
 /// Concurrent streams until the server states its limit (RFC 9113 section 6.5.2 recommends at least this).
 const STREAMS: usize = 100;
@@ -45,13 +45,13 @@ pub(super) struct Http2Connection {
     connection: h2::client::Connection<Http2Socket, Bytes>,
     send: SendRequest<Bytes>,
     gauge: Arc<FlowGauge>,
-    /// How the connection ended, once it has.
+    /// How the connection ended; `None` while it is open.
     end: Option<io::Error>,
     opened_by: ProcessIdentity,
     is_tls: bool,
     timeout: Duration,
     exchange: SoleExchange,
-    /// The same socket, to wait for it and to query the kernel.
+    /// A second handle of the socket, to wait for it and to query the kernel.
     pub(super) socket: TcpSocket,
 }
 
@@ -60,10 +60,10 @@ pub(super) struct Http2Connection {
 enum SoleExchange {
     #[default]
     Idle,
-    /// With the number of body bytes left.
+    /// A body is being sent; the number is the size of its rest.
     Sending(SendStream<Bytes>, u64, ResponseFuture),
     Waiting(ResponseFuture),
-    /// The unread part of the head as text, or the current piece of the body.
+    /// A response is being received: the unread part of the head as text, or the current piece of the body.
     Receiving(Bytes, RecvStream),
 }
 
@@ -91,7 +91,7 @@ impl Http2Connection {
             return Err(Error::new(ErrorKind::BadResponse, detail));
         }
         let gauge = Arc::new(FlowGauge::default());
-        // The handshake only sends, and its bytes fit into the buffer of a new socket.
+        // The handshake only sends, and its bytes fit into the send buffer of a new socket.
         let (send, connection) =
             match pin!(handshake(Http2Socket::new(transport, gauge.clone()))).poll(&mut looking()) {
                 Poll::Ready(begun) => begun.map_err(unreachable)?,
@@ -115,7 +115,7 @@ impl Http2Connection {
         self.timeout = timeout;
     }
 
-    /// Whether the server accepts another request, as far as is known.
+    /// Returns whether the server accepts another request, as far as is known.
     pub(super) fn is_open(&mut self) -> bool {
         self.exchange = SoleExchange::Idle;
         if !self.opened_by.is_current() {
@@ -125,13 +125,14 @@ impl Http2Connection {
         self.takes_more()
     }
 
-    /// Sends and receives what is possible without blocking; returns whether there may be more to receive at once.
+    /// Sends and receives as much as is possible without blocking; returns whether there may be more to receive at
+    /// once.
     pub(super) fn turn(&mut self) -> bool {
         self.move_on(TURN_BYTES);
         self.end.is_none() && self.gauge.is_used_up()
     }
 
-    /// Sends what is possible without blocking.
+    /// Sends as much as is possible without blocking.
     pub(super) fn flush(&mut self) {
         self.move_on(0);
     }
@@ -147,28 +148,29 @@ impl Http2Connection {
         }
     }
 
-    /// How the connection ended, if it has.
+    /// Returns how the connection ended, if it has.
     pub(super) fn end(&self) -> Option<&io::Error> {
         self.end.as_ref()
     }
 
-    /// Whether another request may be sent: the connection has not ended, and the server has not announced its end.
+    /// Returns whether another request may be sent: the connection has not ended, and the server has not announced its
+    /// end.
     pub(super) fn takes_more(&mut self) -> bool {
         let is_refused = matches!(self.send.poll_ready(&mut looking()), Poll::Ready(Err(_)));
         self.end.is_none() && !is_refused
     }
 
-    /// The number of concurrent requests that the server accepts.
+    /// Returns the number of concurrent requests that the server accepts.
     pub(super) fn streams_max(&self) -> usize {
         self.send.current_max_send_streams()
     }
 
-    /// Whether data waits for room in the socket.
+    /// Returns whether data waits for room in the socket's buffer.
     pub(super) fn has_unsent(&self) -> bool {
         self.gauge.is_blocked()
     }
 
-    /// Bytes received since the connection was made.
+    /// Returns the number of bytes received since the connection was made.
     pub(super) fn received_bytes(&self) -> u64 {
         self.gauge.received_bytes()
     }
@@ -184,8 +186,8 @@ impl Http2Connection {
         Ok(Some(self.send.send_request(request, true).map_err(cut)?.0))
     }
 
-    /// Accepts a whole head, or some of the body that it announced; returns the number of bytes.
-    /// Errors: `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
+    /// Accepts a whole head, or some of the body that the head announced; returns the number of bytes. Errors:
+    /// `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
     pub(super) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         if !head.is_empty() {
             self.start(head, body.len() as u64)?;
@@ -277,7 +279,7 @@ impl Http2Connection {
                 return done;
             }
             if self.end.is_some() {
-                // The error was reported before, and does not belong to this work.
+                // The error was reported before, and this work did not cause it.
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             if is_still {
@@ -293,7 +295,7 @@ impl Http2Connection {
         }
     }
 
-    /// Waits for the socket. Errors: `TimedOut`.
+    /// Waits until the socket is ready. Errors: `TimedOut`.
     fn wait_until(&self, deadline: Instant) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
         let sending = if self.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
@@ -328,12 +330,12 @@ async fn handshake(
         .map_err(cut)
 }
 
-/// A context for callers that poll again when the socket is ready, and need no wake-up.
+/// Creates a context for callers that poll again when the socket is ready, and need no wake-up.
 fn looking() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
-/// The error when the connection, or this request's stream, ended early.
+/// Returns the error for a connection, or a stream of a request, that ended early.
 fn cut(error: h2::Error) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, error)
 }
@@ -357,7 +359,7 @@ fn request_of_head(head: &[u8], is_tls: bool) -> Option<Request<()>> {
     request.body(()).ok()
 }
 
-/// The head of a response in HTTP/1.1's form.
+/// Returns the head of a response in HTTP/1.1's form.
 fn head_of_answer(answer: &Response<RecvStream>) -> Vec<u8> {
     let mut text = Vec::with_capacity(1024);
     let mut put = |piece: &[u8]| text.extend_from_slice(piece);

@@ -19,7 +19,7 @@ const BUFFER_BYTES: usize = 128 << 10;
 /// polls again when the socket is ready.
 pub(super) struct Http2Socket {
     transport: SocketTransport,
-    /// `used..filled` was received and not yet passed on.
+    /// In `buffer`, `used..filled` was received and not yet passed on.
     buffer: PageBuffer,
     used: usize,
     filled: usize,
@@ -32,10 +32,10 @@ pub(super) enum SocketTransport {
     Tls(Box<StreamOwned<ClientConnection, TcpSocket>>),
 }
 
-/// Counts and limits the bytes that pass.
+/// Counts and limits the bytes that pass through a socket.
 #[derive(Default)]
 pub(super) struct FlowGauge {
-    /// Bytes that may pass until the next turn.
+    /// The number of bytes that may pass until the next turn.
     room_bytes: AtomicUsize,
     received_bytes: AtomicU64,
     /// Whether the socket had no room for the last bytes sent.
@@ -43,17 +43,17 @@ pub(super) struct FlowGauge {
 }
 
 impl FlowGauge {
-    /// Lets this many bytes pass.
+    /// Allows this many bytes to pass.
     pub(super) fn open(&self, room_bytes: usize) {
         self.room_bytes.store(room_bytes, Ordering::Relaxed);
     }
 
-    /// Whether all allowed bytes passed, so that more may wait.
+    /// Returns whether all allowed bytes have passed, so that more may be waiting.
     pub(super) fn is_used_up(&self) -> bool {
         self.room_bytes.load(Ordering::Relaxed) == 0
     }
 
-    /// Bytes received since the connection was made.
+    /// Returns the number of bytes received since the connection was made.
     pub(super) fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Relaxed)
     }
@@ -139,7 +139,7 @@ impl AsyncWrite for Http2Socket {
 
     fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.transport {
-            // A plain socket sends at once.
+            // A plain socket sends at once, so there is nothing to flush.
             SocketTransport::Plain(_) => Poll::Ready(Ok(())),
             SocketTransport::Tls(stream) => {
                 let sent = again(|| stream.flush());

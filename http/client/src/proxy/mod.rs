@@ -1,5 +1,6 @@
-//! Proxies: which one a request uses, by the variables that curl reads (`no_proxy` lists hosts that are reached without
-//! one), and how it is sent there (RFC 9110 sections 7.6 and 9.3.6, RFC 9112 section 3.2).
+//! Proxies. The environment variables that curl reads determine which proxy a request uses (`no_proxy` lists hosts that
+//! are reached without a proxy). RFC 9110 sections 7.6 and 9.3.6 and RFC 9112 section 3.2 define how a request is sent
+//! to a proxy.
 //!
 //! A request to an `http` origin is forwarded: its request line holds the absolute URL. An `https` origin is reached
 //! through a tunnel, whose content the proxy cannot see. A SOCKS proxy makes tunnels for both. The proxy's credentials
@@ -19,10 +20,10 @@ use fordway_wire::uri;
 use super::socket::TcpSocket;
 use super::{Origin, Timeouts, USER_AGENT};
 
-/// The port of a proxy whose URL has none, as in curl.
+/// The default port of a proxy, as in curl.
 const PORT: u16 = 1080;
 
-/// Which proxy is used for which origins. None by default.
+/// The proxies for all origins. None by default.
 #[derive(Clone, Debug, Default)]
 pub struct ProxySettings {
     http: Option<Named>,
@@ -30,7 +31,8 @@ pub struct ProxySettings {
     except: NoProxyList,
 }
 
-/// A proxy that a variable names, or why it cannot be used; a caller that needs the proxy gets the error.
+/// A proxy that a variable names, or the reason why that proxy cannot be used; a caller that needs the proxy gets the
+/// error.
 type Named = Arc<Result<Proxy, String>>;
 
 /// A proxy, and the credentials for it.
@@ -64,19 +66,19 @@ impl ProxyKind {
 }
 
 impl ProxySettings {
-    /// No proxies.
+    /// Returns settings without proxies.
     pub fn none() -> Self {
         ProxySettings::default()
     }
 
-    /// The proxies that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY` for
-    /// `https` ones, else `all_proxy` or `ALL_PROXY` for both, except for the hosts in `no_proxy` or `NO_PROXY`.
+    /// Returns the proxies that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY`
+    /// for `https` ones, else `all_proxy` or `ALL_PROXY` for both, except for the hosts in `no_proxy` or `NO_PROXY`.
     /// `HTTP_PROXY` is ignored: in a CGI program the client's request sets it (CVE-2016-5385).
     pub fn discover() -> Self {
         ProxySettings::resolve(&|name| std::env::var(name).ok())
     }
 
-    /// As [`ProxySettings::discover`], with `variable` in place of the environment.
+    /// Like [`ProxySettings::discover`], with `variable` in place of the environment.
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let get = |name: &&str| variable(name).filter(|value| !value.is_empty());
         let first = |names: &[&'static str]| {
@@ -92,7 +94,7 @@ impl ProxySettings {
         }
     }
 
-    /// The proxy for `origin`. Errors: `InvalidArgument` for a variable that does not name a proxy.
+    /// Returns the proxy for `origin`. Errors: `InvalidArgument` for a variable that does not name a proxy.
     pub(super) fn of(&self, origin: &Origin) -> Result<Option<&Proxy>> {
         let named = if origin.tls { &self.https } else { &self.http };
         let Some(named) = named else { return Ok(None) };
@@ -102,7 +104,7 @@ impl ProxySettings {
         named.as_ref().as_ref().map(Some).map_err(|why| Error::new(ErrorKind::InvalidArgument, why.clone()))
     }
 
-    /// The name of the proxy, to tell routes apart; an unusable proxy counts as none.
+    /// Returns the name of the proxy, which distinguishes routes; an unusable proxy counts as none.
     pub(super) fn name_of(&self, origin: &Origin) -> Option<String> {
         self.of(origin).ok().flatten().map(Proxy::to_string)
     }
@@ -145,7 +147,7 @@ impl Proxy {
         })
     }
 
-    /// Whether the proxy forwards requests for `http` origins instead of tunnelling them.
+    /// Returns whether the proxy forwards requests for `http` origins instead of tunnelling them.
     pub(super) fn forwards(&self) -> bool {
         self.kind == ProxyKind::Http
     }
@@ -185,7 +187,7 @@ impl Proxy {
         }
     }
 
-    /// The destination that a SOCKS proxy is given. Errors: `Unavailable` for a name that we cannot resolve.
+    /// Returns the destination to send to a SOCKS proxy. Errors: `Unavailable` for a name that we cannot resolve.
     fn place(&self, origin: &Origin) -> Result<tunnel::TunnelDestination> {
         if self.kind == ProxyKind::SocksByName && origin.host.parse::<std::net::IpAddr>().is_err() {
             return Ok(tunnel::TunnelDestination::Name(origin.host.clone(), origin.port));
@@ -202,7 +204,7 @@ impl Proxy {
 
     fn connect_request(&self, origin: &Origin) -> String {
         let host = if origin.host.contains(':') { format!("[{}]", origin.host) } else { origin.host.clone() };
-        // Always with the port: CONNECT has no default port.
+        // The port is always included, because CONNECT has no default port.
         let place = format!("{host}:{}", origin.port);
         let login = self.authorization_line();
         format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\nUser-Agent: {USER_AGENT}\r\n{login}\r\n")
@@ -214,12 +216,12 @@ impl Proxy {
         })
     }
 
-    /// How requests for `origin`, which uses no TLS, are rewritten for this proxy.
+    /// Returns the rewriting that this proxy needs for requests to `origin`, which uses no TLS.
     pub(super) fn forwarding(&self, origin: &Origin) -> RequestForwarding {
         RequestForwarding::new(origin, self.authorization_line(), self.to_string())
     }
 
-    /// The error for the proxy's refusal to connect to `origin`.
+    /// Returns the error for the proxy's refusal to connect to `origin`.
     fn refusal(&self, status: u16, origin: &Origin) -> Error {
         let (kind, why) = match status {
             407 => return wants_login(&self.to_string(), self.login.is_some()),
@@ -233,7 +235,7 @@ impl Proxy {
     }
 }
 
-/// Without the credentials.
+/// Shows the proxy without its credentials.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.kind.scheme(), self.origin.to_string().trim_start_matches("http"))
@@ -246,15 +248,15 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// The hosts that are reached without a proxy.
+/// The hosts that requests reach without a proxy.
 #[derive(Clone, Debug, Default)]
 struct NoProxyList(Vec<NoProxyRule>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum NoProxyRule {
-    /// `*`, which must be the whole list.
+    /// All hosts (`*`), which must be the whole list.
     All,
-    /// A name, and its subdomains.
+    /// A host name, and its subdomains.
     Domain(String),
     /// Addresses with the same prefix.
     Network(IpAddr, u8),
@@ -270,7 +272,7 @@ impl NoProxyList {
         NoProxyList(words.filter_map(NoProxyRule::parse).collect())
     }
 
-    /// Whether `host`, a name or an address without brackets, is in the list.
+    /// Returns whether `host`, a name or an address without brackets, is in the list.
     fn has(&self, host: &str) -> bool {
         let host = host.strip_suffix('.').unwrap_or(host);
         let address = host.parse().ok();
@@ -322,15 +324,15 @@ fn is_within(network: IpAddr, bits: u8, address: IpAddr) -> bool {
 
 /// Rewrites requests for a proxy that forwards them.
 pub(crate) struct RequestForwarding {
-    /// Scheme, host and port, inserted before the path.
+    /// Scheme, host and port, which are inserted before the path.
     target: String,
-    /// A header line, or nothing.
+    /// A header line, or empty.
     login: String,
     proxy: String,
 }
 
 impl RequestForwarding {
-    /// For the proxy of this name and `origin`; `login` is a header line, or empty.
+    /// Creates the rewriting for `origin` and the proxy of this name; `login` is a header line, or empty.
     fn new(origin: &Origin, login: String, proxy: String) -> Self {
         RequestForwarding { target: origin.to_string(), login, proxy }
     }
@@ -347,13 +349,13 @@ impl RequestForwarding {
         }
     }
 
-    /// The error for a response of status 407, which always comes from the proxy.
+    /// Returns the error for a response of status 407, which always comes from the proxy.
     pub(crate) fn wants_login(&self) -> Error {
         wants_login(&self.proxy, !self.login.is_empty())
     }
 }
 
-/// The proxy requires credentials, or rejects those it got.
+/// The proxy requires credentials, or rejects those that it received.
 fn wants_login(proxy: &str, has_said: bool) -> Error {
     let why = if has_said { "another user and password than those" } else { "a user and password" };
     let detail =

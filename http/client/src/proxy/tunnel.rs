@@ -51,8 +51,8 @@ pub(super) fn open(socket: &mut TcpSocket, request: &str, limit: Duration) -> Re
     }
 }
 
-/// The status and length of the final head at the start of `received`; `None` if it is incomplete.
-/// Errors: `BadResponse`.
+/// Returns the status and length of the final head at the start of `received`; `None` if it is incomplete. Errors:
+/// `BadResponse`.
 fn parse(mut received: &[u8]) -> Result<Option<(u16, usize)>> {
     let mut passed = 0;
     loop {
@@ -87,7 +87,7 @@ pub(super) fn cut(error: &io::Error, limit: Duration) -> Error {
 }
 
 const VERSION: u8 = 5;
-/// The version of the messages with user and password.
+/// The version number of the messages with user and password.
 const LOGIN_VERSION: u8 = 1;
 const NO_LOGIN: u8 = 0;
 const BY_PASSWORD: u8 = 2;
@@ -106,7 +106,8 @@ pub(super) enum TunnelDestination {
     Address(SocketAddr),
 }
 
-/// The SOCKS handshake without its socket: the next message, and how many bytes must arrive before it.
+/// The SOCKS handshake without its socket: the next message to send, and the number of bytes that must arrive before
+/// it.
 #[derive(Debug)]
 pub(super) struct TunnelHandshake {
     login: Option<(String, String)>,
@@ -121,10 +122,10 @@ enum TunnelState {
     Asked,
 }
 
-/// The next step.
+/// The next step of the handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TunnelStep {
-    /// Receive a message of this many bytes, or more.
+    /// Receive a message of at least this many bytes.
     Hear(usize),
     /// The message was valid; send this next.
     Say(Vec<u8>),
@@ -133,7 +134,7 @@ pub(super) enum TunnelStep {
 }
 
 impl TunnelHandshake {
-    /// Errors: `InvalidArgument` for a name, user or password that does not fit into a message.
+    /// Creates the handshake. Errors: `InvalidArgument` for a name, user or password that does not fit into a message.
     pub(super) fn new(login: Option<(String, String)>, place: TunnelDestination) -> Result<Self> {
         let fits = |text: &String| (1..=255).contains(&text.len());
         let unfit = |what| {
@@ -148,7 +149,7 @@ impl TunnelHandshake {
         Ok(TunnelHandshake { login, place, state: TunnelState::Greeted })
     }
 
-    /// The first message.
+    /// Returns the first message.
     pub(super) fn greeting(&self) -> Vec<u8> {
         match &self.login {
             None => vec![VERSION, 1, NO_LOGIN],
@@ -230,7 +231,7 @@ fn answered(heard: &[u8]) -> Result<TunnelStep> {
     if reply != 0 {
         return Err(refusal(reply));
     }
-    // The proxy's own address, which we do not need, and two bytes of port.
+    // The length of the proxy's own address, which we do not need, with two bytes of port.
     let length = match kind {
         IPV4 => 4 + 4 + 2,
         IPV6 => 4 + 16 + 2,
@@ -268,8 +269,8 @@ fn wants_login(has_said: bool) -> Error {
     )
 }
 
-/// Runs the handshake, all within `limit`; then `socket` is connected to the destination.
-/// Errors: as of [`TunnelHandshake::hear`]; `Unavailable`, `Timeout`.
+/// Runs the handshake, all within `limit`; then `socket` is connected to the destination. Errors: those of
+/// [`TunnelHandshake::hear`]; `Unavailable`, `Timeout`.
 pub(super) fn open_socks(
     socket: &mut TcpSocket,
     mut conversation: TunnelHandshake,
@@ -292,7 +293,7 @@ pub(super) fn open_socks(
     }
 }
 
-/// Receives until `heard` has `length` bytes, and no more: what follows belongs to the origin.
+/// Receives until `heard` has `length` bytes, and no more: later bytes belong to the origin.
 fn hear(
     socket: &mut TcpSocket,
     heard: &mut Vec<u8>,
@@ -423,8 +424,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, in whatever pieces: the end is reached or an error is, and no answer is asked for
-        /// that is longer than the longest one.
+        /// Whatever bytes arrive, in whatever pieces, the handshake ends or fails, and never requests a message that is
+        /// longer than the longest valid one.
         #[test]
         fn whatever_comes_ends(bytes in prop::collection::vec(any::<u8>(), 0..600), has_login: bool, is_likely: bool) {
             let mut bytes = bytes;

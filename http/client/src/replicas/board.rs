@@ -18,23 +18,23 @@ use super::stream::RateMeter;
 pub(super) type JobId = u64;
 pub(super) type StreamId = u64;
 
-/// Bytes of the jobs that a stream holds: before its rate is known, and the maximum later.
+/// The number of bytes in the jobs that a stream holds: first until the stream's rate is known, then the maximum.
 const HELD_BYTES_FIRST: u64 = 8 << 20;
 const HELD_BYTES_MAX: u64 = 32 << 20;
 /// A replica is excluded after this many consecutive failures without any bytes delivered.
 const STRIKES_MAX: u32 = 3;
-/// How long to tolerate a bad stream before another replica is tried.
+/// The times for which a bad stream is tolerated before another replica is tried.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StallPolicy {
-    /// Nothing arrives for this long.
+    /// A stream is stalled if no bytes arrive for this long.
     pub(super) stall: Duration,
-    /// The stream is slow for this long.
+    /// A stream is replaced if it is slow for this long.
     pub(super) detection: Duration,
-    /// A lower rate is slow.
+    /// A rate below this is slow.
     pub(super) floor_bytes_per_s: f64,
 }
 
-/// The result of a job, for every caller that wants it.
+/// The result of a job, shared by all callers that want it.
 pub(super) type Outcome = Result<Arc<Vec<u8>>, SharedError>;
 
 /// An error that can be reported to several callers.
@@ -54,10 +54,10 @@ pub(super) struct RangeJob {
     pub(super) ranges: Ranges,
     pub(super) bytes: u64,
     holders: Vec<StreamId>,
-    /// What earlier streams have received.
+    /// The bytes that earlier streams have received.
     partial: Option<PartialJob>,
     pub(super) outcome: Option<Outcome>,
-    /// The number of callers that want it.
+    /// The number of callers that want the job.
     pub(super) interest: usize,
 }
 
@@ -65,27 +65,27 @@ pub(super) struct ReplicaStream {
     replica: Option<usize>,
     held: Vec<JobId>,
     pub(super) meter: RateMeter,
-    /// When the stream started to use its replica.
+    /// When the stream began to use its replica.
     since: Instant,
     /// When bytes last arrived, or when the stream began to wait for the first.
     moved: Instant,
-    /// When the first of the held jobs became the first.
+    /// When the job that is now the first of the held jobs became the first.
     front_since: Instant,
-    /// Whether it has nothing to do.
+    /// Whether the stream has nothing to do.
     is_idle: bool,
-    /// The stream that it is compared with, if it is a hedge.
+    /// If this is a hedge: the stream that it is compared with.
     hedges: Option<StreamId>,
     pub(super) is_leaving: bool,
     rests_until: Option<Instant>,
 }
 
-/// What a stream is to read from.
+/// The replica that a stream must read from.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum StreamChoice {
     Replica(usize),
-    /// No replica yet: ask again after this time.
+    /// No replica is available yet: ask again after this time.
     Wait(Duration),
-    /// No replica is left, or the stream is not needed.
+    /// End the stream: no replica is left, or the stream is not needed.
     End,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct JobBoard {
     pub(super) is_closing: bool,
     patience: StallPolicy,
     next_id: u64,
-    /// Bytes that will be requested beyond the present jobs.
+    /// The number of bytes that will be requested beyond the present jobs.
     pub(super) expected_bytes: u64,
 }
 
@@ -159,12 +159,12 @@ impl JobBoard {
         id
     }
 
-    /// The number of streams that are neither hedges nor leaving.
+    /// Returns the number of streams that are neither hedges nor leaving.
     pub(super) fn regular_streams(&self) -> usize {
         self.streams.values().filter(|stream| !stream.is_leaving && stream.hedges.is_none()).count()
     }
 
-    /// The replica that a stream reads from next: among those with the fewest streams, the best.
+    /// Returns the replica that a stream reads from next: the best among those with the fewest streams.
     pub(super) fn choose(&mut self, id: StreamId, now: Instant) -> StreamChoice {
         let is_needed = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
         if self.is_closing || !is_needed {
@@ -196,7 +196,7 @@ impl JobBoard {
         ranked.filter(|(used, ..)| !only_unused || *used == 0).min().map(|(.., index)| index)
     }
 
-    /// A job for a stream: the first that no stream has; else one that another stream does too slowly.
+    /// Returns a job for a stream: the first job that no stream has; else a job that another stream does too slowly.
     pub(super) fn claim(
         &mut self,
         id: StreamId,
@@ -228,7 +228,7 @@ impl JobBoard {
         Some((job, job_of.ranges.clone(), job_of.partial.take()))
     }
 
-    /// The job with the lowest offset, at or after `at`.
+    /// Returns the job with the lowest offset that is at or after `at`.
     pub(super) fn claim_ahead(&mut self, id: StreamId, at: u64, now: Instant) -> Option<(JobId, Ranges)> {
         let start = |job: &JobId| self.jobs.get(job)?.ranges.iter().map(|(offset, _)| *offset).min();
         let ahead = self.queue.iter().filter_map(|job| Some((start(job)?, *job)));
@@ -243,7 +243,7 @@ impl JobBoard {
         Some((job, found.ranges.clone()))
     }
 
-    /// Whether a stream continues at its replica.
+    /// Returns whether a stream continues at its replica.
     pub(super) fn is_serving(&self, id: StreamId, site: usize) -> bool {
         let is_wanted = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
         !self.is_closing && is_wanted && self.sites.get(site).is_some_and(ReplicaSite::is_open)
@@ -254,7 +254,8 @@ impl JobBoard {
         held.iter().filter_map(|job| self.jobs.get(job)).map(|job| job.bytes).sum()
     }
 
-    /// The job expected to finish last, if this stream can finish it sooner than the stream that holds it.
+    /// Returns the job that is expected to finish last, if this stream can finish it sooner than the stream that holds
+    /// it.
     fn job_to_race(&self, id: StreamId, now: Instant) -> Option<JobId> {
         let own_rate = self.rate_of(id, now);
         let mut worst: Option<(f64, JobId)> = None;
@@ -282,33 +283,33 @@ impl JobBoard {
         worst.map(|(_, job)| job)
     }
 
-    /// The stream's rate in bytes per second, or else its server's earlier rate.
+    /// Returns the stream's rate in bytes per second, or else the earlier rate of its server.
     fn rate_of(&self, id: StreamId, now: Instant) -> Option<f64> {
         let stream = self.streams.get(&id)?;
         stream.meter.bytes_per_s().or_else(|| self.sites.get(stream.replica?)?.bytes_per_s(now))
     }
 
-    /// Whether another stream has done a job, or no caller wants it.
+    /// Returns whether another stream has done a job, or no caller wants it.
     pub(super) fn is_over(&self, job: JobId) -> bool {
         self.jobs.get(&job).is_none_or(|job| job.outcome.is_some())
     }
 
-    /// Whether jobs wait for a stream.
+    /// Returns whether jobs wait for a stream.
     pub(super) fn has_work(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// The number of jobs that wait for a stream.
+    /// Returns the number of jobs that wait for a stream.
     pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// The number of streams that wait for jobs.
+    /// Returns the number of streams that wait for jobs.
     pub(super) fn idle_streams(&self) -> usize {
         self.streams.values().filter(|stream| stream.is_idle && !stream.is_leaving).count()
     }
 
-    /// Records how many bytes a stream received in which time.
+    /// Records how many bytes a stream received in a period of time.
     pub(super) fn progress(&mut self, id: StreamId, took: Duration, bytes: u64, now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if !stream.held.is_empty() {
@@ -363,14 +364,14 @@ impl JobBoard {
         }
     }
 
-    /// Records the failure of a replica, permanent or not, and whether it had delivered anything before.
+    /// Records the failure of a replica, permanent or not, and whether the replica had delivered anything before.
     pub(super) fn failed(&mut self, site: usize, error: &Error, has_brought: bool, now: Instant) {
         if let Some(site) = self.sites.get_mut(site) {
             site.failed(error, has_brought, now);
         }
     }
 
-    /// Whether a stream has received anything from its replica.
+    /// Returns whether a stream has received anything from its replica.
     pub(super) fn has_brought(&self, id: StreamId) -> bool {
         self.streams.get(&id).is_some_and(|stream| stream.meter.total_bytes > 0)
     }
@@ -393,17 +394,17 @@ impl JobBoard {
             job.outcome = Some(Err(told.clone()));
         }
         self.queue.clear();
-        // A repeated call tries all replicas again that may have recovered.
+        // Lets a repeated call try all replicas again that may have recovered.
         self.sites.iter_mut().for_each(ReplicaSite::forgive);
     }
 }
 
-/// If less time than this is left of a slow stream's work, a hedge is not worth its connection.
+/// If the rest of a slow stream's work takes less time than this, a hedge is not worth its connection.
 const WORTHWHILE: Duration = Duration::from_secs(1);
 /// A hedge is judged after this time, or after this many bytes.
 const TRIAL: Duration = Duration::from_secs(3);
 const TRIAL_BYTES: u64 = 256 << 10;
-/// How long a stream that has been compared is not compared again.
+/// The time for which a stream is not compared again after a comparison.
 const REST: Duration = Duration::from_secs(15);
 /// A stream that is slower than the other by this factor is stopped.
 const MUCH_SLOWER: f64 = 2.0;
@@ -411,8 +412,8 @@ const MUCH_SLOWER: f64 = 2.0;
 const SUSPECT: f64 = 4.0;
 
 impl JobBoard {
-    /// Checks the streams: stops those that others have overtaken. Returns the stream that a hedge is to be started
-    /// for, if any.
+    /// Checks the streams, and stops those that other streams have overtaken. Returns the stream for which a hedge must
+    /// be started, if any.
     pub(super) fn supervise(&mut self, now: Instant) -> Option<StreamId> {
         let hedges: Vec<(StreamId, StreamId)> =
             self.streams.iter().filter_map(|(id, stream)| Some((*id, stream.hedges?))).collect();

@@ -16,19 +16,19 @@ use crate::vector::HttpSession;
 use crate::vector::redirect::{LinkDocument, fetch, resolve};
 
 const ACCEPT: &str = "application/metalink4+xml, application/metalink+xml;q=0.9";
-/// A document of another type that may be a Metalink is read up to this size.
+/// The maximum size of a document of another type that is read because it may be a Metalink.
 const SNIFFED_BYTES_MAX: u64 = 4 << 20;
 
-/// A description, and how it was found.
+/// A description of a file's replicas, and how it was found.
 #[derive(Clone, Debug)]
 pub struct ReplicaDiscovery {
     /// The description.
     pub file: MetalinkFile,
-    /// `Link headers`, `Accept`, `?metalink`, `.meta4` or `the cache`.
+    /// The method: `Link headers`, `Accept`, `?metalink`, `.meta4` or `the cache`.
     pub from: &'static str,
 }
 
-/// Whether the extension of a path or URL is that of a Metalink: `.meta4` or `.metalink`.
+/// Returns whether the extension of a path or URL is that of a Metalink: `.meta4` or `.metalink`.
 pub fn is_metalink_name(name: &str) -> bool {
     let path = name.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
     path.ends_with(".meta4") || path.ends_with(".metalink")
@@ -66,7 +66,7 @@ pub fn discover(
     found.or_else(|| Some(ReplicaDiscovery { file: cache?.find(url)?, from: "the cache" }))
 }
 
-/// Errors: the server is unreachable.
+/// Tries all methods at the server. Errors: the server is unreachable.
 fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>> {
     if let Some(file) = passing_over_refusals(by_links(session, url))? {
         return Ok(Some(ReplicaDiscovery { file, from: "Link headers" }));
@@ -89,7 +89,7 @@ fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>
     Ok(None)
 }
 
-/// A server that responds, even with a refusal, may support another method.
+/// Turns a refusal into "not found": a server that responds may support another method.
 fn passing_over_refusals<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     match found {
         Err(error) if is_silence(&error) => Err(error),
@@ -161,7 +161,7 @@ fn make_absolute(file: &mut MetalinkFile, base: &str) {
     file.described_by = file.described_by.iter().filter_map(|address| absolute(address)).collect();
 }
 
-/// Larger descriptions are not cached.
+/// The maximum size of a cached description.
 const BYTES_MAX: usize = 4 << 20;
 /// The maximum number of URLs under which a description is cached.
 const ADDRESSES_MAX: usize = 8;
@@ -173,12 +173,13 @@ pub struct MetalinkCache {
 }
 
 impl MetalinkCache {
-    /// A cache in this directory, which is created with the first description.
+    /// Creates a cache in this directory, which is made with the first description.
     pub fn new(directory: PathBuf) -> Self {
         MetalinkCache { directory }
     }
 
-    /// The user's cache: `$XDG_CACHE_HOME/fordway/metalinks`, else below `~/.cache`; `None` without a home directory.
+    /// Returns the user's cache: `$XDG_CACHE_HOME/fordway/metalinks`, else below `~/.cache`; `None` without a home
+    /// directory.
     pub fn of_user() -> Option<Self> {
         let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let base = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")))?;
@@ -215,11 +216,11 @@ impl MetalinkCache {
         Ok(())
     }
 
-    /// The cached description of the file at `url`, if any.
+    /// Returns the cached description of the file at `url`, if any.
     pub fn find(&self, url: &str) -> Option<MetalinkFile> {
         let document = fs::read(self.path(url)).ok()?;
         let file = Metalink::parse(&document).ok()?.file(None).ok()?;
-        // The file names of two URLs may collide.
+        // The names of the cache files of two URLs may collide.
         file.replicas.iter().any(|replica| replica.url == url).then_some(file)
     }
 }

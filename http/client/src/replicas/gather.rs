@@ -1,4 +1,4 @@
-//! Reads of ranges: as jobs of the pieces that contain them, or without verification, of exactly those ranges; and
+//! Reads of ranges: as jobs of the pieces that contain them, or without verification, of exactly those ranges. Also
 //! reads of large parts of a file, in order or in any order.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -12,12 +12,12 @@ use super::ReplicatedFile;
 use super::board::{JobBoard, JobId, Outcome};
 use crate::vector::{Fragment, ReceivedRanges};
 
-/// The maximum bytes and ranges of one job.
+/// The maximum number of bytes and of ranges in one job.
 const JOB_BYTES: u64 = 4 << 20;
 const JOB_RANGES_MAX: usize = 1_000;
-/// Bytes of verified pieces that are cached for later reads.
+/// The maximum number of bytes of verified pieces that are cached for later reads.
 const KEPT_BYTES: u64 = 32 << 20;
-/// The maximum bytes of a call in flight at once.
+/// The maximum number of bytes that one call has in flight at once.
 const CALL_BYTES: usize = 32 << 20;
 
 /// Submitted ranges. If they are never waited for, they stay in memory until the file is closed.
@@ -89,7 +89,7 @@ impl ReplicatedFile {
     /// Errors: `InvalidRange`, also if there is not enough memory; [`ReplicatedFile::wait`] returns all others.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<ReplicatedTicket> {
         self.check(ranges)?;
-        // The bytes are in memory twice for a moment: as they arrived, and in the requested order.
+        // For a moment the bytes are in memory twice: as they arrived, and in the requested order.
         let lengths = ranges.iter().map(|(_, length)| *length);
         check_room(lengths.clone().chain(lengths)).map_err(|error| self.named(error))?;
         let jobs = {
@@ -150,7 +150,7 @@ impl ReplicatedFile {
     }
 }
 
-/// The number of pieces that fit into one call.
+/// Returns the number of pieces that fit into one call.
 fn calls_end(pieces: &[(u64, &mut [u8])]) -> usize {
     let mut bytes = 0;
     let fits = pieces.iter().take_while(|(_, chunk)| {
@@ -184,7 +184,7 @@ fn append_all(outcomes: &[(JobId, Outcome)], bytes: &mut Vec<u8>) -> Result<()> 
 }
 
 impl PieceCache {
-    /// The jobs of all pieces that overlap `ranges`: existing ones and new ones.
+    /// Returns the jobs of all pieces that overlap `ranges`, existing and new ones.
     fn jobs_for(
         &mut self,
         board: &mut JobBoard,
@@ -216,7 +216,7 @@ impl PieceCache {
             let ranges: Vec<_> = group.iter().map(range).collect();
             let bytes = ranges.iter().map(|(_, len)| *len as u64).sum();
             let job = board.add(ranges.iter().copied().collect());
-            // One interest for the waiting caller, one for the cache.
+            // Each job gets one interest for the waiting caller, and one for the cache.
             board.jobs.get_mut(&job).into_iter().for_each(|job| job.interest += 1);
             let mut start = 0;
             for (piece, (_, len)) in group.iter().zip(&ranges) {
@@ -293,11 +293,11 @@ fn lost() -> Error {
     Error::new(ErrorKind::Internal, "a piece was given up while it was waited for")
 }
 
-/// The unit of a copy if there are no pieces.
+/// The unit of a copy if the file has no pieces.
 pub(super) const UNIT_BYTES: u64 = 1 << 20;
-/// Bytes of one job.
+/// The number of bytes in one job.
 const COPY_JOB_BYTES: u64 = 4 << 20;
-/// The maximum bytes in flight or waiting for their turn.
+/// The maximum number of bytes that are in flight or wait for their turn.
 const AHEAD_BYTES: u64 = 64 << 20;
 
 /// Consumes bytes and their offset.
@@ -314,7 +314,7 @@ struct CopyJobs<'a> {
 }
 
 impl ReplicatedFile {
-    /// The unit in which the file is copied: a piece, if pieces are verified.
+    /// Returns the unit in which the file is copied: a piece, if pieces are verified.
     pub(super) fn unit_bytes(&self) -> u64 {
         self.shared.pieces.as_ref().map_or(UNIT_BYTES, |pieces| pieces.length_bytes)
     }

@@ -10,23 +10,23 @@ use crate::vector::{FragmentMemory, in_order};
 /// Ranges (offset, length) of one job.
 pub(super) type Ranges = Arc<[(u64, usize)]>;
 
-/// The bytes of a job that have arrived: its ranges one after the other.
+/// The bytes of a job that have arrived; memory for its ranges, one after the other.
 pub(super) struct PartialJob {
     pub(super) bytes: Vec<u8>,
     /// The number of valid bytes at the start of each range.
     filled: Vec<usize>,
-    /// The replicas that the bytes came from.
+    /// The replicas that sent the bytes.
     pub(super) sources: Vec<usize>,
 }
 
 impl PartialJob {
-    /// Nothing has arrived yet.
+    /// Creates memory for a job of which nothing has arrived yet.
     pub(super) fn new(ranges: &[(u64, usize)]) -> Self {
         let bytes = ranges.iter().map(|(_, len)| len).sum();
         PartialJob { bytes: vec![0; bytes], filled: vec![0; ranges.len()], sources: Vec::new() }
     }
 
-    /// The missing bytes, as ranges and their slots.
+    /// Returns the missing bytes, as ranges and their slots.
     fn missing(&self, ranges: &[(u64, usize)]) -> (Vec<(u64, usize)>, Vec<RangeSlot>) {
         let (mut wanted, mut slots, mut start) = (Vec::new(), Vec::new(), 0);
         for (range, ((offset, len), filled)) in ranges.iter().zip(&self.filled).enumerate() {
@@ -53,13 +53,13 @@ impl PartialJob {
         }
     }
 
-    /// Whether any bytes have arrived.
+    /// Returns whether any bytes have arrived.
     pub(super) fn is_worth_keeping(&self) -> bool {
         self.filled.iter().any(|filled| *filled > 0)
     }
 
-    /// Checks each range, which is a piece of the file, against its digest. Marks those that fail as missing; returns
-    /// whether there were any.
+    /// Checks each range, which is a piece of the file, against its digest. Marks the ranges that fail as missing;
+    /// returns whether there were any.
     pub(super) fn reject_bad_pieces(&mut self, ranges: &[(u64, usize)], pieces: &PieceHashes) -> bool {
         let (mut start, mut has_bad) = (0, false);
         for (range, (offset, len)) in ranges.iter().enumerate() {
@@ -75,12 +75,12 @@ impl PartialJob {
     }
 }
 
-/// Where a requested range goes.
+/// The destination of a requested range.
 struct RangeSlot {
     range: usize,
-    /// The offset in the job's memory.
+    /// The offset of the range in the job's memory.
     start: usize,
-    /// The bytes of the range that arrived earlier.
+    /// The number of bytes of the range that arrived earlier.
     filled: usize,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct JobMemory {
     home: Arc<PartialMailbox>,
 }
 
-/// Where a stream finds the bytes of a job, and their number.
+/// The place where a stream's thread puts the bytes of a job, and their number.
 #[derive(Default)]
 pub(super) struct PartialMailbox {
     partial: Mutex<Option<PartialJob>>,
@@ -99,19 +99,19 @@ pub(super) struct PartialMailbox {
 }
 
 impl PartialMailbox {
-    /// The number of bytes that have arrived.
+    /// Returns the number of bytes that have arrived.
     pub(super) fn arrived_bytes(&self) -> u64 {
         self.arrived_bytes.load(Ordering::Relaxed)
     }
 
-    /// The memory, once it is back.
+    /// Takes the memory, if it has been returned.
     pub(super) fn take(&self) -> Option<PartialJob> {
         self.partial.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl JobMemory {
-    /// The memory for the bytes of `ranges` that `partial` lacks; also returns the ranges to request.
+    /// Returns memory for the bytes of `ranges` that `partial` lacks, and the ranges to request.
     pub(super) fn new(
         ranges: &[(u64, usize)],
         partial: Option<PartialJob>,
@@ -168,7 +168,8 @@ impl Drop for JobMemory {
     }
 }
 
-/// Whether ranges overlap. The start of one may then arrive with another, and the partial progress of each is unknown.
+/// Returns whether ranges overlap. The start of one may then arrive with another, and the partial progress of each is
+/// unknown.
 pub(super) fn overlap(ranges: &[(u64, usize)]) -> bool {
     let mut sorted: Vec<_> = ranges.iter().filter(|(_, len)| *len > 0).collect();
     sorted.sort_unstable();

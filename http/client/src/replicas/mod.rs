@@ -31,22 +31,22 @@ use self::stream::TICK;
 use super::vector;
 use crate::vector::{HttpSession, ReadTraffic, RemoteFile, WebFile};
 
-/// How a [`ReplicatedFile`] is read.
+/// Options for reading a [`ReplicatedFile`].
 #[derive(Clone, Debug)]
 pub struct ReplicaOptions {
     /// Connections, credentials and timeouts. Retries count anew for each replica.
     pub session: vector::SessionOptions,
-    /// The number of connections at once, to all replicas together: never exceeded, except while a stalled or slow
-    /// replica is compared with another. `None` is one stream, with as many connections as vectored reads need at a
-    /// server without pipelining.
+    /// The maximum number of connections to all replicas together, exceeded only while a stalled or slow replica is
+    /// compared with another. `None` means one stream, with as many connections as vectored reads need at a server
+    /// without pipelining.
     pub streams: Option<usize>,
     /// Whether pieces are checked against their digests. Reads of small ranges then read whole pieces.
     pub verify: bool,
     /// Countries (ISO 3166-1) that are preferred among replicas of the same priority.
     pub locations: Vec<String>,
-    /// How long nothing may arrive before another replica is tried.
+    /// The time without any bytes after which another replica is tried.
     pub stall: Duration,
-    /// How long a stream may be slow before another replica is tried.
+    /// The time for which a stream may be slow before another replica is tried.
     pub detection: Duration,
     /// The rate below which a stream is slow, if no other replica is known to be faster: bytes per second.
     pub rate_floor_bytes_per_s: f64,
@@ -68,9 +68,10 @@ impl Default for ReplicaOptions {
 
 /// The lane's name in messages.
 const LANE: &str = "http";
-/// Larger sizes are refused.
+/// The maximum size of a file; larger sizes are refused.
 const SIZE_BYTES_MAX: u64 = 1 << 62;
-/// A piece is held in memory until its digest is checked. Longer pieces are not verified.
+/// The maximum size of a verified piece, because a piece is held in memory until its digest is checked. Longer pieces
+/// are not verified.
 const PIECE_BYTES_MAX: u64 = 256 << 20;
 
 /// A file that has several replicas. Threads may share it; calls block.
@@ -92,11 +93,11 @@ pub struct ReplicaStatus {
     pub url: String,
     /// Bytes from this replica that were used.
     pub delivered_bytes: u64,
-    /// Why it is no longer used, if so.
+    /// The reason why the replica is no longer used; `None` while it is used.
     pub out: Option<String>,
 }
 
-/// What streams and callers share.
+/// The state that streams and callers share.
 struct ReplicaState {
     board: Mutex<JobBoard>,
     /// Signals every change of the board.
@@ -105,7 +106,7 @@ struct ReplicaState {
     /// The digests of pieces, if they are verified.
     pieces: Option<PieceHashes>,
     options: ReplicaOptions,
-    /// Opened to learn the size; the first stream at that replica takes it.
+    /// The file at the replica that was asked for the size; the first stream at that replica takes it.
     spare: Mutex<Option<(usize, RemoteFile)>>,
     traffic: Mutex<(HashMap<StreamId, Arc<RemoteFile>>, ReadTraffic)>,
 }
@@ -115,14 +116,14 @@ impl ReplicaState {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session with the connections of one stream.
+    /// Returns a session with the connections of one stream.
     fn session(&self) -> Arc<HttpSession> {
         let mut options = self.options.session.clone();
         if self.options.streams.is_some() {
             options.connections_per_origin = 1;
         }
         if self.board().sites.len() > 1 {
-            // Prefer another replica to a retry here.
+            // Without retries, a failure leads to another replica at once.
             options.max_retries = 0;
         }
         Arc::new(HttpSession::new(options))
@@ -171,7 +172,7 @@ impl ReplicaState {
         }
     }
 
-    /// Waits until `look` finds something on the board; supervises the streams meanwhile.
+    /// Waits until `look` finds a result on the board; supervises the streams meanwhile.
     fn wait_for<T>(self: &Arc<Self>, mut look: impl FnMut(&mut JobBoard) -> Option<T>) -> T {
         loop {
             self.ensure_streams();
@@ -235,17 +236,17 @@ impl ReplicatedFile {
         Ok(ReplicatedFile { shared: Arc::new(shared), cache: Mutex::default(), name, hash })
     }
 
-    /// The size of the file.
+    /// Returns the size of the file.
     pub fn size_bytes(&self) -> u64 {
         self.shared.size_bytes
     }
 
-    /// Its name by the description, or else the first URL.
+    /// Returns its name from the description, or else the first URL.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Identifies the file by its digests, or if the description has none, by its URLs.
+    /// Returns an identifier of the file: its digests, or its URLs if the description has no digests.
     pub fn identity(&self) -> String {
         let pieces = self.shared.pieces.as_ref();
         let mut identity = format!("{} bytes", self.size_bytes());
@@ -260,24 +261,24 @@ impl ReplicatedFile {
         identity
     }
 
-    /// The name of the digest that a whole copy is checked against: the file's, or else that of the pieces.
+    /// Returns the name of the digest by which a whole copy is checked: the file's, or else that of the pieces.
     pub fn digest_name(&self) -> Option<&'static str> {
         let of_pieces = self.shared.pieces.as_ref().map(|pieces| pieces.kind.name());
         self.hash.as_ref().map(|hash| hash.kind.name()).or(of_pieces)
     }
 
-    /// Whether bytes are checked against digests before the caller gets them.
+    /// Returns whether bytes are checked against digests before the caller gets them.
     pub fn is_verified(&self) -> bool {
         self.shared.pieces.is_some()
     }
 
-    /// Requests and connections so far, over all streams.
+    /// Returns the requests and connections so far, over all streams.
     pub fn traffic(&self) -> ReadTraffic {
         let traffic = self.shared.traffic();
         traffic.0.values().fold(traffic.1, |sum, file| add(sum, file.traffic()))
     }
 
-    /// The statistics of the replicas, in the order of the description.
+    /// Returns the statistics of the replicas, in the order of the description.
     pub fn replicas(&self) -> Vec<ReplicaStatus> {
         let status = |site: &ReplicaSite| ReplicaStatus {
             url: site.shown.clone(),
@@ -327,7 +328,7 @@ impl ReplicaState {
         }
     }
 
-    /// Errors: `InvalidArgument` if no file can have this size.
+    /// Checks that a file can have this size. Errors: `InvalidArgument`.
     fn check_size(&self) -> Result<()> {
         if self.size_bytes <= SIZE_BYTES_MAX {
             return Ok(());
@@ -339,7 +340,7 @@ impl ReplicaState {
         Err(Error::new(ErrorKind::InvalidArgument, detail))
     }
 
-    /// Errors: `InvalidArgument` if the number of pieces does not match the file's size.
+    /// Checks the number of pieces. Errors: `InvalidArgument` if it does not match the file's size.
     fn check_pieces(&self) -> Result<()> {
         let Some(pieces) = &self.pieces else { return Ok(()) };
         let count = self.size_bytes.div_ceil(pieces.length_bytes);
@@ -353,7 +354,7 @@ impl ReplicaState {
     }
 }
 
-/// Whether pieces can be verified one by one.
+/// Returns whether pieces can be verified one by one.
 fn is_usable(pieces: &PieceHashes) -> bool {
     let fits = pieces.length_bytes <= PIECE_BYTES_MAX;
     if !fits {
@@ -365,7 +366,7 @@ fn is_usable(pieces: &PieceHashes) -> bool {
     fits
 }
 
-/// The readable URLs, each once.
+/// Returns the readable URLs, each once.
 fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
     let mut sites: Vec<ReplicaSite> = Vec::new();
     for replica in &described.replicas {

@@ -4,8 +4,8 @@
 //! byte per complete unit is written past the end of the file, after the unit itself; the complete file is truncated to
 //! its size.
 //!
-//! Missing units are kept as runs, so that memory grows with what has arrived, not with the size that a server states.
-//! not by the size that a server states.
+//! Missing units are kept as runs, so that memory grows with the bytes that have arrived, not with the size that a
+//! server states.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -21,13 +21,13 @@ use rustix::io::Errno;
 use super::ReplicatedFile;
 use super::gather::wrong_whole;
 
-/// The maximum bytes read back at once.
+/// The maximum number of bytes read back at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Receives the number of further bytes; its error ends the copy.
+/// A function that receives the number of further bytes; its error ends the copy.
 pub(super) type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
-/// A part file being filled.
+/// A part file that is being filled.
 struct PartFileWriter<'a> {
     file: &'a ReplicatedFile,
     part: &'a File,
@@ -40,11 +40,10 @@ struct PartFileWriter<'a> {
 }
 
 impl ReplicatedFile {
-    /// Completes `part`, which must be open for reading and writing. Reuses what an earlier call left in it, if digests
-    /// can prove it. Returns the number of reused bytes. Calls `progress` with the bytes as they arrive, first with the
-    /// reused ones.
-    /// Errors: as [`ReplicatedFile::copy_range`], errors of `progress`, and `Io`; `NoSpace` and others of the file
-    /// system.
+    /// Completes `part`, which must be open for reading and writing. Reuses the bytes of an earlier call in it if
+    /// digests can verify them. Returns the number of reused bytes. Calls `progress` with the bytes as they arrive,
+    /// first with the reused ones. Errors: as [`ReplicatedFile::copy_range`], errors of `progress`, and `Io`; `NoSpace`
+    /// and others of the file system.
     pub fn complete(&self, part: &File, progress: &mut Progress<'_>) -> Result<u64> {
         let mut growing = PartFileWriter::open(self, part).map_err(io_error)?;
         let size = self.size_bytes();
@@ -65,8 +64,9 @@ impl ReplicatedFile {
         Ok(resumed_bytes)
     }
 
-    /// The whole file is wrong, and nothing shows which part. If one replica sent all of it, that one is at fault; if
-    /// several did, one has to send the whole file, and the others are set aside.
+    /// Finds the replica that sent wrong bytes when the digest of the whole file is wrong and nothing shows which part.
+    /// If one replica sent all of the file, that one is at fault. If several did, one must send the whole file, and the
+    /// others are set aside.
     fn find_who_lied(&self, is_ours: bool) -> Result<()> {
         let mut board = self.shared.board();
         if self.shared.pieces.is_some() {
@@ -112,7 +112,7 @@ impl<'a> PartFileWriter<'a> {
         Ok(growing)
     }
 
-    /// The length of the file while it is filled.
+    /// Returns the length of the file while it is filled.
     fn len_bytes(&self) -> u64 {
         let size = self.file.size_bytes();
         size + if self.has_marks { self.units() } else { 0 }
@@ -182,7 +182,8 @@ impl<'a> PartFileWriter<'a> {
         Ok(())
     }
 
-    /// The next written bytes of the file, from `at` on. A file system without holes reports all of them as written.
+    /// Returns the next written bytes of the file, from `at` on. A file system without holes reports all bytes as
+    /// written.
     fn data_behind(&self, at: u64) -> io::Result<Option<Range<u64>>> {
         let end = self.len_bytes();
         if at >= end {
@@ -256,7 +257,7 @@ impl<'a> PartFileWriter<'a> {
         self.missing = MissingUnits::all(self.units());
         self.hash = self.file.hash.as_ref().map(|hash| RunningHash::new(hash.kind));
         self.hashed_bytes = 0;
-        // Without its marks, nothing in the file counts.
+        // Without its marks, no byte of the file is known to be valid.
         self.part.set_len(0)?;
         self.part.set_len(self.len_bytes())
     }
@@ -271,7 +272,7 @@ fn io_error(error: io::Error) -> Error {
 pub(super) struct MissingUnits(BTreeMap<u64, u64>);
 
 impl MissingUnits {
-    /// All units of a file with `count` of them.
+    /// Returns all units of a file with `count` of them.
     pub(super) fn all(count: u64) -> Self {
         MissingUnits((count > 0).then_some((0, count)).into_iter().collect())
     }
@@ -299,17 +300,17 @@ impl MissingUnits {
         }
     }
 
-    /// The first missing unit.
+    /// Returns the first missing unit.
     pub(super) fn first(&self) -> Option<u64> {
         self.0.keys().next().copied()
     }
 
-    /// The runs, from first to last.
+    /// Returns the runs, from first to last.
     pub(super) fn runs(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(start, end)| *start..*end)
     }
 
-    /// The runs as byte ranges of a file of `size_bytes` in units of `unit_bytes`.
+    /// Returns the runs as byte ranges of a file of `size_bytes` in units of `unit_bytes`.
     pub(super) fn byte_ranges(&self, unit_bytes: u64, size_bytes: u64) -> VecDeque<Range<u64>> {
         let bytes = |unit: u64| unit.saturating_mul(unit_bytes).min(size_bytes);
         self.runs().map(|run| bytes(run.start)..bytes(run.end)).collect()

@@ -14,19 +14,19 @@ use crate::retry::backoff;
 /// whether the location is preferred.
 pub(super) type Rank = (bool, u32, bool);
 
-/// The number of cut connections that are tolerated, if each delivers something, before they count as failures.
+/// The number of cut connections that are tolerated if each one delivers something, before they count as failures.
 const CUTS_MAX: u32 = 50;
 
-/// A replica.
+/// A replica of the file.
 pub(super) struct ReplicaSite {
     pub(super) url: String,
     /// The URL without parts that may be secret.
     pub(super) shown: String,
     priority: u32,
     is_preferred: bool,
-    /// Scheme, host and port.
+    /// The server's scheme, host and port.
     origin: String,
-    /// Why the replica is no longer used, if so.
+    /// The reason why the replica is no longer used; `None` while it is used.
     pub(super) out: Option<SharedError>,
     /// Failures since bytes were last delivered.
     strikes: u32,
@@ -34,11 +34,11 @@ pub(super) struct ReplicaSite {
     cuts: u32,
     not_before: Option<Instant>,
     last: Option<SharedError>,
-    /// Whether it was left because it was slow: others go first.
+    /// Whether streams left the replica because it was slow; other replicas are then used first.
     is_slow: bool,
-    /// Not to be used while another replica is on trial.
+    /// Whether the replica must not be used while another one is on trial.
     pub(super) is_set_aside: bool,
-    /// Bytes from this replica that were used.
+    /// The number of bytes from this replica that were used.
     pub(super) delivered_bytes: u64,
 }
 
@@ -76,12 +76,12 @@ impl ReplicaSite {
         self.standing().bytes_per_s(now).filter(|_| self.out.is_none())
     }
 
-    /// Whether streams may continue to read from it.
+    /// Returns whether streams may continue to read from the replica.
     pub(super) fn is_open(&self) -> bool {
         self.out.is_none() && !self.is_set_aside
     }
 
-    /// Whether it may be used, now or later.
+    /// Returns whether the replica may be used, now or later.
     pub(super) fn may_serve(&self, strikes_max: u32) -> bool {
         self.is_open() && self.strikes < strikes_max
     }
@@ -90,24 +90,24 @@ impl ReplicaSite {
         self.may_serve(strikes_max) && self.not_before.is_none_or(|until| until <= now)
     }
 
-    /// Whether it has never failed.
+    /// Returns whether the replica has never failed.
     pub(super) fn is_untried(&self) -> bool {
         self.out.is_none() && self.strikes == 0
     }
 
-    /// When it may be used again, if ever.
+    /// Returns when the replica may be used again, if ever.
     pub(super) fn ready_at(&self, strikes_max: u32) -> Option<Instant> {
         self.not_before.filter(|_| self.may_serve(strikes_max))
     }
 
-    /// Records a failure: permanent ones end the replica's use, after others it is used again later.
+    /// Records a failure. Permanent failures end the use of the replica; after others it is used again later.
     pub(super) fn failed(&mut self, error: &Error, has_brought: bool, now: Instant) {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
         let told = SharedError { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };
         tracing::debug!(url = self.shown, %error, "a replica failed");
         let weight = if error.kind() == ErrorKind::BadDigest { 10.0 } else { 1.0 };
         note_standing(&self.origin, |standing| standing.failed(weight, now));
-        // A replica whose connection is cut repeatedly makes progress, but not without limit.
+        // A replica whose connection is cut repeatedly makes progress, but the number of cuts is limited.
         self.cuts += 1;
         self.strikes += u32::from(!has_brought || self.cuts > CUTS_MAX);
         self.not_before = Some(now + backoff(self.strikes.max(1)));
@@ -124,7 +124,7 @@ impl ReplicaSite {
         note_standing(&self.origin, |standing| standing.served(bytes_per_s, now));
     }
 
-    /// Records that it was left because it was slow.
+    /// Records that a stream left the replica because it was slow.
     pub(super) fn left(&mut self, bytes_per_s: Option<f64>, now: Instant) {
         self.is_slow = true;
         note_standing(&self.origin, |standing| {
@@ -148,7 +148,7 @@ fn is_for_good(kind: ErrorKind) -> bool {
     !may_pass
 }
 
-/// Why no replica delivered the bytes.
+/// Returns the reasons why no replica delivered the bytes.
 pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     let causes: Vec<(&ReplicaSite, &SharedError)> =
         sites.iter().filter_map(|site| Some((site, site.out.as_ref().or(site.last.as_ref())?))).collect();
@@ -167,11 +167,11 @@ pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
     SharedError { kind, detail }
 }
 
-/// A failure counts half after this time.
+/// The time after which a failure counts half.
 const HALF_LIFE: Duration = Duration::from_secs(60);
-/// A server with a higher penalty is used after the others.
+/// The penalty above which a server is used only after the others.
 const AVOIDED_OVER: f64 = 0.5;
-/// How long a measured rate is valid.
+/// The time for which a measured rate is valid.
 const RATE_LIFETIME: Duration = Duration::from_secs(300);
 /// The maximum number of remembered servers.
 const REMEMBERED_MAX: usize = 10_000;
@@ -185,7 +185,7 @@ pub(super) struct ServerStanding {
 }
 
 impl ServerStanding {
-    /// The weighted failures by now.
+    /// Returns the weighted failures at the time `now`.
     pub(super) fn penalty(&self, now: Instant) -> f64 {
         self.penalty.map_or(0.0, |(penalty, at)| {
             let age = now.saturating_duration_since(at).as_secs_f64();
@@ -193,12 +193,12 @@ impl ServerStanding {
         })
     }
 
-    /// Whether other servers are used first.
+    /// Returns whether other servers are used first.
     pub(super) fn is_avoided(&self, now: Instant) -> bool {
         self.penalty(now) > AVOIDED_OVER
     }
 
-    /// The rate in bytes per second, if measured recently.
+    /// Returns the rate in bytes per second, if it was measured recently.
     pub(super) fn bytes_per_s(&self, now: Instant) -> Option<f64> {
         self.rate.filter(|(_, at)| now.saturating_duration_since(*at) < RATE_LIFETIME).map(|(rate, _)| rate)
     }
@@ -213,10 +213,10 @@ impl ServerStanding {
     }
 }
 
-/// By scheme, host and port, for the lifetime of the process.
+/// The remembered servers, by scheme, host and port, for the lifetime of the process.
 static REMEMBERED: LazyLock<Mutex<HashMap<String, ServerStanding>>> = LazyLock::new(Mutex::default);
 
-/// The remembered state of a server.
+/// Returns the remembered state of a server.
 pub(super) fn standing_of(origin: &str) -> ServerStanding {
     remembered().get(origin).copied().unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! A stream: a thread that takes jobs and reads them from one replica, until that fails or another is better. Its rate
-//! is measured while it has work. A replica without range support is read in one pass over the whole file, from which
-//! the jobs take their bytes.
+//! A stream: a thread that takes jobs and reads them from one replica, until the replica fails or another one is
+//! better. The rate of a stream is measured while it has work. A replica without range support is read in one pass over
+//! the whole file, from which the jobs take their bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use super::board::{JobId, StreamChoice, StreamId};
 use super::job::{JobMemory, PartialJob, PartialMailbox, Ranges, overlap};
 use crate::vector::{HttpSession, RangeTicket, RemoteFile};
 
-/// How often a stream checks whether it is still needed.
+/// The interval at which a stream checks whether it is still needed.
 pub(super) const TICK: Duration = Duration::from_millis(50);
-/// How soon a stream without a replica checks again.
+/// The time after which a stream without a replica checks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Starts the thread of a stream that is on the board. If no thread can be created, the stream ends.
@@ -95,7 +95,7 @@ struct HeldJob {
     ticket: Option<RangeTicket>,
     home: Arc<PartialMailbox>,
     wanted_bytes: u64,
-    /// The bytes already reported to the board.
+    /// The number of bytes already reported to the board.
     told_bytes: u64,
 }
 
@@ -142,7 +142,7 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Gives up jobs that others have done; returns whether the stream continues here.
+    /// Gives up jobs that others have done; returns whether the stream continues at this replica.
     fn drop_what_is_over(&mut self) -> bool {
         let mut over = Vec::new();
         {
@@ -187,12 +187,12 @@ impl StreamWorker<'_> {
         if board.has_work() || board.is_closing {
             return;
         }
-        // Nothing signals jobs that other streams do too slowly.
+        // Nothing signals that another stream does its job too slowly, so a stream also checks at intervals.
         let limit = if is_alone { Duration::from_secs(1) } else { TICK };
         drop(self.shared.changed.wait_timeout(board, limit));
     }
 
-    /// Reports the bytes since the last report.
+    /// Reports the bytes received since the last report.
     fn report(&mut self) {
         let mut bytes = 0;
         for held in &mut self.held {
@@ -242,7 +242,7 @@ impl StreamWorker<'_> {
         board.give_back(self.id, job, Some(partial), now);
         drop(board);
         self.shared.changed.notify_all();
-        // A piece that several replicas sent together is requested again, from one.
+        // If several replicas sent a piece together, the piece is requested again from one of them.
         if is_to_blame { Err(bad_piece()) } else { Ok(()) }
     }
 
@@ -267,7 +267,7 @@ fn bad_piece() -> Error {
     Error::new(ErrorKind::BadDigest, "its bytes do not have the digest that the Metalink states")
 }
 
-/// A job that waits until the pass reaches its bytes.
+/// A job that waits until the pass over the file reaches its bytes.
 struct WaitingJob {
     job: JobId,
     ranges: Ranges,
@@ -290,7 +290,7 @@ impl StreamWorker<'_> {
                     waiting = self.next_ahead(passed);
                 }
                 let Some(job) = waiting.as_mut().filter(|_| self.is_wanted()) else {
-                    // A copy can only be stopped by an error, and this one is not a failure: see below.
+                    // Only an error can stop a copy. This one is not a failure: see below.
                     is_over = true;
                     return Err(Error::from(ErrorKind::Interrupted));
                 };
@@ -315,7 +315,7 @@ impl StreamWorker<'_> {
         swept
     }
 
-    /// The next job that begins at or after `at`; waits while one may come.
+    /// Returns the next job that begins at or after `at`; waits while there may be one.
     fn next_ahead(&self, at: u64) -> Option<WaitingJob> {
         let mut board = self.shared.board();
         loop {
@@ -339,9 +339,9 @@ impl StreamWorker<'_> {
     }
 }
 
-/// The time over which the rate is measured: a shorter one would measure buffers instead of the network.
+/// The time over which the rate is measured; over a shorter time, buffers would be measured instead of the network.
 pub(super) const SPAN: Duration = Duration::from_secs(2);
-/// No rate is known before this time.
+/// The minimum time before a rate is known.
 const FIRST: Duration = Duration::from_millis(200);
 
 /// The rate over the last [`SPAN`] of time spent waiting for bytes.
@@ -352,7 +352,7 @@ pub(super) struct RateMeter {
     bytes: u64,
     /// The total time spent waiting for bytes.
     pub(super) busy: Duration,
-    /// All bytes.
+    /// The total number of bytes.
     pub(super) total_bytes: u64,
 }
 
@@ -373,7 +373,7 @@ impl RateMeter {
         }
     }
 
-    /// The rate in bytes per second, once known.
+    /// Returns the rate in bytes per second, once it is known.
     pub(super) fn bytes_per_s(&self) -> Option<f64> {
         (self.span >= FIRST).then(|| self.bytes as f64 / self.span.as_secs_f64())
     }

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 response being received: its framing, and the shortest path of its bytes to where they belong.
+//! One HTTP/1.1 response that is being received: its framing, and the shortest path of its bytes to their destination.
 //!
 //! Several parts are received in one call: their content into place, and the heads between them, which most likely have
 //! the length of the previous one, into the buffer. The bytes are then checked against this forecast.
@@ -16,13 +16,13 @@ use super::source::FileVersion;
 use crate::connection::{BufferedConnection, ReceiveTarget};
 use crate::response::{BodyFraming, ResponseHead, short_body};
 
-/// Content of this size or more is received straight into place.
+/// The minimum size of content that is received straight into place.
 const DIRECT_BYTES: u64 = 8 * 1024;
 /// The receive size if one call cannot put as much into place.
 const STAGING_BYTES: usize = 64 * 1024;
-/// After this many wrong forecasts in a response, no more are made.
+/// The number of wrong forecasts after which no more are made in a response.
 const SURPRISES_MAX: usize = 2;
-/// From this size on, unwanted bytes are dropped in the kernel.
+/// The minimum number of unwanted bytes that are dropped in the kernel.
 const DISCARD_BYTES: u64 = 16 * 1024;
 
 /// A response whose head was received.
@@ -36,7 +36,8 @@ pub(super) struct RangeResponse {
 }
 
 impl RangeResponse {
-    /// Errors: `PreconditionFailed` for another version, `BadResponse` for ranges that were not requested.
+    /// Creates the response of a received head. Errors: `PreconditionFailed` for another version, `BadResponse` for
+    /// ranges that were not requested.
     pub(super) fn new(
         head: &ResponseHead,
         connection: &BufferedConnection,
@@ -50,18 +51,18 @@ impl RangeResponse {
         Ok(RangeResponse { framing, content, surprises: 0, keeps_alive })
     }
 
-    /// Whether the rest of the response costs more than a new connection.
+    /// Returns whether receiving the rest of the response costs more than a new connection.
     pub(super) fn is_long(&self) -> bool {
         self.framing.known_left().unwrap_or(self.content.data_left()) > 256 << 10
     }
 
-    /// Bytes of the body known to be outstanding.
+    /// Returns the number of bytes of the body that are known to be outstanding.
     pub(super) fn bytes_left(&self) -> u64 {
         self.framing.known_left().unwrap_or(0)
     }
 
-    /// Processes what has arrived. `false` if more is to come and the socket has no data now.
-    /// Errors: `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and errors of sockets.
+    /// Processes the bytes that have arrived. Returns `false` if more must come and the socket has no data now. Errors:
+    /// `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and errors of sockets.
     pub(super) fn advance<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,
@@ -88,7 +89,7 @@ impl RangeResponse {
             connection.consume(taken);
             self.framing.passed(taken as u64);
             if self.content.is_enough() {
-                // Receiving the rest of it costs more than a new connection.
+                // Receiving the rest of the document costs more than a new connection.
                 (self.framing, self.keeps_alive) = (BodyFraming::Empty, false);
             }
         }
@@ -123,7 +124,7 @@ impl RangeResponse {
         }
     }
 
-    /// The same, if wanted content comes next.
+    /// Receives the next bytes if they are wanted content.
     fn receive_wanted<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,
@@ -143,20 +144,20 @@ impl RangeResponse {
     }
 }
 
-/// The maximum bytes forecast after the first part: larger calls do not cost less per byte.
+/// The maximum number of bytes that are forecast after the first part: larger calls do not cost less per byte.
 const AHEAD_BYTES: u64 = 1 << 20;
-/// The maximum number of parts and places: each is one more address for the kernel, which accepts 1,024.
+/// The maximum numbers of parts and destinations: each is one more address for the kernel, which accepts 1,024.
 const PARTS_MAX: usize = 64;
 const PLACES_MAX: usize = 256;
-/// Received after the forecast: the next part's head fits.
+/// The number of bytes received beyond the forecast: the next part's head fits.
 const BEHIND_BYTES: usize = 1024;
 
 /// A forecast of the next bytes on a connection.
 pub(super) struct ReceiveForecast {
     pieces: Vec<ForecastPiece>,
-    /// Where the content belongs, in the order of `pieces`.
+    /// The destinations of the content, in the order of `pieces`.
     places: Vec<(FragmentPosition, usize)>,
-    /// Bytes of content.
+    /// The number of bytes of content.
     pub(super) bytes: u64,
 }
 
@@ -164,15 +165,15 @@ pub(super) struct ReceiveForecast {
 enum ForecastPiece {
     /// Content: its offset in the file, and its length.
     Content(u64, usize),
-    /// This many bytes between the contents of two parts.
+    /// The bytes between the contents of two parts, with their number.
     Between(usize),
-    /// Bytes after the forecast.
+    /// The bytes after the forecast, with their number.
     Behind(usize),
 }
 
 /// The result of a forecast.
 pub(super) struct ReceiveOutcome {
-    /// Bytes of the body that were processed.
+    /// The number of bytes of the body that were processed.
     pub(super) body_bytes: u64,
     /// Whether the forecast was wrong, which costs a copy.
     pub(super) is_surprise: bool,
@@ -213,7 +214,7 @@ impl ReceiveForecast {
         ahead
     }
 
-    /// Bytes of content up to the next part's head, or until they belong elsewhere.
+    /// Returns the number of bytes of content up to the next part's head, or until the content has another destination.
     pub(super) fn first_bytes(&self) -> u64 {
         self.places.first().map_or(0, |(_, len)| *len as u64)
     }
@@ -268,10 +269,10 @@ impl ReceiveForecast {
             };
             left -= done;
             if done < count {
-                // A partly received piece matches the forecast so far, and nothing was forecast after the last part.
+                // A partly received piece matches the forecast so far, and after the last part there was no forecast.
                 let is_surprise = count == piece.len() && !matches!(piece, ForecastPiece::Behind(_));
-                // Bytes after a wrong forecast are in the wrong places. They go back in the order in which they
-                // arrived, to be read as usual.
+                // Bytes after a wrong forecast are at wrong destinations. They are put back in the order in which they
+                // arrived, and then read as usual.
                 let rest = self.rest((index, done), left, (connection, aside), batch);
                 connection.put_back(&rest);
                 return Ok(ReceiveOutcome { body_bytes: (got - left) as u64, is_surprise });
@@ -281,8 +282,8 @@ impl ReceiveForecast {
         Ok(ReceiveOutcome { body_bytes: got as u64, is_surprise: false })
     }
 
-    /// The last `left` bytes, from byte `done` of a piece on, in the order in which they arrived. In the buffer, that
-    /// piece begins at `aside`.
+    /// Returns the last `left` bytes, from byte `done` of a piece on, in the order in which they arrived. In the
+    /// buffer, that piece begins at `aside`.
     fn rest<S: FragmentSink>(
         &self,
         (index, mut done): (usize, usize),

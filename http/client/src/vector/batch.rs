@@ -1,5 +1,5 @@
-//! One call's fragments. The plan, for fragments in any order and with overlaps, says which bytes to receive, each once
-//! (no sockets, no buffers). The batch tracks what is still missing, and where arriving bytes belong.
+//! The fragments of one call. The plan, for fragments in any order and with overlaps, lists the bytes to receive, each
+//! once (no sockets, no buffers). The batch tracks which bytes are missing, and the destinations of arriving bytes.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use fordway_store::{Error, ErrorKind};
 
 use super::sink::FragmentSink;
 
-/// What is at a position of the file.
+/// The bytes at a position of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PositionContent {
-    /// This many bytes are wanted.
+    /// Wanted bytes, with their number.
     Wanted(usize),
-    /// This many bytes are not wanted, or not any more.
+    /// Bytes that are not wanted, or no longer wanted, with their number.
     Unwanted(u64),
 }
 
@@ -24,19 +24,19 @@ pub(super) struct FragmentBatch<S> {
     /// The number of bytes present, from the start of each [`DirectReceive`].
     filled: Vec<usize>,
     missing_bytes: u64,
-    /// The receive of the last bytes: the next ones most likely follow it.
+    /// The index of the receive that got the last bytes: the next bytes most likely follow them.
     cursor: usize,
     sink: S,
     /// The number of requests in flight for this batch.
     pub(super) requests: usize,
     /// The deadline.
     pub(super) until: Option<Instant>,
-    /// Why the batch cannot be completed.
+    /// The reason why the batch cannot be completed.
     pub(super) failure: Option<Error>,
 }
 
 impl<S: FragmentSink> FragmentBatch<S> {
-    /// `sink` has memory for `fragments`, which are (offset, length).
+    /// Creates a batch. `sink` has memory for `fragments`, which are (offset, length).
     pub(super) fn new(fragments: &[(u64, usize)], sink: S) -> Self {
         let plan = ReceivePlan::new(fragments);
         let missing_bytes = plan.receives.iter().map(|receive| receive.len as u64).sum();
@@ -54,12 +54,12 @@ impl<S: FragmentSink> FragmentBatch<S> {
         batch
     }
 
-    /// Whether its bytes will not change any more.
+    /// Returns whether the bytes of the batch will not change any more.
     pub(super) fn has_ended(&self) -> bool {
         self.missing_bytes == 0 || self.failure.is_some()
     }
 
-    /// Whether all responses for it have ended too, so that the connection is free for others.
+    /// Returns whether all responses for the batch have ended, too, so that the connection is free for others.
     pub(super) fn is_settled(&self) -> bool {
         self.has_ended() && self.requests == 0
     }
@@ -68,17 +68,17 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.missing_bytes
     }
 
-    /// The number of bytes that have arrived.
+    /// Returns the number of bytes that have arrived.
     pub(super) fn delivered_bytes(&self) -> u64 {
         self.filled.iter().map(|filled| *filled as u64).sum()
     }
 
-    /// The memory, or the batch's failure.
+    /// Returns the memory, or the batch's failure.
     pub(super) fn into_result(self) -> Result<S, Error> {
         self.failure.map_or(Ok(self.sink), Err)
     }
 
-    /// The missing bytes within `range`, in order, with neighbours joined.
+    /// Returns the missing bytes within `range`, in order, with neighbours joined.
     pub(super) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let first = self.plan.receives.partition_point(|receive| receive.end() <= range.start);
         let mut spans: Vec<Range<u64>> = Vec::new();
@@ -97,7 +97,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
         spans
     }
 
-    /// What is at `at`; moves the cursor there.
+    /// Returns what kind of bytes is at `at`; moves the cursor to that position.
     pub(super) fn look(&mut self, at: u64) -> PositionContent {
         let receives = &self.plan.receives;
         let is_near = |cursor: usize| {
@@ -115,20 +115,21 @@ impl<S: FragmentSink> FragmentBatch<S> {
         match at.cmp(&next) {
             std::cmp::Ordering::Equal => PositionContent::Wanted(receive.len - filled),
             std::cmp::Ordering::Less => PositionContent::Unwanted(next - at),
-            // The bytes before it are missing: all will be requested again.
+            // Bytes before this position are missing, so all of them will be requested again.
             std::cmp::Ordering::Greater => PositionContent::Unwanted(receive.end() - at),
         }
     }
 
-    /// The memory for up to `len` wanted bytes at the position of the last `look`.
+    /// Returns the memory for up to `len` wanted bytes at the position of the last `look`.
     pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
         let (DirectReceive { to, .. }, filled) = (self.plan.receives[self.cursor], self.filled[self.cursor]);
         let place = FragmentPosition { within: to.within + filled, ..to };
         self.sink.slice(place, len)
     }
 
-    /// Appends to `places` where the bytes of `range` belong, in file order, each with its length, up to `most` places;
-    /// stops at the first byte that is unwanted, or follows a missing one. Returns whether the whole range was added.
+    /// Appends to `places` the destinations of the bytes of `range`, in file order, each with its length, up to `most`
+    /// destinations; stops at the first byte that is unwanted, or follows a missing one. Returns whether the whole
+    /// range was added.
     pub(super) fn places(
         &self,
         range: Range<u64>,
@@ -168,7 +169,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.complete_if_all_is_there();
     }
 
-    /// A response turned out to be wrong. If bytes are missing, they are requested again; if the batch is complete, its
+    /// Records that a response was wrong. If bytes are missing, they are requested again; if the batch is complete, its
     /// bytes cannot be trusted, and it fails.
     pub(super) fn refute(&mut self, error: &Error) {
         if self.missing_bytes == 0 && self.failure.is_none() && error.kind() == ErrorKind::BadResponse {
@@ -217,7 +218,7 @@ pub(super) struct DuplicateBytes {
 /// The plan for a set of fragments.
 #[derive(Debug, Default)]
 pub(super) struct ReceivePlan {
-    /// In file order, without overlaps, none empty.
+    /// The receives, in file order, without overlaps; none is empty.
     pub(super) receives: Vec<DirectReceive>,
     pub(super) duplicates: Vec<DuplicateBytes>,
 }
@@ -246,7 +247,7 @@ impl ReceivePlan {
         plan
     }
 
-    /// The bytes to receive, with neighbours joined.
+    /// Returns the bytes to receive, with neighbours joined.
     pub(super) fn spans(&self) -> Vec<Range<u64>> {
         let mut spans: Vec<Range<u64>> = Vec::new();
         for receive in &self.receives {

@@ -1,5 +1,5 @@
-//! The content of a response: its head is checked against the request, and its bytes go where they belong, whatever the
-//! framing.
+//! The content of a response: its head is checked against the request, and its bytes are written to their destinations,
+//! whatever the framing.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
@@ -23,15 +23,15 @@ pub(super) struct ResponseContent {
     kind: BodyKind,
     /// The file offset of the next byte.
     pub(super) at: u64,
-    /// Bytes received that were missing before.
+    /// The number of received bytes that were missing before.
     pub(super) new_bytes: u64,
 }
 
 /// The kind of body.
 enum BodyKind {
-    /// The bytes of the file, up to this offset.
+    /// One range of the file; its bytes up to this offset.
     Range(u64),
-    /// Ranges with heads of their own, and their number so far.
+    /// Several ranges with heads of their own, and their number so far.
     Parts(MultipartParser, usize),
     /// The whole file, up to this offset.
     Whole(u64),
@@ -79,8 +79,8 @@ impl<'c> ContentHeaders<'c> {
 }
 
 impl ResponseContent {
-    /// The content of a response to `request` whose body has `length` bytes, if known.
-    /// Errors: `PreconditionFailed` for another version, `BadResponse` for ranges that were not requested.
+    /// Creates the content of a response to `request` whose body has `length` bytes, if known. Errors:
+    /// `PreconditionFailed` for another version, `BadResponse` for ranges that were not requested.
     pub(super) fn new(
         (status, headers): (u16, &ContentHeaders<'_>),
         length: Option<u64>,
@@ -115,22 +115,22 @@ impl ResponseContent {
         Ok(ResponseContent { kind, at, new_bytes: 0 })
     }
 
-    /// Whether the body is the whole file.
+    /// Returns whether the body is the whole file.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.kind, BodyKind::Whole(_))
     }
 
-    /// The refusal, if the response is one.
+    /// Returns the refusal, if the response is one.
     pub(super) fn into_refusal(self) -> Option<RefusalResponse> {
         if let BodyKind::Refusal(refusal) = self.kind { Some(refusal) } else { None }
     }
 
-    /// The number of ranges received.
+    /// Returns the number of ranges received.
     pub(super) fn ranges(&self) -> usize {
         if let BodyKind::Parts(_, count) = &self.kind { *count } else { 1 }
     }
 
-    /// Bytes of the file that come next, up to the next part's head.
+    /// Returns the number of bytes of the file that come next, up to the next part's head.
     pub(super) fn data_left(&self) -> u64 {
         match &self.kind {
             BodyKind::Range(end) | BodyKind::Whole(end) => end - self.at,
@@ -139,8 +139,8 @@ impl ResponseContent {
         }
     }
 
-    /// The range of the part that most likely follows after `count` others, and the number of bytes before its content.
-    /// `None` if unknown.
+    /// Returns the range of the part that most likely follows after `count` others, and the number of bytes before its
+    /// content. `None` if unknown.
     pub(super) fn part_ahead(&self, count: usize, request: &RangeRequest) -> Option<(usize, Range<u64>)> {
         let BodyKind::Parts(parts, seen) = &self.kind else { return None };
         let next = request.spans.get(seen + count)?;
@@ -173,7 +173,7 @@ impl ResponseContent {
         }
     }
 
-    /// Whether the rest is not worth receiving, because a refusal's document is long.
+    /// Returns whether the rest is not worth receiving, because a refusal's document is long.
     pub(super) fn is_enough(&self) -> bool {
         matches!(&self.kind, BodyKind::Refusal(refusal) if refusal.document.len() >= DOCUMENT_BYTES_MAX)
     }
@@ -203,7 +203,7 @@ impl ResponseContent {
                     MultipartStep::Part(_, range, size) => {
                         version.check_size(*size)?;
                         *count += 1;
-                        // A server that sends unrequested parts may send without end.
+                        // Limits the number of parts: a server that sends unrequested parts may send them without end.
                         if *count > request.spans.len() || !request.wants_of(range) {
                             return Err(not_asked(range));
                         }
@@ -217,7 +217,7 @@ impl ResponseContent {
                 Ok(step.len())
             }
             BodyKind::Refusal(refusal) => {
-                // The rest is skipped, so that a server cannot decide how much memory its document takes.
+                // The rest is skipped, so that the server cannot decide how much memory its document needs.
                 let room = DOCUMENT_BYTES_MAX.saturating_sub(refusal.document.len());
                 refusal.document.extend_from_slice(&bytes[..bytes.len().min(room)]);
                 Ok(bytes.len())
@@ -238,7 +238,7 @@ impl ResponseContent {
     }
 }
 
-/// Copies bytes at offset `at` to where they belong, and advances `at`; returns how many of them were missing.
+/// Copies bytes at offset `at` to their destinations, and advances `at`; returns how many of them were missing.
 fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut FragmentBatch<S>) -> u64 {
     let missing = batch.missing_bytes();
     while !bytes.is_empty() {
@@ -257,7 +257,7 @@ fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut Fragment
     missing - batch.missing_bytes()
 }
 
-/// The range of a response with a single range.
+/// Returns the range of a response with a single range.
 fn only_range(
     stated: Option<&str>,
     request: &RangeRequest,

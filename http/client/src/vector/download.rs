@@ -23,10 +23,10 @@ use crate::HttpResponse;
 use crate::response::{body_error, short_body};
 use crate::retry::{RetryBudget, retry_after};
 
-/// The maximum bytes received and passed on at once.
+/// The maximum number of bytes received and passed on at once.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Consumes bytes in order.
+/// A function that receives the bytes in order.
 type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// Opens everything received so far, from the first byte on.
@@ -45,10 +45,9 @@ impl RemoteFile {
         copy(&self.source, range, &mut None, sink).map_err(|error| self.named(error))
     }
 
-    /// The same for everything from `start` on; at the end, the whole file is checked against the digest that the
-    /// server states, if any. `received` reads back what precedes `start`; it is not called if `start` is 0. Returns
-    /// the name of the digest.
-    /// Errors: as [`RemoteFile::copy_range`]; `BadDigest`, after all bytes were passed on.
+    /// Passes the bytes from `start` to the end to `sink`, and then checks the whole file against the digest that the
+    /// server states, if any. `received` reads back the bytes before `start`; it is not called if `start` is 0. Returns
+    /// the name of the digest. Errors: as [`RemoteFile::copy_range`]; `BadDigest`, after all bytes were passed on.
     pub fn copy_verified(
         &self,
         start: u64,
@@ -67,7 +66,7 @@ impl RemoteFile {
 struct DigestCheck {
     was_asked: bool,
     stated: Option<FileDigest>,
-    /// The digest of all bytes so far, if they began with the first.
+    /// The running digest of all bytes so far, if they began with the first.
     running: Option<DigestHasher>,
 }
 
@@ -133,10 +132,10 @@ fn copy(
     Ok(())
 }
 
-/// What a copy needs besides: the digest, the remaining retries, and the receiver of the bytes.
+/// Further data of a copy: the digest, the remaining retries, and the receiver of the bytes.
 type Along<'a> = (&'a mut Option<DigestCheck>, &'a RetryBudget, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
 
-/// Requests the rest, and advances its start past the delivered bytes. Returns the redirection, if any.
+/// Requests the rest, and advances its start past the delivered bytes. Returns the redirection, if there was one.
 fn try_copy(
     (source, place): (&ReadSource, &SourceLocation),
     left: &mut Range<u64>,
@@ -149,7 +148,7 @@ fn try_copy(
         && !place.learned().refuses_digests;
     let mut answer = request(source, place, left, wants_digest)?;
     if wants_digest && matches!(answer.status(), 400..) {
-        // XRootD without checksums refuses such requests; any other cause shows up without the header too.
+        // XRootD without checksums refuses requests for a digest; any other cause also occurs without the header.
         drop(answer);
         answer = request(source, place, left, false)?;
         if answer.status() < 400 {
@@ -219,7 +218,7 @@ fn unwanted_bytes(
         206 => {
             place.version.check(etag, modified, false)?;
             let stated = answer.header("content-range").and_then(parse_content_range);
-            // The bytes are written where the requested ones belong, so any others would corrupt the copy.
+            // The bytes are written at the offsets of the requested ones, so any other bytes would corrupt the copy.
             let Some((_, size)) = stated.filter(|(range, _)| range == left) else {
                 let detail = "the server answered with other bytes than those asked for";
                 return Err(Error::new(ErrorKind::BadResponse, detail).into());
@@ -249,7 +248,8 @@ fn unwanted_bytes(
     }
 }
 
-/// Requests any of these digests. XRootD ignores weights, and takes the first one, which is the one that it supports.
+/// The header fields that request any of these digests. XRootD ignores weights, and uses the first one, which is the
+/// one that it supports.
 pub(super) const WANTED: [(&str, &str); 2] = [
     ("want-digest", "adler32;q=0.3, md5;q=0.5, sha;q=0.6, sha-256"),
     ("want-repr-digest", "sha-256=9, md5=3"),
@@ -263,15 +263,15 @@ pub(super) enum FileDigest {
     Hash(FileHash),
 }
 
-/// A digest being computed.
+/// A digest that is being computed.
 pub(super) enum DigestHasher {
     Checksum(ContentHasher),
     Hash(RunningHash),
 }
 
 impl FileDigest {
-    /// The best digest in the headers of a response; `is_whole` means that its body is the whole file. Skips unreadable
-    /// values and checksums of parts' checksums.
+    /// Returns the best digest in the headers of a response; `is_whole` means that its body is the whole file. Skips
+    /// unreadable values and checksums of parts' checksums.
     pub(super) fn best<'h>(
         headers: impl Iterator<Item = (&'h str, &'h str)>,
         is_whole: bool,
@@ -321,11 +321,11 @@ impl FileDigest {
         }
     }
 
-    /// Its name.
+    /// Returns the name of the digest.
     pub(super) fn name(&self) -> &'static str {
         match self {
             FileDigest::Checksum(checksum) => checksum.algorithm.name(),
-            // With the names that S3 uses.
+            // These names are those that S3 uses.
             FileDigest::Hash(hash) => match hash.kind {
                 HashKind::Adler32 => "ADLER32",
                 HashKind::Md5 => "MD5",
@@ -346,7 +346,7 @@ impl FileDigest {
         }
     }
 
-    /// Errors: `BadDigest` if the bytes differ.
+    /// Checks the digest. Errors: `BadDigest` if the bytes differ.
     pub(super) fn check(&self, running: DigestHasher) -> Result<()> {
         let is_right = match (self, running) {
             (FileDigest::Checksum(checksum), DigestHasher::Checksum(hasher)) => hasher
@@ -359,7 +359,7 @@ impl FileDigest {
         is_right.then_some(()).ok_or_else(|| Error::new(ErrorKind::BadDigest, detail()))
     }
 
-    /// The same for all bytes of `content`. Errors: `Io` from reading.
+    /// Checks the digest of all bytes of `content`. Errors: `BadDigest`; `Io` from reading.
     pub(super) fn check_all(&self, mut content: impl Read) -> Result<()> {
         let (mut running, mut chunk) = (self.start(), PageBuffer::new(256 * 1024));
         loop {
@@ -384,7 +384,7 @@ impl DigestHasher {
     }
 }
 
-/// Splits `name=value` pairs at commas; a value may contain `=` too.
+/// Splits `name=value` pairs at commas; a value may contain `=`, too.
 fn members(list: &str) -> impl Iterator<Item = (&str, &str)> {
     list.split(',').filter_map(|member| {
         let (name, value) = member.trim().split_once('=')?;
@@ -392,12 +392,12 @@ fn members(list: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// One member of a `Digest` header.
+/// Parses one member of a `Digest` header.
 fn of_instance(name: &str, value: &str) -> Option<FileDigest> {
     FileHash::from_digest_header(HashKind::from_name(name)?, value).map(FileDigest::Hash)
 }
 
-/// The byte sequences of a structured field's dictionary (RFC 8941 section 3.3.5), between colons.
+/// Returns the byte sequences of a structured field's dictionary (RFC 8941 section 3.3.5), which are between colons.
 fn of_fields(value: &str) -> impl Iterator<Item = FileDigest> {
     members(value).filter_map(|(name, value)| {
         let bytes = value.split(';').next()?.trim().strip_prefix(':')?.strip_suffix(':')?;

@@ -1,5 +1,5 @@
-//! Executes batches: turns what is missing into requests, keeps connections full, and falls back step by step when a
-//! server does not support a method: lists of ranges, single ranges in a pipeline, single ranges on several
+//! Executes batches: turns their missing bytes into requests, keeps connections full, and falls back step by step when
+//! a server does not support a method: lists of ranges, single ranges in a pipeline, single ranges on several
 //! connections, the whole file. It decides how many connections are used and which one gets the next request, and
 //! handles failures: a connection that ends or stalls, a file that has moved, a batch that exceeds its deadline.
 
@@ -28,7 +28,7 @@ use crate::vector::redirect::HOPS_MAX;
 /// Batches in flight, over connections that nothing else uses.
 pub(super) struct BatchEngine<S> {
     source: Arc<ReadSource>,
-    /// Where the file is read: the source's location when last checked.
+    /// The location from which the file is read: the source's location when last checked.
     place: Arc<SourceLocation>,
     server: ServerProfile,
     batches: BTreeMap<BatchId, FragmentBatch<S>>,
@@ -42,10 +42,10 @@ pub(super) struct BatchEngine<S> {
     /// Whether the file's location was requested again, and no byte has arrived since.
     has_asked_again: bool,
     delivered_at_failure: u64,
-    /// Bytes of batches that were taken or cancelled.
+    /// The number of bytes of batches that were taken or cancelled.
     delivered_before: u64,
     not_before: Option<Instant>,
-    /// When a request last failed: requests sent before count as the same failure.
+    /// When a request last failed. Failures of requests that were sent before count as the same failure.
     failed_at: Option<Instant>,
 }
 
@@ -90,7 +90,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.batches.insert(id, batch);
     }
 
-    /// Whether a batch was added and has not been taken.
+    /// Returns whether a batch was added and has not been taken.
     pub(super) fn has(&self, id: BatchId) -> bool {
         self.batches.contains_key(&id)
     }
@@ -102,13 +102,13 @@ impl<S: FragmentSink> BatchEngine<S> {
         ended.into_iter().map(|(id, batch)| (id, batch.into_result())).collect()
     }
 
-    /// Whether it uses no connection.
+    /// Returns whether the engine has no batch and uses no connection.
     pub(super) fn is_idle(&self) -> bool {
         self.batches.is_empty() && self.lines.is_empty()
     }
 
-    /// Cancels a batch: its memory is not written any more. A connection with its requests is closed when its turn
-    /// comes, or at once if there is no other work.
+    /// Cancels a batch: its memory is not written any more. A connection with its requests is closed at its next turn,
+    /// or at once if there is no other work.
     pub(super) fn cancel(&mut self, id: BatchId) {
         self.queue.forget(id);
         if let Some(batch) = self.batches.remove(&id) {
@@ -126,7 +126,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Receives and sends what is possible without blocking; returns whether there may be more to do at once.
+    /// Receives and sends as much as is possible without blocking; returns whether there may be more to do at once.
     pub(super) fn turn(&mut self) -> bool {
         let goes_on = self.receive();
         self.send();
@@ -149,12 +149,12 @@ impl<S: FragmentSink> BatchEngine<S> {
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut polled: Vec<PollFd<'_>> =
             self.lines.iter().map(|line| PollFd::new(line, line.interest())).chain(also).collect();
-        // It fails only on a signal or for lack of memory; then everything is checked again.
+        // `poll` fails only on a signal or for lack of memory; then everything is checked again.
         let ready = poll(&mut polled, left.as_ref()).unwrap_or(0);
         let is_also = has_also && polled.pop().is_some_and(|also| !also.revents().is_empty());
         drop(polled);
-        // Data that arrived during the wait is in time, however late we check; a small amount is only noticed by a
-        // check.
+        // Data that arrived during the wait is in time, however late it is checked. A small amount of data is noticed
+        // only by a check.
         if ready == 0 && !gathers && until.is_some_and(|until| until <= Instant::now()) {
             self.give_up_late_lines();
         }
@@ -162,13 +162,13 @@ impl<S: FragmentSink> BatchEngine<S> {
         is_also
     }
 
-    /// Receives on all connections; returns whether anything besides bytes resulted.
+    /// Receives on all connections; returns whether there were other results than bytes.
     fn receive(&mut self) -> bool {
         let (mut goes_on, mut index) = (false, 0);
         while index < self.lines.len() {
             let event = self.lines[index].advance(&mut self.batches, &self.place.version);
             if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
-                // Known from the head on, so that no further ranges are requested before the response ends.
+                // The head already shows this, so that no further ranges are requested before the response ends.
                 self.server = self.place.learn(ServerProfile::range_ignored);
             }
             match event {
@@ -258,7 +258,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Stops using a connection; what its unanswered requests asked for is queued again. Returns the batches concerned.
+    /// Stops using a connection; the spans of its unanswered requests are queued again. Returns the batches concerned.
     fn close(&mut self, index: usize) -> Vec<BatchId> {
         let place = self.place.clone();
         let line = self.lines.swap_remove(index);
@@ -349,7 +349,7 @@ impl<S> Drop for BatchEngine<S> {
 }
 
 impl<S: FragmentSink> BatchEngine<S> {
-    /// The connection for the next request, opened if needed; `None` if the request must wait for a response.
+    /// Returns the connection for the next request, opened if needed; `None` if the request must wait for a response.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
     fn line_for_next(&mut self) -> Result<Option<usize>> {
         let open = self.lines.iter().enumerate().filter(|(_, line)| line.is_open());
@@ -364,7 +364,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Prefers a few full connections to many.
+    /// Returns the desired number of connections; a few full ones are better than many.
     fn lines_wanted(&self) -> usize {
         let cap = self.place.session.options.connections_per_origin;
         let ServerProfile { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
@@ -441,7 +441,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// The file has moved: requests what is missing at the new location.
+    /// Handles a file that has moved: requests the missing bytes at the new location.
     fn moved(&mut self, concerned: &[BatchId], moved: &RedirectResponse) {
         self.release();
         self.moves += 1;
@@ -456,7 +456,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.go_on_at(followed, concerned);
     }
 
-    /// A permanent refusal. If a redirection had led here, the original URL is tried again, once until bytes arrive.
+    /// Handles a permanent refusal. If a redirection had led to this location, the original URL is tried again, once
+    /// until bytes arrive.
     fn denied(&mut self, index: usize, concerned: BatchId, error: Error) {
         if self.has_asked_again || !self.source.may_be_elsewhere(&self.place, &error) {
             self.fail(&[concerned], error);
@@ -477,7 +478,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// A connection ended unexpectedly.
+    /// Handles a connection that ended unexpectedly.
     fn broken(&mut self, index: usize, error: Error) {
         let is_stale = self.lines[index].was_idle() && error.kind() != ErrorKind::Timeout;
         if error.kind() == ErrorKind::PreconditionFailed {
@@ -500,7 +501,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// A stream ended before its response did; the connection remains usable.
+    /// Handles a stream that ended before its response did; the connection remains usable.
     #[cfg(feature = "http2")]
     fn ended(&mut self, index: usize, request: &RangeRequest, end: StreamEnd) {
         self.take_back(request);
@@ -526,7 +527,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Counts a failure that may pass: everything is requested again after a wait, a limited number of times.
+    /// Counts a failure that may pass: all missing bytes are requested again after a wait, a limited number of times.
     fn failed(&mut self, error: Error, concerned: &[BatchId], retry_after: Option<Duration>) {
         let delivered = self.delivered_bytes();
         let before = std::mem::replace(&mut self.delivered_at_failure, delivered);

@@ -11,22 +11,23 @@ use crate::{HttpVersion, Origin};
 const LIST_BYTES: usize = 7_500;
 /// The maximum number of ranges in a request to a server that states no lower limit.
 const RANGES: usize = 1_000;
-/// The limits of known servers, tried in turn when a server responds with the whole file: Apache's `MaxRanges`, and
-/// lighttpd's.
+/// The limits of known servers, which are tried in turn when a server responds with the whole file: Apache's
+/// `MaxRanges`, and lighttpd's.
 const USUAL_LIMITS: [usize; 2] = [200, 10];
-/// Pipelining is given up after this many connections closed after their first response, or requests left unanswered.
+/// The number of connections that closed after their first response, or of requests that were left unanswered, after
+/// which pipelining is given up.
 const STRIKES: u8 = 2;
 
-/// What is known of a server.
+/// The known properties of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerProfile {
     /// The maximum number of ranges in a request; 1 if the server does not support lists.
     pub ranges_per_request: usize,
     /// The maximum length of a list of ranges in bytes.
     pub list_bytes: usize,
-    /// Whether it accepts requests that are sent before its last response was received.
+    /// Whether the server accepts requests that are sent before its last response was received.
     pub pipelines: bool,
-    /// Whether it ignores ranges and sends the whole file.
+    /// Whether the server ignores ranges and sends the whole file.
     pub ignores_ranges: bool,
     /// The shortest time from a request to its response.
     pub round_trip: Option<Duration>,
@@ -35,12 +36,12 @@ pub struct ServerProfile {
     strikes: u8,
     /// The number of timeouts of requests that were sent ahead.
     forgotten: u8,
-    /// Whether it refuses requests that ask for a digest.
+    /// Whether the server refuses requests for a digest.
     pub(super) refuses_digests: bool,
-    /// Whether it has responded to a request that was sent before the last response had ended.
+    /// Whether the server has responded to a request that was sent before the last response had ended.
     pub(super) has_overlapped: bool,
-    /// Whether it has responded to a request that was sent together with the one before. XRootD never does, although it
-    /// accepts another request while it responds.
+    /// Whether the server has responded to a request that was sent together with the one before. XRootD never does,
+    /// although it accepts another request while it responds.
     pub(super) has_pipelined: bool,
 }
 
@@ -61,7 +62,7 @@ impl ServerProfile {
         }
     }
 
-    /// Takes limits from the `Server` header: that saves the response that would show them.
+    /// Sets limits by the `Server` header, which saves the response that would show them.
     pub(super) fn introduced(&mut self, server: &str) {
         let name = server.split(['/', ' ']).next().unwrap_or_default().to_ascii_lowercase();
         let limit = match name.as_str() {
@@ -75,30 +76,30 @@ impl ServerProfile {
         self.ranges_per_request = self.ranges_per_request.min(limit);
     }
 
-    /// The response to `asked` ranges was the whole file.
+    /// Records that the response to `asked` ranges was the whole file.
     pub(super) fn list_refused(&mut self, asked: usize) {
         let lower = USUAL_LIMITS.into_iter().find(|limit| *limit < asked).unwrap_or(1);
         self.ranges_per_request = self.ranges_per_request.min(lower);
     }
 
-    /// The response to one range was the whole file.
+    /// Records that the response to one range was the whole file.
     pub(super) fn range_ignored(&mut self) {
         (self.ranges_per_request, self.pipelines, self.ignores_ranges) = (1, false, true);
     }
 
-    /// A list of ranges was refused with an error.
+    /// Records that a list of ranges was refused with an error.
     pub(super) fn lists_refused(&mut self) {
         self.ranges_per_request = 1;
     }
 
-    /// The response to `asked` ranges contained only `answered`.
+    /// Records that the response to `asked` ranges contained only `answered` of them.
     pub(super) fn list_cut(&mut self, asked: usize, answered: usize) {
         if answered < asked {
             self.ranges_per_request = self.ranges_per_request.min(answered.max(1));
         }
     }
 
-    /// A request for `asked` ranges in a list of that length was refused as malformed or too large.
+    /// Records that a request for `asked` ranges in a list of that length was refused as malformed or too large.
     pub(super) fn head_refused(&mut self, asked: usize, list_bytes: usize) {
         match list_bytes {
             2000.. => self.list_bytes = self.list_bytes.min(list_bytes / 2),
@@ -106,10 +107,11 @@ impl ServerProfile {
         }
     }
 
-    /// A response to the only request in flight: its head arrived after `wait`, and its `bytes` within `time` after
-    /// that.
+    /// Records a response to the only request in flight: its head arrived after `wait`, and its `bytes` within `time`
+    /// after that.
     pub(super) fn answered(&mut self, wait: Duration, bytes: u64, time: Duration) {
-        /// A smaller response would measure buffers instead of the network.
+        /// The minimum size of a response whose rate is measured; in a smaller one, buffers would be measured instead
+        /// of the network.
         const BYTES_MIN: u64 = 1 << 20;
         self.round_trip = Some(self.round_trip.map_or(wait, |before| before.min(wait)));
         if bytes >= BYTES_MIN {
@@ -117,42 +119,42 @@ impl ServerProfile {
         }
     }
 
-    /// The server closed a connection after its first response, with requests in flight.
+    /// Records that the server closed a connection after its first response, with requests in flight.
     pub(super) fn pipeline_cut(&mut self) {
         self.strikes += 1;
         self.pipelines &= self.strikes < STRIKES;
     }
 
-    /// A response to a request that was sent before the previous response had ended, or even together with the previous
-    /// request.
+    /// Records a response to a request that was sent before the previous response had ended, or even together with the
+    /// previous request (`came_along`).
     pub(super) fn pipeline_kept(&mut self, came_along: bool) {
         (self.strikes, self.has_overlapped) = (0, true);
         self.has_pipelined |= came_along;
     }
 
-    /// The server responded to a request, but not to one that was sent together with it.
+    /// Records that the server responded to a request, but not to one that was sent together with it.
     pub(super) fn pipeline_left(&mut self) {
         self.pipelines &= self.has_pipelined;
     }
 
-    /// The server responds to requests sent together with others, but one of them timed out.
+    /// Records that the server responds to requests sent together with others, but that one of them timed out.
     pub(super) fn pipeline_forgotten(&mut self) {
         self.forgotten += 1;
         self.pipelines &= self.forgotten < STRIKES;
     }
 
-    /// The approximate number of requests for this many ranges.
+    /// Returns the approximate number of requests for this many ranges.
     pub(super) fn requests_for(&self, ranges: usize) -> usize {
-        /// Two numbers of 9 digits, a hyphen and a comma.
+        /// The length of a range in a list: two numbers of 9 digits, a hyphen and a comma.
         const RANGE_BYTES: usize = 20;
         ranges.div_ceil(self.ranges_per_request.min(self.list_bytes / RANGE_BYTES).max(1))
     }
 
-    /// The size of a gap between wanted bytes that costs less than another range.
+    /// Returns the size of a gap between wanted bytes that costs less than another range.
     pub(super) fn gap_bytes(&self) -> u64 {
-        /// The head of a part, and its range in the request.
+        /// The size of the head of a part, and of its range in the request.
         const PART: u64 = 192;
-        /// The heads of a request and of its response.
+        /// The size of the heads of a request and of its response.
         const EXCHANGE: u64 = 768;
         match (self.ranges_per_request, self.pipelines) {
             _ if self.ignores_ranges => u64::MAX,
@@ -160,7 +162,7 @@ impl ServerProfile {
             (_, true) => EXCHANGE,
             (_, false) => {
                 let wait = self.round_trip.unwrap_or(Duration::from_millis(1)).as_secs_f64();
-                // Assumes 1 Gbit/s until a rate was measured.
+                // Without a measured rate, 1 Gbit/s is assumed.
                 let bytes = wait * self.bytes_per_s.unwrap_or(125e6);
                 (bytes as u64).clamp(4 << 10, 1 << 20)
             }
@@ -178,7 +180,7 @@ fn way(session: &HttpSession, target: &dyn RangeTarget) -> Way {
     (origin.clone(), session.http.proxies().name_of(origin), session.options.http)
 }
 
-/// What is known of the server of `target`; a guess if nothing is.
+/// Returns the known properties of the server of `target`, or a guess.
 pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let mut all = all();
     match all.get_or_insert_default().get(&way(session, target)) {
@@ -187,8 +189,8 @@ pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerPr
     }
 }
 
-/// The same for a list of ranges that must not be refused: for an unknown server, limits that every server with lists
-/// supports.
+/// Like `about`, for a list of ranges that must not be refused: for an unknown server, returns limits that every server
+/// with lists supports.
 pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
     let known = all().get_or_insert_default().get(&way(session, target)).cloned();
     known.unwrap_or_else(|| {
@@ -198,7 +200,7 @@ pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) 
     })
 }
 
-/// Records something about the server of `target`, and returns everything known of it.
+/// Records something about the server of `target`, and returns all its known properties.
 pub(super) fn note(
     session: &HttpSession,
     target: &dyn RangeTarget,

@@ -20,7 +20,7 @@ use super::source::FileVersion;
 use super::streams::MultiplexedConnection;
 use crate::connection::BufferedConnection;
 
-/// The maximum time to wait for many bytes at once, and only if bytes arrived as recently as this.
+/// The maximum time to wait for many bytes at once; used only if bytes arrived within this time.
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
 /// The maximum number of requests in flight in a pipeline.
 const DEPTH_MAX: usize = 64;
@@ -29,9 +29,9 @@ const RANGES_EACH: usize = 16;
 
 /// A connection in use.
 pub(super) enum ActiveConnection {
-    /// Responses arrive in the order of their requests.
+    /// A pipeline: responses arrive in the order of their requests.
     Pipeline(PipelinedConnection),
-    /// Responses arrive in any order, and interleaved.
+    /// Streams: responses arrive in any order, and interleaved.
     #[cfg(feature = "http2")]
     Streams(MultiplexedConnection),
 }
@@ -42,8 +42,8 @@ pub(super) enum RequestEvent {
     Answered(AnsweredRequest),
     /// The server refused the request.
     Refused(RangeRequest, RefusalResponse),
-    /// The whole file is about to arrive instead of this many ranges, which would cost more than another request; the
-    /// connection cannot be used any more.
+    /// The whole file is about to arrive instead of this many ranges. Receiving it would cost more than another
+    /// request. The connection cannot be used any more.
     Whole { asked: usize },
     /// The rest of the response is not needed, and the connection cannot be used any more.
     Useless,
@@ -63,25 +63,25 @@ pub(super) struct AnsweredRequest {
     pub(super) request: RangeRequest,
     /// The number of ranges received.
     pub(super) ranges: usize,
-    /// Bytes received that were missing before.
+    /// The number of received bytes that were missing before.
     pub(super) new_bytes: u64,
     /// Whether the whole file was received.
     pub(super) was_whole: bool,
 }
 
-/// Why a stream ended before its response did.
+/// The reason why a stream ended before its response did.
 #[cfg(feature = "http2")]
 pub(super) enum StreamEnd {
-    /// As [`RequestEvent::Whole`].
+    /// The same reason as for [`RequestEvent::Whole`].
     Whole,
     /// The rest is not needed, or the server did not process the request, which is not a failure.
     Unneeded,
-    /// Something went wrong.
+    /// A failure.
     Failed(Error),
 }
 
 impl RequestEvent {
-    /// The request, if the event concerns one.
+    /// Returns the request, if the event concerns one.
     #[cfg(feature = "http2")]
     pub(super) fn into_request(self) -> Option<RangeRequest> {
         match self {
@@ -91,7 +91,7 @@ impl RequestEvent {
         }
     }
 
-    /// The outcome of a complete response.
+    /// Returns the outcome of a complete response.
     pub(super) fn of(request: RangeRequest, content: ResponseContent) -> Self {
         let (ranges, new_bytes, was_whole) = (content.ranges(), content.new_bytes, content.is_whole());
         match content.into_refusal() {
@@ -130,12 +130,12 @@ impl ActiveConnection {
         ActiveConnection::Pipeline(PipelinedConnection::begun(connection, permit, request))
     }
 
-    /// The number of requests in flight.
+    /// Returns the number of requests in flight.
     pub(super) fn depth(&self) -> usize {
         either!(self, line => line.depth())
     }
 
-    /// The maximum number of requests in flight.
+    /// Returns the maximum number of requests in flight.
     pub(super) fn depth_max(&self, server: &ServerProfile) -> usize {
         match self {
             _ if !server.pipelines => 1,
@@ -145,8 +145,8 @@ impl ActiveConnection {
         }
     }
 
-    /// The number of single ranges that justify another connection. Streams do not wait for one another, so with them
-    /// only ranges beyond the server's stream limit do.
+    /// Returns the number of single ranges that justify another connection. Streams do not wait for one another, so
+    /// only ranges beyond the server's limit of streams justify one.
     pub(super) fn ranges_each(&self) -> usize {
         match self {
             ActiveConnection::Pipeline(_) => RANGES_EACH,
@@ -155,8 +155,8 @@ impl ActiveConnection {
         }
     }
 
-    /// Whether the connection, if it ends now, may have ended before the present requests were sent: it was idle then,
-    /// and has received nothing since. That is not a failure.
+    /// Returns whether the connection, if it ends now, may have ended before the present requests were sent: it was
+    /// idle then, and has received nothing since. Such an end is not a failure.
     pub(super) fn was_idle(&self) -> bool {
         either!(self, line => line.was_idle())
     }
@@ -171,22 +171,23 @@ impl ActiveConnection {
         either!(self, line => line.flush())
     }
 
-    /// The events to poll for.
+    /// Returns the events to poll for.
     pub(super) fn interest(&self) -> PollFlags {
         either!(self, line => line.interest())
     }
 
-    /// Sets how many bytes wake a waiting thread; returns whether it waits for many bytes, and so may miss a few.
+    /// Sets how many bytes wake up a waiting thread; returns whether the connection waits for many bytes, and so may
+    /// miss a few.
     pub(super) fn gather(&mut self) -> bool {
         match self {
             ActiveConnection::Pipeline(pipeline) => pipeline.gather(),
-            // Frames are processed as they arrive, because that keeps the windows open.
+            // HTTP/2 frames are processed as they arrive, because that keeps the windows open.
             #[cfg(feature = "http2")]
             ActiveConnection::Streams(_) => false,
         }
     }
 
-    /// When to give up waiting for the other side.
+    /// Returns when to give up waiting for the other side.
     pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         match self {
             ActiveConnection::Pipeline(pipeline) => pipeline.deadline(options, server),
@@ -195,27 +196,28 @@ impl ActiveConnection {
         }
     }
 
-    /// Whether the first request was sent together with one that was answered, and may be unanswered for that reason.
+    /// Returns whether the first request was sent together with one that was answered, and may be unanswered for that
+    /// reason.
     pub(super) fn may_be_left(&self) -> bool {
         matches!(self, ActiveConnection::Pipeline(pipeline) if pipeline.may_be_left())
     }
 
-    /// Whether the connection, if it ends now, shows that its server does not support pipelining.
+    /// Returns whether the connection, if it ends now, shows that its server does not support pipelining.
     pub(super) fn ends_early(&self) -> bool {
         matches!(self, ActiveConnection::Pipeline(pipeline) if pipeline.ends_early())
     }
 
-    /// Whether it has a request for one of `batches` in flight.
+    /// Returns whether the connection has a request for one of `batches` in flight.
     pub(super) fn carries(&self, batches: &[BatchId]) -> bool {
         either!(self, line => line.carries(batches))
     }
 
-    /// Whether it accepts further requests.
+    /// Returns whether the connection accepts further requests.
     pub(super) fn is_open(&self) -> bool {
         either!(self, line => line.is_open())
     }
 
-    /// Whether it is finished: it accepts no requests, and no response is arriving.
+    /// Returns whether the connection is finished: it accepts no requests, and no response is arriving.
     pub(super) fn is_spent(&self) -> bool {
         match self {
             // The server does not respond to requests after its last response.
@@ -225,12 +227,12 @@ impl ActiveConnection {
         }
     }
 
-    /// Whether the whole file is arriving instead of one requested range.
+    /// Returns whether the whole file is arriving instead of one requested range.
     pub(super) fn ignores_range(&self, version: &FileVersion) -> bool {
         either!(self, line => line.ignores_range(version))
     }
 
-    /// Processes received data until a response has ended, or no more has arrived.
+    /// Processes received data until a response has ended, or no more data has arrived.
     pub(super) fn advance<S: FragmentSink>(
         &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
@@ -239,7 +241,7 @@ impl ActiveConnection {
         either!(self, line => line.advance(batches, version))
     }
 
-    /// Stops using the connection: `keep` gets it if another request may follow on it. Returns the requests in flight.
+    /// Stops using the connection. `keep` gets it if another request may follow on it. Returns the requests in flight.
     pub(super) fn close(self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         either!(self, line => line.close(keep))
     }
@@ -251,7 +253,7 @@ impl AsFd for ActiveConnection {
     }
 }
 
-/// Whether the whole file costs little more than what is missing.
+/// Returns whether the whole file costs little more than the missing bytes.
 pub(super) fn is_cheap<S: FragmentSink>(version: &FileVersion, batch: &FragmentBatch<S>) -> bool {
     version.size_bytes <= 2 * batch.missing_bytes() + (64 << 10)
 }

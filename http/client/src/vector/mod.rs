@@ -59,18 +59,18 @@ pub struct RemoteFile {
     spares: Spares,
 }
 
-/// The maximum number of memory buffers kept for batches in flight.
+/// The maximum number of memory buffers that are kept for batches in flight.
 const SPARES_MAX: usize = 64;
 
-/// Ranges in flight. If they are never waited for, they stay in memory until the file is closed.
+/// Submitted ranges. If they are never waited for, they stay in memory until the file is closed.
 #[derive(Debug)]
 #[must_use = "the bytes are to be had from `wait`"]
 pub struct RangeTicket(u64);
 
-/// Ranges that have arrived.
+/// The bytes of submitted ranges that have arrived.
 #[derive(Debug)]
 pub struct ReceivedRanges {
-    /// Their bytes, one range after the other, in the requested order. The memory may be passed to the next
+    /// The bytes, one range after the other, in the requested order. The memory may be passed to the next
     /// [`RemoteFile::submit`].
     pub bytes: Vec<u8>,
 }
@@ -78,26 +78,25 @@ pub struct ReceivedRanges {
 /// The cost of a file's reads so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadTraffic {
-    /// Requests sent, including the one for size and version.
+    /// The number of requests sent, including the one for size and version.
     pub requests: u64,
-    /// Connections opened.
+    /// The number of connections opened.
     pub connections: u64,
 }
 
 impl RemoteFile {
-    /// Requests size and version of the file at an `http(s)://` URL, or wherever that redirects to: reads then use that
-    /// location, or the one that its GETs are redirected to. Errors: `NoSuchKey`, `AccessDenied`, `InvalidArgument`,
-    /// `Unavailable`, `Timeout`, `BadResponse`.
-    /// Cost: one request (HEAD), and one for each redirection.
+    /// Opens the file at an `http(s)://` URL, or wherever that redirects to, by requesting size and version. Reads then
+    /// use that location, or the one that its GETs are redirected to. Errors: `NoSuchKey`, `AccessDenied`,
+    /// `InvalidArgument`, `Unavailable`, `Timeout`, `BadResponse`. Cost: one request (HEAD), and one for each
+    /// redirection.
     pub fn open(session: &Arc<HttpSession>, url: &str) -> Result<Self> {
         open::open_url(session, url).map(Self::of_source)
     }
 
-    /// The same, with `ranges` (offset, length) submitted at once. The response to the first of them opens the file, so
+    /// Opens a file and submits `ranges` (offset, length) at once. The response to the first of them opens the file, so
     /// that the first bytes arrive a round trip earlier. `memory` is used as by [`RemoteFile::submit`]. Errors: as
-    /// [`RemoteFile::open`] and [`RemoteFile::submit`].
-    /// Cost: as [`RemoteFile::submit`], without the HEAD (HTTP/2 needs it); at a server that is not known yet, the
-    /// first request has at most 10 ranges.
+    /// [`RemoteFile::open`] and [`RemoteFile::submit`]. Cost: as [`RemoteFile::submit`], without the HEAD (HTTP/2 needs
+    /// it); at a server that is not known yet, the first request has 10 ranges or fewer.
     pub fn open_reading(
         session: &Arc<HttpSession>,
         url: &str,
@@ -118,13 +117,13 @@ impl RemoteFile {
         Ok((file, ticket))
     }
 
-    /// The same for any target, without redirections.
+    /// Opens a file at any target, without redirections.
     pub fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarget>) -> Result<Self> {
         open::open_target(session, target).map(Self::of_source)
     }
 
-    /// The same by a request for the first of `ranges`, which may exceed the file. The caller must read them next, by
-    /// [`RemoteFile::read_begun`]. Cost: that request (with HTTP/2, a HEAD).
+    /// Opens a file at any target by a request for the first of `ranges`, which may exceed the file. The caller must
+    /// read these ranges next, by [`RemoteFile::read_begun`]. Cost: that request (with HTTP/2, a HEAD).
     pub fn open_target_reading(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -134,7 +133,7 @@ impl RemoteFile {
         Ok((Self::of_source(source), begun))
     }
 
-    /// A file whose version is known. Sends nothing.
+    /// Creates a file whose version is known. Sends nothing.
     pub fn of_version(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -148,23 +147,23 @@ impl RemoteFile {
         RemoteFile { window: BatchWindow::new(source.clone()), source, spares: Spares::default() }
     }
 
-    /// The version that is read.
+    /// Returns the version that is read.
     pub fn version(&self) -> &FileVersion {
         &self.source.version
     }
 
-    /// Whether the server's `Link` headers name replicas of the file (RFC 6249).
+    /// Returns whether the server's `Link` headers name replicas of the file (RFC 6249).
     pub fn has_links(&self) -> bool {
         !fordway_wire::metalink::read_links(self.source.version.links.iter().map(String::as_str), [])
             .is_empty()
     }
 
-    /// The size of the file.
+    /// Returns the size of the file.
     pub fn size_bytes(&self) -> u64 {
         self.source.version.size_bytes
     }
 
-    /// Requests and connections so far.
+    /// Returns the requests and connections so far.
     pub fn traffic(&self) -> ReadTraffic {
         ReadTraffic {
             requests: self.source.traffic.requests.load(Ordering::Relaxed),
@@ -172,7 +171,7 @@ impl RemoteFile {
         }
     }
 
-    /// What is known of the server.
+    /// Returns the known properties of the server.
     pub fn learned(&self) -> ServerProfile {
         self.source.place().learned()
     }
@@ -199,7 +198,7 @@ impl RemoteFile {
         self.read_begun(fragments, None)
     }
 
-    /// The same, with the request that was begun when the file was opened for these fragments.
+    /// Like [`RemoteFile::read_ranges`], with the request that was begun when the file was opened for these fragments.
     pub fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<BegunRequest>) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
@@ -237,8 +236,8 @@ impl RemoteFile {
         BatchMemory::Arena(FragmentArena::new(ranges, &self.spares))
     }
 
-    /// The same straight into `memory`, which must have room for each of `ranges`; [`RemoteFile::wait`] then returns no
-    /// bytes. Errors: as [`RemoteFile::submit`].
+    /// Submits ranges whose bytes are received straight into `memory`, which must have room for each of `ranges`;
+    /// [`RemoteFile::wait`] then returns no bytes. Errors: as [`RemoteFile::submit`].
     pub fn submit_into(
         &self,
         ranges: &[(u64, usize)],
@@ -259,13 +258,13 @@ impl RemoteFile {
         self.window.cancel_all();
     }
 
-    /// Whether [`RemoteFile::wait`] would return at once. Makes no progress itself.
+    /// Returns whether [`RemoteFile::wait`] would return at once. Makes no progress itself.
     pub fn has_ended(&self, ticket: &RangeTicket) -> bool {
         self.window.has_ended(ticket.0)
     }
 
-    /// As [`RemoteFile::wait`], but returns at `limit` at the latest, without the bytes; returns whether the batch has
-    /// ended.
+    /// Like [`RemoteFile::wait`], but returns at `limit` at the latest, without the bytes; returns whether the batch
+    /// has ended.
     pub fn wait_until(&self, ticket: &RangeTicket, limit: Instant) -> bool {
         self.window.wait_until(ticket.0, limit)
     }
@@ -277,12 +276,12 @@ impl RemoteFile {
         Ok(ReceivedRanges { bytes: landing.into_bytes() })
     }
 
-    /// Whether no submitted ranges are in flight.
+    /// Returns whether no submitted ranges are in flight.
     fn is_idle(&self) -> bool {
         self.window.is_idle()
     }
 
-    /// The same, and checks that they fit into our memory.
+    /// Checks that the ranges are within the file, and that they fit into our memory.
     fn check_to_be_held(&self, ranges: &[(u64, usize)]) -> Result<()> {
         self.check(ranges)?;
         check_room(ranges.iter().map(|(_, length)| *length)).map_err(|error| self.named(error))

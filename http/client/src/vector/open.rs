@@ -1,5 +1,5 @@
 //! Opens a file: finds its location, size and version, with retries for failures that may pass. A file may also be
-//! opened by its first read: that response states size and version too, and its bytes arrive a round trip earlier than
+//! opened by its first read: that response states size and version, too, and its bytes arrive a round trip earlier than
 //! after a HEAD.
 
 use std::ops::Range;
@@ -23,13 +23,13 @@ use crate::{HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
 /// The maximum size of a document other than the file that is read.
 pub(super) const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
-/// What is at an address.
+/// The result of a request to one address.
 pub(super) enum OpenOutcome {
     File(FileVersion),
     Elsewhere(RedirectResponse),
 }
 
-/// Why opening failed, and when the server allows a retry.
+/// The reason why opening failed, and when the server allows a retry.
 pub(super) struct OpenFailure {
     pub(super) error: Error,
     pub(super) retry_after: Option<Duration>,
@@ -41,16 +41,16 @@ impl From<Error> for OpenFailure {
     }
 }
 
-/// Opens the file at a URL, or where that redirects to.
+/// Opens the file at a URL, or at the location to which the URL redirects.
 pub(super) fn open_url(session: &Arc<HttpSession>, url: &str) -> Result<ReadSource> {
     open_url_by(session, url, &mut describe_alone)
 }
 
-/// How size and version are requested at one address.
+/// The method by which size and version are requested at one address.
 type Describe<'d> = dyn FnMut(&HttpSession, &dyn RangeTarget, &ReadCounts) -> Result<OpenOutcome> + 'd;
 
-/// Opens the file at a URL, or where that redirects to. If remembered redirections fail, they are dropped and requested
-/// again.
+/// Opens the file at a URL, or at the location to which the URL redirects. If remembered redirections fail, they are
+/// dropped and requested again.
 pub(super) fn open_url_by(
     session: &Arc<HttpSession>,
     url: &str,
@@ -87,7 +87,7 @@ pub(super) fn open_target(session: &Arc<HttpSession>, target: Box<dyn RangeTarge
     open_target_by(session, target, &mut describe_alone)
 }
 
-/// The same with another kind of request.
+/// Opens the file at exactly this target, with another kind of request.
 pub(super) fn open_target_by(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
@@ -112,7 +112,8 @@ fn describe_alone(
     alone(session, target, &mut |_| try_describe(session, target, traffic))
 }
 
-/// The same by requesting the first byte, for servers that respond to HEAD themselves but redirect GET.
+/// Requests size and version by requesting the first byte, for servers that respond to HEAD themselves but redirect
+/// GET.
 pub(super) fn by_first_byte_alone(
     session: &HttpSession,
     target: &dyn RangeTarget,
@@ -140,7 +141,7 @@ pub(super) fn alone(
     }
 }
 
-/// Whether a retry may succeed.
+/// Returns whether a retry may succeed.
 pub fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
 }
@@ -188,7 +189,7 @@ fn by_first_byte(
     Ok(OpenOutcome::File(version))
 }
 
-/// A redirection, or a refusal.
+/// Handles a response that is a redirection or a refusal.
 pub(super) fn not_the_file(
     mut answer: HttpResponse,
     target: &dyn RangeTarget,
@@ -255,9 +256,9 @@ struct FirstRanges<'w> {
     begun: Option<BegunRequest>,
 }
 
-/// Opens the file at a URL, or where that redirects to, by a request for the first of the spans `wanted`. The begun
-/// request is `None` if the file had to be opened by a HEAD after all: with HTTP/2, or because the response states no
-/// size.
+/// Opens the file at a URL, or at the location to which the URL redirects, by a request for the first of the spans
+/// `wanted`. The begun request is `None` if the file had to be opened by a HEAD after all: with HTTP/2, or because the
+/// response states no size.
 pub(super) fn open_url_reading(
     session: &Arc<HttpSession>,
     url: &str,
@@ -273,7 +274,7 @@ pub(super) fn open_url_reading(
     Ok((source, first.begun))
 }
 
-/// The same for exactly this target.
+/// Opens the file at exactly this target by a request for the first of the spans `wanted`.
 pub(super) fn open_target_reading(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
@@ -339,7 +340,7 @@ impl FirstRanges<'_> {
     }
 }
 
-/// The size of the whole file, if a partial response states it. Errors: from receiving.
+/// Returns the size of the whole file, if a partial response states it. Errors: from receiving.
 fn size_of_whole(answer: &mut HttpResponse) -> Result<Option<u64>> {
     if let Some(stated) = answer.header("content-range") {
         return Ok(parse_content_range(stated).and_then(|(_, size)| size));
@@ -348,7 +349,7 @@ fn size_of_whole(answer: &mut HttpResponse) -> Result<Option<u64>> {
     answer.peek(|body| size_in_first_part(&boundary, body)).map(Option::flatten)
 }
 
-/// The whole file's size as the first part of a body states it, if it does; `None` if more of the body is needed.
+/// Returns the whole file's size if the first part of a body states it; `None` if more of the body is needed.
 fn size_in_first_part(boundary: &str, mut body: &[u8]) -> Option<Option<u64>> {
     let mut parts = MultipartParser::new(boundary);
     while !body.is_empty() {

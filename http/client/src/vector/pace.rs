@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::ServerProfile;
 
-/// The size of a new window, also after a jump.
+/// The initial size of a window, also after a jump.
 const FIRST_BYTES: u64 = 256 << 10;
-/// A window of this size is worth its memory on any link.
+/// The size of window that is worth its memory on any link.
 const USUAL_BYTES: u64 = 4 << 20;
-/// Rates over less time than this measure buffers instead of the link.
+/// The minimum time over which a rate is measured; over less, buffers would be measured instead of the link.
 const EPOCH: Duration = Duration::from_millis(5);
 
 /// The window of a reader, which grows while reads continue.
@@ -17,10 +17,10 @@ const EPOCH: Duration = Duration::from_millis(5);
 pub(super) struct ReadPace {
     window_bytes: u64,
     max_bytes: u64,
-    /// Bytes read since `since`.
+    /// The number of bytes read since `since`.
     bytes: u64,
     since: Instant,
-    /// Bytes read since the window was last doubled.
+    /// The number of bytes read since the window was last doubled.
     since_doubled: u64,
 }
 
@@ -39,7 +39,7 @@ impl ReadPace {
         self.window_bytes
     }
 
-    /// The size of one request: a window contains several, so that it moves smoothly.
+    /// Returns the size of one request. A window contains several requests, so that it moves smoothly.
     pub(super) fn request_bytes(&self) -> u64 {
         (self.window_bytes / 8).clamp(64 << 10, 2 << 20)
     }
@@ -73,7 +73,7 @@ impl ReadPace {
 /// The predicted pattern of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccessPattern {
-    /// The bytes after the last read, without gaps or with gaps that are small beside the read-ahead.
+    /// The bytes after the last read, without gaps or with gaps that are small compared with the read-ahead.
     Sequential,
     /// Reads of equal length at a constant distance.
     Strided { stride: u64, len: usize },
@@ -85,14 +85,14 @@ pub(super) enum AccessPattern {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadHistory {
     last: Option<(u64, usize)>,
-    /// The distance between the last two reads, and how many times in a row it was the same.
+    /// The distance between the last two reads, and the number of successive reads at that distance.
     stride: u64,
     repeats: u32,
 }
 
-/// Three reads at equal distances make a pattern.
+/// The number of repeated distances that make a pattern: three reads at equal distances.
 const REPEATS: u32 = 2;
-/// Gaps up to this size are read too: a separate request for each record costs more.
+/// The maximum size of a gap that is read, too: a separate request for each record costs more.
 const GAP_BYTES: u64 = 16 << 10;
 
 impl ReadHistory {
@@ -124,12 +124,12 @@ mod tests {
         learned
     }
 
-    /// Reads at the rate of a link with that round trip until the window grows no more.
+    /// Reads at the rate of a link with that round trip until the window stops growing.
     fn settled(max_bytes: u64, round_trip_ms: u64, bytes_per_ms: u64) -> u64 {
         let mut pace = ReadPace::new(max_bytes);
         let mut now = pace.since;
         for _ in 0..200 {
-            // No more than a window comes in a round trip.
+            // At most one window arrives in a round trip.
             let bytes = (bytes_per_ms * round_trip_ms).min(pace.window_bytes());
             now += Duration::from_millis(round_trip_ms.max(5));
             pace.read(bytes, now, || link(round_trip_ms));

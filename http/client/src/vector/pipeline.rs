@@ -24,29 +24,29 @@ use crate::response::ResponseHead;
 /// The minimum room of a receive call for a head.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// Within a response, this many bytes wake us, not each segment: otherwise a server that sends every part separately
-/// would wake us for each.
+/// The number of bytes within a response that wake us up. Otherwise a server that sends every part separately would
+/// wake us up for each segment.
 const GATHERED_BYTES: u64 = 1024 * 1024;
-/// If less than this is left of a response, any byte wakes us.
+/// If a response has less than this left, any byte wakes us up.
 const REST_BYTES: u64 = 64 * 1024;
 
 /// A connection in use.
 pub(super) struct PipelinedConnection {
     connection: BufferedConnection,
-    /// In flight; the first one's response is arriving.
+    /// Requests in flight; the response to the first one is arriving.
     requests: VecDeque<RangeRequest>,
     answer: Option<RangeResponse>,
     head: ResponseHead,
     /// The number of complete responses since the connection was taken into use.
     answered: usize,
-    /// The bytes received when the last response had ended.
+    /// The number of bytes that were received when the last response had ended.
     received_bytes_before: u64,
     has_unsent: bool,
     /// Whether the server announced that it will close the connection.
     is_closing: bool,
     /// When bytes last arrived.
     moved: Instant,
-    /// The longest wait for the head of a response whose request was alone in flight.
+    /// The longest wait for the head of a response whose request was the only one in flight.
     waited: Duration,
     _permit: ConnectionPermit,
 }
@@ -69,7 +69,7 @@ impl PipelinedConnection {
         }
     }
 
-    /// A connection with a request whose response is arriving.
+    /// Creates a connection with a request whose response is arriving.
     pub(super) fn begun(
         connection: BufferedConnection,
         permit: ConnectionPermit,
@@ -80,13 +80,13 @@ impl PipelinedConnection {
         pipeline
     }
 
-    /// The number of requests in flight.
+    /// Returns the number of requests in flight.
     pub(super) fn depth(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether the connection, if it ends now, may have ended before the first request was sent: it was idle then, and
-    /// has received nothing since. That is not a failure.
+    /// Returns whether the connection, if it ends now, may have ended before the first request was sent: it was idle
+    /// then, and has received nothing since. Such an end is not a failure.
     pub(super) fn was_idle(&self) -> bool {
         let is_first = self.requests.front().is_none_or(|request| !request.is_pipelined);
         let had_answers = self.connection.is_reused || self.answered > 0;
@@ -114,12 +114,13 @@ impl PipelinedConnection {
         Ok(())
     }
 
-    /// The events to poll for.
+    /// Returns the events to poll for.
     pub(super) fn interest(&self) -> PollFlags {
         if self.has_unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Sets how many bytes wake a waiting thread; returns whether it waits for many bytes, and so may miss a few.
+    /// Sets how many bytes wake up a waiting thread; returns whether the connection waits for many bytes, and so may
+    /// miss a few.
     pub(super) fn gather(&mut self) -> bool {
         let left = self.answer.as_ref().map_or(0, RangeResponse::bytes_left);
         let gathers = left >= REST_BYTES && self.moved.elapsed() < GATHERING_TIME;
@@ -127,7 +128,7 @@ impl PipelinedConnection {
         gathers
     }
 
-    /// When to give up waiting for the other side. A server that may not support pipelining gets less time if
+    /// Returns when to give up waiting for the other side. A server that may not support pipelining gets less time if
     /// [`PipelinedConnection::may_be_left`].
     pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         let Timeouts { progress, first_byte, .. } = options.timeouts;
@@ -141,41 +142,41 @@ impl PipelinedConnection {
         (!self.requests.is_empty()).then(|| self.moved + limit)
     }
 
-    /// Whether the first request was sent ahead of a response that has ended, and nothing has arrived since.
+    /// Returns whether the first request was sent ahead of a response that has ended, and nothing has arrived since.
     pub(super) fn may_be_left(&self) -> bool {
         let is_behind = self.requests.front().is_some_and(|request| request.is_pipelined);
         let is_silent = self.connection.received_bytes == self.received_bytes_before;
         is_behind && self.answer.is_none() && is_silent && self.connection.has_nothing_left()
     }
 
-    /// Whether it has a request for one of `batches` in flight.
+    /// Returns whether the connection has a request for one of `batches` in flight.
     pub(super) fn carries(&self, batches: &[BatchId]) -> bool {
         self.requests.iter().any(|request| batches.contains(&request.batch))
     }
 
-    /// Whether it accepts further requests.
+    /// Returns whether the connection accepts further requests.
     pub(super) fn is_open(&self) -> bool {
         !self.is_closing
     }
 
-    /// Whether the connection, if it ends now, ended after its first response, with requests in flight.
+    /// Returns whether the connection, if it ends now, ended after its first response, with requests in flight.
     pub(super) fn ends_early(&self) -> bool {
         self.answered <= 1 && self.depth() > usize::from(self.answered == 0)
     }
 
-    /// The socket, to wait for it.
+    /// Returns the socket, to wait for it.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.connection.socket().as_fd()
     }
 
-    /// Whether the whole file is arriving instead of one requested range.
+    /// Returns whether the whole file is arriving instead of one requested range.
     pub(super) fn ignores_range(&self, version: &FileVersion) -> bool {
         let is_part = |request: &RangeRequest| request.spans.len() == 1 && request.bytes < version.size_bytes;
         self.answer.as_ref().is_some_and(|answer| answer.content.is_whole())
             && self.requests.front().is_some_and(is_part)
     }
 
-    /// Processes received data until the first response has ended, or no more has arrived.
+    /// Processes received data until the first response has ended, or no more data has arrived.
     pub(super) fn advance<S: FragmentSink>(
         &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
@@ -216,15 +217,15 @@ impl PipelinedConnection {
                 self.answer.insert(RangeResponse::new(&self.head, &self.connection, request, version)?)
             }
         };
-        // The server ignores so long a list and sends the whole file. Receiving a large file for a few of its spans
-        // costs more than requesting them again in shorter lists.
+        // The server ignores a list of this length and sends the whole file. Receiving a large file for a few of its
+        // spans costs more than requesting them again in shorter lists.
         if answer.content.is_whole() && request.spans.len() > 1 && !is_cheap(version, batch) {
             return Ok(RequestEvent::Whole { asked: request.spans.len() });
         }
         match answer.advance(&mut self.connection, (request, batch, version)) {
             Ok(true) => Ok(self.finish()),
-            // A short rest of a response is received to keep the connection; instead of a long one, a new connection is
-            // cheaper.
+            // The rest of a response is received if it is short, which keeps the connection; if it is long, a new
+            // connection is cheaper.
             Ok(false) if batch.has_ended() && answer.is_long() => Ok(RequestEvent::Useless),
             Ok(false) => Ok(RequestEvent::Pending),
             Err(error) => Err(cut(error, "receiving an answer")).inspect_err(|error| batch.refute(error)),
@@ -241,7 +242,7 @@ impl PipelinedConnection {
         RequestEvent::of(request, answer.content)
     }
 
-    /// Stops using the connection: `keep` gets it if another request may follow on it. Returns the requests in flight.
+    /// Stops using the connection. `keep` gets it if another request may follow on it. Returns the requests in flight.
     pub(super) fn close(mut self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         let is_clean = self.requests.is_empty() && !self.is_closing && !self.has_unsent;
         if is_clean && self.connection.has_nothing_left() {
@@ -254,7 +255,8 @@ impl PipelinedConnection {
     }
 }
 
-/// `false` if the head is incomplete. Errors: `Unavailable` if the connection ended.
+/// Receives the head of the next response; returns `false` if it is incomplete. Errors: `Unavailable` if the connection
+/// ended.
 fn receive_head(connection: &mut BufferedConnection, head: &mut ResponseHead) -> Result<bool, Error> {
     loop {
         if connection.take_head(head)? {

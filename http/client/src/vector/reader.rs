@@ -1,4 +1,4 @@
-//! Read-ahead.
+//! Read-ahead of a remote file.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -23,10 +23,10 @@ impl Default for ReadAhead {
     }
 }
 
-/// What a program states about its future reads, as in `posix_fadvise`.
+/// A program's statement about its future reads, as for `posix_fadvise`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessAdvice<'a> {
-    /// Nothing: the reader watches the reads.
+    /// No statement: the reader watches the reads.
     Normal,
     /// Reads will be sequential, from the first one on.
     Sequential,
@@ -34,21 +34,21 @@ pub enum AccessAdvice<'a> {
     Random,
     /// These ranges (offset, length) will be read; they are requested at once, as far as memory allows.
     WillNeed(&'a [(u64, usize)]),
-    /// What was read ahead will not be read.
+    /// The program will not read the bytes that were read ahead.
     DontNeed,
 }
 
-/// Reads a file in any order, and ahead of predictable reads: sequential ones, at equal distances, or with small jumps
-/// forward.
+/// Reads a file in any order, with read-ahead if the reads are predictable: sequential, at equal distances, or with
+/// small jumps forward.
 ///
 /// Read-ahead uses the connections of [`RemoteFile::submit`], and covers two round trips at the measured rate. A jump
-/// elsewhere cancels what is in flight, unless that is little.
+/// elsewhere cancels requests in flight, unless they are small.
 pub struct RemoteReader {
     file: Arc<RemoteFile>,
     history: ReadHistory,
     pace: ReadPace,
     last_pattern: AccessPattern,
-    /// Replaces the pattern, unless reads are watched.
+    /// The pattern that is used instead of the observed one, unless `is_watching`.
     advice: AccessPattern,
     is_watching: bool,
     pieces: VecDeque<ReadAheadPiece>,
@@ -62,20 +62,21 @@ pub struct RemoteReader {
 
 /// Ranges that were requested together.
 struct ReadAheadPiece {
-    /// In ascending order.
+    /// The ranges, in ascending order.
     ranges: Vec<(u64, usize)>,
-    /// The size of its memory.
+    /// The size of the piece's memory.
     capacity_bytes: u64,
-    /// Requested explicitly: it stays until it was read completely, or is not needed.
+    /// Whether the program requested the ranges explicitly: the piece stays until it was read completely, or is not
+    /// needed.
     is_asked_for: bool,
     unread_bytes: u64,
     /// Present while the ranges are in flight.
     ticket: Option<RangeTicket>,
-    /// Its ranges, one after the other, once they have arrived.
+    /// The bytes of the ranges, one after the other, once they have arrived.
     bytes: Vec<u8>,
 }
 
-/// Unwanted bytes in flight below this number are received: a new connection costs more.
+/// The number of unwanted bytes in flight below which they are received, because a new connection costs more.
 const LET_COME_BYTES: u64 = 1 << 20;
 /// The number of records of a strided read in one request.
 const RECORDS_PER_PIECE: usize = 64;
@@ -85,7 +86,7 @@ impl ReadAheadPiece {
         self.ranges.last().map_or(0, |(offset, len)| offset + *len as u64)
     }
 
-    /// The position in its memory of the byte at offset `at`, and how many bytes follow it there.
+    /// Returns the position in the piece's memory of the byte at offset `at`, and how many bytes follow it there.
     fn find(&self, at: u64) -> Option<(usize, usize)> {
         let mut start = 0;
         for (offset, len) in &self.ranges {
@@ -99,12 +100,12 @@ impl ReadAheadPiece {
 }
 
 impl RemoteReader {
-    /// Reads `file`. Cost: sends nothing yet.
+    /// Creates a reader of `file`. Cost: sends nothing yet.
     pub fn new(file: Arc<RemoteFile>, options: ReadAhead) -> Self {
         RemoteReader {
             file,
             history: ReadHistory::default(),
-            // Memory is allocated with a quarter to spare.
+            // A fifth of the memory is kept free, because memory is allocated with a quarter to spare.
             pace: ReadPace::new(options.max_bytes / 5 * 4),
             last_pattern: AccessPattern::Random,
             advice: AccessPattern::Random,
@@ -117,12 +118,12 @@ impl RemoteReader {
         }
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn file(&self) -> &Arc<RemoteFile> {
         &self.file
     }
 
-    /// The memory used by read-ahead, present or in flight.
+    /// Returns the size of the memory used by read-ahead, present or in flight.
     pub fn held_bytes(&self) -> u64 {
         let pieces: u64 = self.pieces.iter().map(|piece| piece.capacity_bytes).sum();
         pieces + self.spare.capacity() as u64
@@ -164,7 +165,7 @@ impl RemoteReader {
         Ok(count)
     }
 
-    /// The pattern to expect after this read; a jump resets it.
+    /// Returns the pattern to expect after this read; a jump resets it.
     fn pattern(&mut self, offset: u64, count: usize) -> AccessPattern {
         let reach = if self.last_pattern == AccessPattern::Sequential { self.ahead } else { 0 };
         let seen = self.history.observe(offset, count, reach);
@@ -185,7 +186,7 @@ impl RemoteReader {
         });
     }
 
-    /// Requests what comes next.
+    /// Requests the bytes that the pattern predicts.
     fn plan(&mut self, pattern: AccessPattern, at: u64) {
         self.sweep(at);
         match pattern {
@@ -213,7 +214,7 @@ impl RemoteReader {
         }
     }
 
-    /// Whether the byte at `at` was requested, or nothing was.
+    /// Returns whether the byte at `at` was requested, or nothing was.
     fn is_contiguous_until_ahead(&self, at: u64) -> bool {
         self.ahead == at || self.pieces.iter().any(|piece| piece.find(at).is_some())
     }
@@ -315,7 +316,7 @@ impl RemoteReader {
 
     /// Reads bytes that no piece has; returns their number.
     fn fetch(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
-        /// Less is not worth a separate request.
+        /// The minimum size of a separate request.
         const CHUNK_BYTES: usize = 64 << 10;
         if self.file.is_idle() {
             return self.file.read_at(at, buffer);
@@ -325,7 +326,7 @@ impl RemoteReader {
         if room < buffer.len().min(CHUNK_BYTES) {
             self.give_up(|_| true);
         }
-        // Sent after the requests in flight, on the same connection: there may be no other available.
+        // The request is sent after the requests in flight, on the same connection: there may be no other available.
         let count = buffer.len().min(room.max(CHUNK_BYTES));
         let ticket = self.file.submit(&[(at, count)], Vec::new())?;
         buffer[..count].copy_from_slice(&self.file.wait(ticket)?.bytes);
@@ -376,7 +377,7 @@ impl Read for RemoteReader {
 }
 
 impl Seek for RemoteReader {
-    /// Costs nothing: only reads move the window.
+    /// Sets the position. Costs nothing: only reads move the window.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = match to {
             SeekFrom::Start(offset) => Some(offset),

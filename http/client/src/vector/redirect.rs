@@ -1,4 +1,4 @@
-//! Follows redirections, within limits. The session remembers permanent ones: those of one user, which may contain
+//! Follows redirections, within limits. The session remembers permanent ones. Those of one user, which may contain
 //! signed URLs, are not used for another. Small documents are fetched this way, with the values of their headers.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct RedirectResponse {
 }
 
 impl RedirectResponse {
-    /// The redirection of this status and `Location`, if it is one.
+    /// Returns the redirection in this status and `Location`, if it is one.
     pub(crate) fn of(status: u16, location: Option<&str>) -> Option<Self> {
         let location = location.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
         Some(RedirectResponse { status, location: location.trim().to_owned() })
@@ -44,12 +44,12 @@ pub(crate) struct RedirectRoute {
     pub(crate) file: WebFile,
     /// The addresses before this one.
     passed: Vec<WebFile>,
-    /// Whether one of its steps was remembered, rather than received.
+    /// Whether a step of the route was remembered, rather than received.
     is_recalled: bool,
 }
 
 impl RedirectRoute {
-    /// Starts at the URL that the caller named, or where that is known to have moved permanently.
+    /// Starts at the URL that the caller named, or at its new location if it is known to have moved permanently.
     /// Errors: as [`RedirectRoute::follow`]; errors of unusable credentials.
     pub(crate) fn start(session: &Arc<HttpSession>, file: WebFile) -> Result<Self> {
         let file = file.authorized(&session.options)?;
@@ -58,7 +58,7 @@ impl RedirectRoute {
         Ok(route)
     }
 
-    /// Starts where the file was found.
+    /// Starts at the location where the file was found.
     pub(super) fn onwards(session: &Arc<HttpSession>, file: WebFile) -> Self {
         let (start, session) = (session.clone(), session.clone());
         RedirectRoute { start, session, file, passed: Vec::new(), is_recalled: false }
@@ -115,7 +115,7 @@ impl RedirectRoute {
         let next = next.authorized(&self.session.options)?;
         let is_circle = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
         self.passed.push(std::mem::replace(&mut self.file, next));
-        // Remembered steps have led here, and would lead the next read here too.
+        // Remembered steps have led here, and would lead the next read here, too.
         if is_circle || self.passed.len() > HOPS_MAX {
             self.forget();
         }
@@ -129,17 +129,17 @@ impl RedirectRoute {
         Ok(())
     }
 
-    /// The first address, and the session that began the route.
+    /// Returns the first address, and the session that began the route.
     pub(super) fn door(&self) -> (Arc<HttpSession>, WebFile) {
         (self.start.clone(), self.passed.first().unwrap_or(&self.file).clone())
     }
 
-    /// Whether any step was remembered.
+    /// Returns whether any step was remembered.
     pub(super) fn is_recalled(&self) -> bool {
         self.is_recalled
     }
 
-    /// Whether this address is where the route ends.
+    /// Returns whether this address is the end of the route.
     pub(super) fn leads_to(&self, file: Option<&WebFile>) -> bool {
         file.is_some_and(|file| file.url() == self.file.url())
     }
@@ -173,7 +173,7 @@ impl RedirectRoute {
 /// The relevant parts of a response.
 #[derive(Debug, Default)]
 pub(crate) struct LinkDocument {
-    /// The final URL, the base of relative URLs in it.
+    /// The final URL, which is the base of relative URLs in the response.
     pub(crate) base: String,
     /// The values of all `Link` headers.
     pub(crate) links: Vec<String>,

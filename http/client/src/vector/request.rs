@@ -11,7 +11,7 @@ use super::learned::ServerProfile;
 /// Identifies a batch within its file.
 pub(super) type BatchId = u64;
 
-/// Spans that are not requested yet, in the order in which they are wanted.
+/// Spans that are not requested yet, in the order in which callers want them.
 #[derive(Default)]
 pub(super) struct SpanQueue {
     spans: VecDeque<(BatchId, Range<u64>)>,
@@ -32,7 +32,7 @@ pub(super) struct RangeRequest {
     pub(super) sent: Instant,
     /// Whether another request was in flight on the same connection.
     pub(super) is_pipelined: bool,
-    /// Whether it was sent together with the one before.
+    /// Whether the request was sent together with the one before.
     pub(super) came_along: bool,
     /// The time until the head of its response.
     pub(super) waited: Option<Duration>,
@@ -43,7 +43,7 @@ impl SpanQueue {
         self.spans.is_empty()
     }
 
-    /// The number of spans not requested yet.
+    /// Returns the number of spans that are not requested yet.
     pub(super) fn len(&self) -> usize {
         self.spans.len()
     }
@@ -53,7 +53,7 @@ impl SpanQueue {
         self.spans.extend(spans.into_iter().map(|span| (batch, span)));
     }
 
-    /// Puts spans back at the front whose request was not answered.
+    /// Puts the spans of an unanswered request back at the front.
     pub(super) fn put_back(&mut self, batch: BatchId, spans: Vec<Range<u64>>) {
         spans.into_iter().rev().for_each(|span| self.spans.push_front((batch, span)));
     }
@@ -89,7 +89,7 @@ impl SpanQueue {
                 break;
             }
             if gap.is_none() {
-                // Written only now, because joined neighbours may have moved its end.
+                // Written only now, because joined neighbours may have moved the end of the range.
                 push_range(&mut self.list, last);
                 let is_full = request.spans.len() >= server.ranges_per_request
                     || self.list.len() + RANGE_BYTES_MAX > server.list_bytes;
@@ -116,14 +116,14 @@ impl SpanQueue {
 const RANGE_BYTES_MAX: usize = 42;
 
 impl RangeRequest {
-    /// Drops what exceeds a file of `size_bytes`, which no server sends.
+    /// Drops spans beyond the end of a file of `size_bytes`, which no server sends.
     pub(super) fn cut_at(&mut self, size_bytes: u64) {
         self.spans.retain(|span| span.start < size_bytes);
         self.spans.iter_mut().for_each(|span| span.end = span.end.min(size_bytes));
         self.bytes = self.spans.iter().map(|span| span.end - span.start).sum();
     }
 
-    /// Whether it requested a byte of `range`.
+    /// Returns whether the request asks for a byte of `range`.
     pub(super) fn wants_of(&self, range: &Range<u64>) -> bool {
         let next = self.spans.partition_point(|span| span.end <= range.start);
         self.spans.get(next).is_some_and(|span| span.start < range.end)

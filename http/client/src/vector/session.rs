@@ -1,4 +1,4 @@
-//! What reads of many files share: connections, their limit, and the handling of failures.
+//! The resources that reads of many files share: connections, their limit, and the handling of failures.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,23 +17,23 @@ pub struct SessionOptions {
     pub http: HttpVersion,
     /// The timeouts.
     pub timeouts: Timeouts,
-    /// Which certificate authorities are trusted.
+    /// The certificate authorities that are trusted.
     pub tls_roots: TlsRoots,
     /// Credentials for the servers of files that are opened by URL.
     pub credentials: SessionCredentials,
     /// The proxies.
     pub proxies: ProxySettings,
-    /// The minimum time that a server gets for the second of two requests sent together, if it was never seen to answer
-    /// such a pair; then the request is sent again, and no two are sent together to it any more. If 4 times the wait
-    /// for its first response is longer, that applies; either is multiplied by 4 if the server has answered a request
-    /// that was sent a little later.
+    /// The minimum time that a server gets for the second of two requests sent together, if it has never answered such
+    /// a pair. After that time the request is sent again, and requests are no longer sent together to this server. The
+    /// limit is 4 times the wait for the first response, if that is longer. Either limit is multiplied by 4 if the
+    /// server has answered a request that was sent a little later.
     pub patience: Duration,
     /// The maximum number of connections to one origin at the same time, at least 1.
     pub connections_per_origin: usize,
     /// The maximum number of outstanding bytes of one file; a larger request is sent alone.
     pub window_bytes: u64,
-    /// The deadline of a whole operation: opening, a call that waits, a batch from its submission, a copy. Tries that
-    /// would begin later are not made.
+    /// The deadline of a whole operation: opening, a call that waits, a batch from its submission, a copy. No try
+    /// begins after it.
     pub deadline: Option<Duration>,
     /// The maximum number of retries without any bytes arriving in between.
     pub max_retries: u32,
@@ -65,7 +65,7 @@ pub struct HttpSession {
     in_use: Arc<InUse>,
     /// Permanent redirections by URL, as received with these credentials.
     moved: Mutex<HashMap<String, String>>,
-    /// Created when a redirection leads to another host.
+    /// A session without credentials, created when a redirection leads to another host.
     stranger: OnceLock<Arc<HttpSession>>,
 }
 
@@ -75,14 +75,14 @@ struct InUse {
     freed: Condvar,
 }
 
-/// The right to one of an origin's connections; dropping it returns it.
+/// The right to use one of an origin's connections; dropping the permit returns it.
 pub(crate) struct ConnectionPermit {
     origin: Origin,
     in_use: Arc<InUse>,
 }
 
 impl HttpSession {
-    /// A session without connections yet.
+    /// Creates a session without connections.
     pub fn new(mut options: SessionOptions) -> Self {
         options.timeouts = options.deadline.map_or(options.timeouts, |limit| options.timeouts.within(limit));
         let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
@@ -91,8 +91,8 @@ impl HttpSession {
         HttpSession::over(Arc::new(http), options)
     }
 
-    /// A session over another client's connections; ignores the options for TLS and proxies, and the HTTP version must
-    /// match the connections.
+    /// Creates a session over another client's connections; ignores the options for TLS and proxies, and the HTTP
+    /// version must match the connections.
     pub fn over(http: Arc<HttpClient>, options: SessionOptions) -> Self {
         HttpSession {
             http,
@@ -103,7 +103,7 @@ impl HttpSession {
         }
     }
 
-    /// The same session without credentials, and with other connections, none of which was ever opened with
+    /// Returns the same session without credentials, and with other connections, none of which was ever opened with
     /// credentials. Used at other origins that a server redirects to.
     pub(super) fn without_credentials(self: &Arc<Self>) -> Arc<HttpSession> {
         if self.options.credentials.is_none() {
@@ -113,22 +113,22 @@ impl HttpSession {
         self.stranger.get_or_init(|| Arc::new(HttpSession::new(options()))).clone()
     }
 
-    /// The permanent redirections known so far.
+    /// Returns the permanent redirections known so far.
     pub(super) fn moved(&self) -> MutexGuard<'_, HashMap<String, String>> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The deadline of an operation that begins now.
+    /// Returns the deadline of an operation that begins now.
     pub(super) fn until(&self) -> Option<Instant> {
         self.options.deadline.map(|deadline| Instant::now() + deadline)
     }
 
-    /// The retry budget of an operation that begins now.
+    /// Returns the retry budget of an operation that begins now.
     pub(crate) fn retries(&self) -> RetryBudget {
         RetryBudget::new(self.options.max_retries, self.until())
     }
 
-    /// A permit, if one is available at once.
+    /// Returns a permit, if one is available at once.
     pub(super) fn try_permit(&self, origin: &Origin) -> Option<ConnectionPermit> {
         self.take_permit(&mut self.in_use.locked(), origin)
     }
@@ -163,7 +163,7 @@ impl HttpSession {
         Some(ConnectionPermit { origin: origin.clone(), in_use: self.in_use.clone() })
     }
 
-    /// A connection, and whether it is new. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+    /// Returns a connection, and whether it is new. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
     pub(super) fn connection(&self, origin: &Origin) -> Result<(BufferedConnection, bool)> {
         match self.http.pooled_connection(origin) {
             Some(connection) => Ok((connection, false)),

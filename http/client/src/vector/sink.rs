@@ -1,4 +1,4 @@
-//! Where bytes go: the caller's memory, or memory that belongs to the batch.
+//! The destination of received bytes: the caller's memory, or memory that belongs to the batch.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,11 +6,11 @@ use super::batch::{DuplicateBytes, FragmentPosition};
 
 /// Memory for the fragments of one batch.
 pub(super) trait FragmentSink: Send {
-    /// `len` bytes at `place`.
+    /// Returns `len` bytes at `place`.
     fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8];
 
-    /// This many bytes at each of `places`, which do not overlap: at the first, and at as many more as can be borrowed
-    /// together with it.
+    /// Returns the given number of bytes at each of `places`, which do not overlap: at the first, and at as many more
+    /// as can be borrowed together with it.
     fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]>;
 
     /// Called after `len` bytes were written at `place`.
@@ -20,14 +20,14 @@ pub(super) trait FragmentSink: Send {
     fn copy(&mut self, duplicate: &DuplicateBytes);
 }
 
-/// Memory of the caller that is filled in the background, piece by piece. It is dropped when nothing will be written
-/// there any more.
+/// Memory of the caller that is filled in the background, piece by piece. It is dropped when no more bytes will be
+/// written to it.
 pub trait FragmentMemory: Send {
-    /// `len` bytes of fragment number `fragment`, from its byte `within` on.
+    /// Returns `len` bytes of fragment number `fragment`, from its byte `within` on.
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
 
-    /// Memory at several places (fragment, offset within it, length) that do not overlap: the first, and as many more
-    /// as can be borrowed together with it. The more places, the fewer system calls fill them.
+    /// Returns memory at several places (fragment, offset within it, length) that do not overlap: at the first, and at
+    /// as many more as can be borrowed together with it. With more places, fewer system calls fill them.
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
         places
             .first()
@@ -50,7 +50,7 @@ pub(super) enum BatchMemory {
 }
 
 impl BatchMemory {
-    /// The bytes, unless they are in the caller's memory.
+    /// Returns the bytes, unless they are in the caller's memory.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         match self {
             BatchMemory::Arena(mut arena) => {
@@ -139,14 +139,14 @@ impl FragmentSink for &mut [Fragment<'_>] {
     }
 }
 
-/// From this size on, memory is requested in huge pages.
+/// The minimum size of memory that is requested in huge pages.
 const HUGE_BYTES: usize = 4 << 20;
 
 /// Memory that callers returned, for whichever batch receives bytes next.
 pub(super) type Spares = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// One buffer for all fragments, one after the other in the requested order. It is allocated when the first byte
-/// arrives: of many batches in flight, most have not received any.
+/// arrives, because most of many batches in flight have not received any.
 pub(super) struct FragmentArena {
     pub(super) bytes: Vec<u8>,
     /// The total size of the fragments.
@@ -157,7 +157,7 @@ pub(super) struct FragmentArena {
 }
 
 impl FragmentArena {
-    /// Memory for `ranges` (offset, length), taken from `spares` if possible, whose content is lost.
+    /// Returns memory for `ranges` (offset, length). Takes it from `spares` if possible; their content is lost.
     pub(super) fn new(ranges: &[(u64, usize)], spares: &Spares) -> Self {
         let mut total = 0;
         let after = |(_, len): &(u64, usize)| {
@@ -172,7 +172,7 @@ impl FragmentArena {
         self.starts[place.fragment] + place.within
     }
 
-    /// The whole buffer.
+    /// Returns the whole buffer.
     fn memory(&mut self) -> &mut [u8] {
         if self.bytes.len() < self.total {
             let spare = self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -184,8 +184,8 @@ impl FragmentArena {
     }
 }
 
-/// Fresh memory comes zeroed from the system, and its first access costs most. The spare room is not accessed; with it,
-/// the next batch fits too if it is a little larger.
+/// The system returns fresh memory zeroed, and the first access to it costs most. The spare room is not accessed; with
+/// it, the memory also fits the next batch if that is a little larger.
 fn fresh(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0; bytes + bytes / 4];
     if bytes >= HUGE_BYTES {
@@ -213,7 +213,7 @@ impl FragmentSink for FragmentArena {
     }
 }
 
-/// Slices of `memory` (start, length), up to the first that begins before the end of the previous one.
+/// Returns slices of `memory` (start, length), up to the first slice that begins before the end of the previous one.
 pub(crate) fn in_order(
     mut memory: &mut [u8],
     pieces: impl Iterator<Item = (usize, usize)>,

@@ -1,6 +1,6 @@
-//! Where a file is read: at the address where it was found, or where its server redirects reads to. A [`RangeTarget`]
-//! defines how requests are written and what refusals mean, a [`FileVersion`] which version is read: one read never
-//! mixes two.
+//! The location from which a file is read: the address where it was found, or the one to which its server redirects
+//! reads. A [`RangeTarget`] defines how requests are written and what refusals mean. A [`FileVersion`] defines which
+//! version is read: one read never mixes two.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,9 +21,9 @@ pub(super) struct ReadSource {
     pub(super) traffic: ReadCounts,
     /// The session and URL that the caller named; `None` for a file at a single target.
     door: Option<(Arc<HttpSession>, WebFile)>,
-    /// Where the file is read now.
+    /// The location from which the file is read now.
     place: Mutex<Arc<SourceLocation>>,
-    /// Whether the caller got any bytes: those from another location must be of the same version.
+    /// Whether the caller got any bytes. If so, bytes from another location must be of the same version.
     pub(super) is_begun: AtomicBool,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct ReadSource {
 pub(super) struct SourceLocation {
     pub(super) session: Arc<HttpSession>,
     pub(super) target: Box<dyn RangeTarget>,
-    /// The version, by the validators of the server there.
+    /// The version, with the validators of the server at this location.
     pub(super) version: FileVersion,
     /// The base of redirections, if they are allowed.
     file: Option<WebFile>,
@@ -45,12 +45,12 @@ pub(super) struct ReadCounts {
 }
 
 impl ReadSource {
-    /// The file at the end of a route.
+    /// Returns the file at the end of a route.
     pub(super) fn of_url(route: &RedirectRoute, version: FileVersion, traffic: ReadCounts) -> Self {
         ReadSource::new(SourceLocation::of_url(route, version), Some(route.door()), traffic)
     }
 
-    /// The file at this target only.
+    /// Returns the file at this target only.
     pub(super) fn of_target(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -75,15 +75,15 @@ impl ReadSource {
         }
     }
 
-    /// Where the file is read now.
+    /// Returns the location from which the file is read now.
     pub(super) fn place(&self) -> Arc<SourceLocation> {
         self.locked().clone()
     }
 
     /// Follows the redirection of a GET by a server that responds to HEAD itself: for the lifetime of the file, and for
-    /// all of its readers. Requests the first byte there, to learn that server's validators. `has_bytes` says that the
-    /// caller got bytes from `from`.
-    /// Errors: as of opening, with the route; `PreconditionFailed` for another version.
+    /// all of its readers. Requests the first byte at the new location, to learn that server's validators. `has_bytes`
+    /// states that the caller got bytes from `from`. Errors: as of opening, with the route; `PreconditionFailed` for
+    /// another version.
     pub(super) fn follow(
         &self,
         from: &Arc<SourceLocation>,
@@ -92,7 +92,7 @@ impl ReadSource {
     ) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
-            // Another thread followed it before.
+            // Another thread has followed the redirection before.
             if has_bytes {
                 current.check_is_of(&from.version)?;
             }
@@ -113,8 +113,8 @@ impl ReadSource {
         Ok(current.clone())
     }
 
-    /// Whether locating the file again may help after an error of `from`: a redirection had led there, and access has
-    /// been lost since, as when a signature expires.
+    /// Returns whether locating the file again may help after an error of `from`: a redirection had led to it, and
+    /// access has been lost since, as when a signature expires.
     pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
         let is_led =
             |(_, door): &(_, WebFile)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
@@ -123,14 +123,13 @@ impl ReadSource {
     }
 
     /// Requests the file's location from the URL that the caller named, because `from` refuses: for all of the file's
-    /// readers. Remembered redirections that led there are requested again too.
-    /// Errors: as [`ReadSource::follow`]; `PreconditionFailed` for another version than `from`'s, whether or not the
-    /// caller got bytes.
-    /// Cost: one request (the first byte), and one for each redirection.
+    /// readers. Remembered redirections that led to `from` are requested again, too. Errors: as [`ReadSource::follow`];
+    /// `PreconditionFailed` for another version than `from`'s, whether or not the caller got bytes. Cost: one request
+    /// (the first byte), and one for each redirection.
     pub(super) fn ask_again(&self, from: &Arc<SourceLocation>) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
-            // Another thread did so before.
+            // Another thread has located the file before.
             current.check_is_of(&from.version)?;
             return Ok(current.clone());
         }
@@ -186,7 +185,7 @@ impl SourceLocation {
         learned::note(&self.session, &*self.target, change)
     }
 
-    /// Checks that bytes from here may follow those of `before`. Errors: `PreconditionFailed`.
+    /// Checks that bytes from this location may follow bytes of `before`. Errors: `PreconditionFailed`.
     fn check_is_of(&self, before: &FileVersion) -> Result<()> {
         let (etag, modified) = (self.version.etag.as_deref(), self.version.last_modified.as_deref());
         before.check(etag, modified, true).map_err(|error| {
@@ -195,13 +194,13 @@ impl SourceLocation {
         })
     }
 
-    /// The error of a refusal, without the name of the file.
+    /// Returns the error of a refusal, without the name of the file.
     pub(super) fn refusal(&self, status: u16, location: Option<&str>, document: &[u8]) -> Error {
         self.target.refusal(status, location, document)
     }
 }
 
-/// How requests are limited to one version of a file.
+/// The method that limits requests to one version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionPin {
     /// By `If-Range`: for another version, the server sends the whole file.
@@ -210,24 +209,24 @@ pub enum VersionPin {
     IfMatch,
 }
 
-/// A resource with an address and ranges. It holds the credentials: `write_head` adds whatever a request needs.
+/// A resource with an address and ranges. The target holds the credentials: `write_head` adds whatever a request needs.
 pub trait RangeTarget: Send + Sync {
-    /// The origin of its connections.
+    /// Returns the origin of its connections.
     fn origin(&self) -> &Origin;
 
     /// Adds the operation and the resource to an error, without secrets.
     fn named(&self, operation: &'static str, error: Error) -> Error;
 
-    /// How a version is pinned.
+    /// Returns how requests are limited to one version.
     fn pin(&self) -> VersionPin;
 
-    /// Whether several ranges are worth trying on an unknown server.
+    /// Returns whether several ranges are worth trying on an unknown server.
     fn may_know_many_ranges(&self) -> bool;
 
     /// Appends a request line, all headers (`headers` among them, names in lower case) and the empty line.
     fn write_head(&self, method: &'static str, headers: &[(&str, &str)], head: &mut Vec<u8>);
 
-    /// The error that a response of status 300 and above states.
+    /// Returns the error that a response of status 300 and above states.
     fn refusal(&self, status: u16, location: Option<&str>, document: &[u8]) -> Error;
 }
 
@@ -238,16 +237,16 @@ pub struct FileVersion {
     pub size_bytes: u64,
     /// The ETag as the server writes it, with its quotes.
     pub etag: Option<String>,
-    /// The header as the server writes it.
+    /// The value of `Last-Modified` as the server writes it.
     pub last_modified: Option<String>,
     /// The values of `Link` headers, which may name replicas (RFC 6249).
     pub(crate) links: Vec<String>,
-    /// Whether the last change is so long ago that no second change can have the same time.
+    /// Whether the last change is old enough that no second change can have the same time.
     is_settled: bool,
 }
 
 impl FileVersion {
-    /// A version from the headers of a response.
+    /// Creates a version from the headers of a response.
     pub(super) fn new(size_bytes: u64, header: impl Fn(&str) -> Option<String>) -> Self {
         let (etag, last_modified) = (header("etag"), header("last-modified"));
         let seconds = |text: &Option<String>| text.as_deref().and_then(date::parse_http);
@@ -258,13 +257,13 @@ impl FileVersion {
         FileVersion { size_bytes, etag, last_modified, links: Vec::new(), is_settled }
     }
 
-    /// A version of this size and strong ETag, given without its quotes.
+    /// Creates a version of this size and strong ETag, given without its quotes.
     pub fn tagged(size_bytes: u64, etag: &str) -> Self {
         let etag = (!etag.is_empty()).then(|| format!("\"{etag}\""));
         FileVersion { size_bytes, etag, last_modified: None, links: Vec::new(), is_settled: false }
     }
 
-    /// The header that limits a request to this version, if a validator is strong enough.
+    /// Returns the header that limits a request to this version, if a validator is strong enough.
     pub(super) fn condition(&self, pin: VersionPin) -> Option<(&'static str, &str)> {
         let strong = self.etag.as_deref().filter(|etag| !etag.starts_with("W/"));
         match pin {
@@ -276,7 +275,7 @@ impl FileVersion {
         }
     }
 
-    /// Checks that a response with these validators is of this version. A response without any passes, unless
+    /// Checks that a response with these validators is of this version. A response without validators passes, unless
     /// `must_prove`: a response with the whole file may also mean that the server has another version.
     pub(super) fn check(
         &self,
@@ -307,7 +306,7 @@ impl FileVersion {
     }
 }
 
-/// The error when the file has changed since it was opened.
+/// Returns the error for a file that has changed since it was opened.
 pub(super) fn changed(how: &str) -> Error {
     let detail = format!("the file changed while it was read ({how}); open it again and read all of it");
     Error::new(ErrorKind::PreconditionFailed, detail)

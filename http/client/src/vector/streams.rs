@@ -36,7 +36,7 @@ const REFUSALS_MAX: usize = 2 * DEPTH_MAX;
 /// A connection in use.
 pub(super) struct MultiplexedConnection {
     connection: BufferedConnection,
-    /// In the order of their requests.
+    /// Streams, in the order of their requests.
     streams: VecDeque<RequestStream>,
     /// Outcomes of streams that are not reported yet.
     events: VecDeque<RequestEvent>,
@@ -44,11 +44,11 @@ pub(super) struct MultiplexedConnection {
     /// requests was sent.
     answered: usize,
     answered_before: usize,
-    /// Streams refused since the last response.
+    /// The number of streams refused since the last response.
     refusals: usize,
     /// The maximum number of concurrent streams, lowered after refusals.
     depth_max: usize,
-    /// When the first stream became the first.
+    /// When the stream that is now the first became the first.
     front_since: Instant,
     is_closing: bool,
     _permit: ConnectionPermit,
@@ -74,7 +74,7 @@ impl MultiplexedConnection {
         self.streams.len() + self.events.len()
     }
 
-    /// The number of streams that the server allows, or one if it allows none now.
+    /// Returns the number of streams that the server allows, or one if it allows none now.
     pub(super) fn depth_max(&self) -> usize {
         let stated = self.connection.http2().map_or(1, Http2Connection::streams_max);
         self.depth_max.min(stated).max(1)
@@ -96,7 +96,7 @@ impl MultiplexedConnection {
         self.streams.push_back(RequestStream::new(request, head));
     }
 
-    /// Opens streams as far as the server allows, and sends.
+    /// Opens as many streams as the server allows, and sends.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         let Some(http2) = self.connection.as_http2() else { return Ok(()) };
         // If the connection has ended, that is reported once everything received has been processed.
@@ -117,8 +117,8 @@ impl MultiplexedConnection {
         if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// The first stream's timeout begins when it becomes the first, so that a server that responds to one after the
-    /// other is not late.
+    /// Returns when to give up waiting. The first stream's timeout begins when it becomes the first, so that a server
+    /// that responds to one request after the other is not late.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
         let front = self.streams.front()?;
         let limit = match front.state {
@@ -168,7 +168,7 @@ impl MultiplexedConnection {
         self.events.pop_front().unwrap_or(RequestEvent::Pending)
     }
 
-    /// Processes what has arrived on all streams.
+    /// Processes the data that has arrived on all streams.
     fn take<S: FragmentSink>(
         &mut self,
         batches: &mut BTreeMap<BatchId, FragmentBatch<S>>,
@@ -189,7 +189,8 @@ impl MultiplexedConnection {
                 Ok(StreamStep::Ended(end)) => Some(end),
                 Err(broken) => match self.broken(broken) {
                     Some(end) => Some(end),
-                    // It ends with the connection, which is reported once everything received has been processed.
+                    // The stream ends with the connection, whose end is reported once everything received has been
+                    // processed.
                     None => {
                         index += 1;
                         continue;
@@ -205,7 +206,7 @@ impl MultiplexedConnection {
         }
     }
 
-    /// The outcome of a stream: why it ended early, if it did.
+    /// Returns the outcome of a stream; `end` is the reason if it ended early.
     fn event_of(&mut self, stream: RequestStream, end: Option<StreamEnd>) -> RequestEvent {
         match (end, stream.state) {
             (Some(end), _) => RequestEvent::Ended(stream.request, end),
@@ -217,7 +218,7 @@ impl MultiplexedConnection {
         }
     }
 
-    /// What an error of a stream means; `None` if the connection has ended.
+    /// Returns the meaning of a stream's error; `None` if the connection has ended.
     fn broken(&mut self, error: h2::Error) -> Option<StreamEnd> {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         // A server that shuts down states which streams it will not process, and may close at once.
@@ -234,7 +235,7 @@ impl MultiplexedConnection {
         Some(StreamEnd::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
     }
 
-    /// A request that the server did not process. That is not a failure if it processes others.
+    /// Handles a request that the server did not process. That is not a failure if the server processes others.
     fn unseen(&mut self, why: &str) -> StreamEnd {
         self.refusals += 1;
         let is_used = self.answered > 0 || self.connection.is_reused || self.streams.len() > 1;
@@ -261,19 +262,20 @@ fn cut(error: io::Error, doing: &str) -> Error {
     io_error(error, doing, "nothing arrived in time")
 }
 
-/// Unwanted bytes below this number are received.
+/// The number of unwanted bytes below which they are received.
 const LET_COME_BYTES: u64 = 256 << 10;
 
 /// A request in flight.
 pub(super) struct RequestStream {
     pub(super) request: RangeRequest,
     pub(super) state: StreamState,
-    /// When bytes last arrived on it.
+    /// When bytes last arrived on the stream.
     pub(super) moved: Instant,
     news: Arc<StreamNews>,
 }
 
-/// Whether a stream may have news since the last check, because a connection may have hundreds of streams.
+/// Whether a stream may have news since the last check. Saves checking every stream, because a connection may have
+/// hundreds.
 struct StreamNews(AtomicBool);
 
 impl Wake for StreamNews {
@@ -286,7 +288,7 @@ pub(super) enum StreamState {
     /// The head, in HTTP/1.1's form.
     Unsent(Vec<u8>),
     Waiting(ResponseFuture),
-    /// With the number of body bytes left, if known.
+    /// The body is arriving, with the number of its remaining bytes, if known.
     Receiving(RecvStream, ResponseContent, Option<u64>),
 }
 
@@ -298,13 +300,14 @@ pub(super) enum StreamStep {
 }
 
 impl RequestStream {
-    /// A request with this head, in HTTP/1.1's form.
+    /// Creates a request with this head, in HTTP/1.1's form.
     pub(super) fn new(request: RangeRequest, head: Vec<u8>) -> Self {
         let news = Arc::new(StreamNews(AtomicBool::new(true)));
         RequestStream { request, state: StreamState::Unsent(head), moved: Instant::now(), news }
     }
 
-    /// Processes received data until the response has ended, or no more has arrived. Errors: what ended the stream.
+    /// Processes received data until the response has ended, or no more data has arrived. Errors: the reason why the
+    /// stream ended early.
     pub(super) fn step<S: FragmentSink>(
         &mut self,
         batch: Option<&mut FragmentBatch<S>>,
@@ -333,7 +336,7 @@ impl RequestStream {
         self.receive(batch, version, &mut context)
     }
 
-    /// Processes the head of the response. Errors: as of [`ResponseContent::new`].
+    /// Processes the head of the response. Errors: those of [`ResponseContent::new`].
     fn begin(&mut self, answer: http::Response<RecvStream>, version: &FileVersion) -> Result<(), Error> {
         self.moved = Instant::now();
         self.request.waited = Some(self.request.sent.elapsed());
@@ -362,7 +365,7 @@ impl RequestStream {
             if content.is_whole() && self.request.spans.len() > 1 && !is_cheap(version, batch) {
                 return Ok(StreamStep::Ended(StreamEnd::Whole));
             }
-            // A short rest is received instead of cancelled: it is most likely in flight already.
+            // The rest is received if it is short, instead of cancelled: it is most likely in flight already.
             let is_long = left.unwrap_or(content.data_left()) > LET_COME_BYTES;
             if (batch.has_ended() && is_long) || content.is_enough() {
                 return Ok(if content.is_enough() {
@@ -390,7 +393,7 @@ impl RequestStream {
     }
 }
 
-/// Copies all of a piece to where it belongs.
+/// Copies all of a piece to its destination.
 fn put<S: FragmentSink>(
     content: &mut ResponseContent,
     mut piece: &[u8],

@@ -14,12 +14,12 @@ const LANE: &str = "http";
 pub struct WebFile {
     origin: Origin,
     authority: String,
-    /// Path and query, percent-encoded.
+    /// The path and query, percent-encoded.
     path: String,
     shown: String,
     /// The value of the `Authorization` header.
     authorization: Option<String>,
-    /// Whether credentials may exist that are withheld from a server without TLS.
+    /// Whether credentials may exist that are not sent because the server has no TLS.
     is_withheld: bool,
 }
 
@@ -45,7 +45,7 @@ impl WebFile {
         Ok(WebFile { authority, origin, path, shown, authorization: None, is_withheld: false })
     }
 
-    /// The same, with the credentials for its host. Errors: from unusable credentials.
+    /// Returns the file with the credentials for its host. Errors: from unusable credentials.
     pub(crate) fn authorized(mut self, options: &SessionOptions) -> Result<Self> {
         let SessionOptions { credentials, proxies, .. } = options;
         let said = credentials.authorization(&self.origin, proxies);
@@ -54,12 +54,12 @@ impl WebFile {
         Ok(self)
     }
 
-    /// Its URL, with any secrets in the query.
+    /// Returns the URL, with any secrets in the query.
     pub(crate) fn url(&self) -> String {
         format!("{}{}", self.origin, self.path)
     }
 
-    /// Its URL without the query, for messages.
+    /// Returns the URL without its query, for messages.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
@@ -88,7 +88,7 @@ impl WebFile {
     }
 }
 
-/// An absolute path with `.` and `..` resolved.
+/// Returns an absolute path with `.` and `..` resolved.
 fn without_dots(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();
@@ -125,7 +125,7 @@ impl RangeTarget for WebFile {
     fn write_head(&self, method: &'static str, headers: &[(&str, &str)], head: &mut Vec<u8>) {
         let mut push = |piece: &str| head.extend_from_slice(piece.as_bytes());
         [method, " ", &self.path, " HTTP/1.1\r\nHost: ", &self.authority].into_iter().for_each(&mut push);
-        // Ranges of a compressed representation would be different.
+        // Ranges of a compressed representation would be ranges of other bytes.
         ["\r\nUser-Agent: ", USER_AGENT, "\r\nAccept-Encoding: identity\r\n"].into_iter().for_each(&mut push);
         if let Some(authorization) = &self.authorization {
             ["Authorization: ", authorization, "\r\n"].into_iter().for_each(&mut push);

@@ -1,5 +1,5 @@
 //! Batches that run in the background, on shared connections. There is no extra thread: a thread that waits for one
-//! batch drives all of them.
+//! batch makes progress for all of them.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,26 +20,26 @@ use super::source::ReadSource;
 pub(super) struct BatchWindow {
     source: Arc<ReadSource>,
     state: Mutex<WindowState>,
-    /// Signals that a batch has ended, or that no thread drives any more.
+    /// Signals that a batch has ended, or that no thread drives the engine any more.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct WindowState {
     next_id: BatchId,
-    /// Held by the driving thread, while there is one.
+    /// The engine; `None` while a thread drives it, because that thread then holds it.
     engine: Option<BatchEngine<BatchMemory>>,
     is_driven: bool,
-    /// Submitted while a thread was driving.
+    /// Batches submitted while a thread was driving.
     submitted: Vec<(BatchId, FragmentBatch<BatchMemory>)>,
-    /// Cancelled while a thread was driving, which tells the engine.
+    /// Cancellations made while a thread was driving; that thread passes them to the engine.
     cancelled: Vec<CancelScope>,
     ended: HashMap<BatchId, Result<BatchMemory>>,
     /// Wakes the driving thread; created when first needed.
     bell: Option<Arc<OwnedFd>>,
 }
 
-/// What is cancelled.
+/// The batches to cancel.
 #[derive(Clone, Copy)]
 enum CancelScope {
     One(BatchId),
@@ -51,7 +51,7 @@ impl BatchWindow {
         BatchWindow { source, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Adds a batch, and sends what can be sent at once.
+    /// Adds a batch, and sends as many of its requests as can be sent at once.
     pub(super) fn submit(&self, batch: FragmentBatch<BatchMemory>) -> BatchId {
         let mut state = self.locked();
         let id = state.next_id();
@@ -72,12 +72,12 @@ impl BatchWindow {
         id
     }
 
-    /// Whether the batch has ended. Makes no progress itself.
+    /// Returns whether the batch has ended. Makes no progress itself.
     pub(super) fn has_ended(&self, id: BatchId) -> bool {
         self.locked().ended.contains_key(&id)
     }
 
-    /// Whether nothing is in flight.
+    /// Returns whether no batch is in flight.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.locked();
         !state.is_driven
@@ -186,7 +186,7 @@ impl BatchWindow {
             let ringing = bell.as_ref().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN));
             let rings = engine.wait(ringing, limit);
             if let Some(bell) = bell.as_ref().filter(|_| rings) {
-                // The value only signals that there is something to fetch.
+                // The value only signals that there are batches to fetch.
                 let _not_rung = rustix::io::read(bell, &mut [0; 8]);
             }
         }
@@ -231,7 +231,8 @@ impl WindowState {
         self.next_id - 1
     }
 
-    /// Passes something to the engine while no thread drives it, and lets it do what is possible at once.
+    /// Passes batches or cancellations to the engine while no thread drives it, and lets the engine make the progress
+    /// that is possible at once.
     fn move_engine(&mut self, source: &Arc<ReadSource>, tell: impl FnOnce(&mut BatchEngine<BatchMemory>)) {
         let engine = self.engine.get_or_insert_with(|| BatchEngine::new(source.clone()));
         tell(engine);
@@ -259,7 +260,7 @@ impl WindowState {
 
     fn ring(&self) {
         if let Some(bell) = &self.bell {
-            // It can only fail if the counter is full, and one signal is enough.
+            // The write can only fail if the counter is full, and one signal is enough.
             let _rung = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
     }

@@ -14,7 +14,7 @@ use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
 use crate::{ExchangeFailure, HttpExchange, HttpResponse, ReplayPolicy};
 
-/// For bodies of at least this many bytes, the server is asked first (`Expect: 100-continue`).
+/// The minimum size of a body for which the server is asked first (`Expect: 100-continue`).
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
 
 /// Produces the content of a body, from its first byte, each time it is called.
@@ -25,7 +25,7 @@ pub(super) struct DavCall<'a> {
     pub(super) method: &'static str,
     /// The operation's name in messages.
     pub(super) operation: &'static str,
-    /// Names in lower case.
+    /// The headers; names are in lower case.
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: DavBody<'a>,
     /// Whether the request may be sent twice.
@@ -45,7 +45,7 @@ pub(super) struct DavResponse {
     pub(super) status: u16,
     pub(super) document: Vec<u8>,
     pub(super) is_plain_text: bool,
-    /// The `Server` header.
+    /// The value of the `Server` header.
     pub(super) server: Option<String>,
     /// The URL that responded.
     pub(super) file: WebFile,
@@ -54,14 +54,15 @@ pub(super) struct DavResponse {
 }
 
 impl DavResponse {
-    /// The response of the same server with another status and no text: a document's statement about one resource.
+    /// Returns the response of the same server with another status and no text, for a document's statement about one
+    /// resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
         let (document, is_plain_text, server) = (Vec::new(), false, None);
         DavResponse { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
     }
 }
 
-/// Why there is no response.
+/// A failed request, without a response.
 struct DavFailure {
     error: Error,
     retry_after: Option<Duration>,
@@ -75,7 +76,7 @@ enum ResponseOrRedirect {
 }
 
 impl<'a> DavCall<'a> {
-    /// A request without a body, which may be sent twice.
+    /// Creates a request without a body, which may be sent twice.
     pub(super) fn new(method: &'static str, operation: &'static str) -> Self {
         DavCall {
             method,
@@ -92,15 +93,15 @@ impl<'a> DavCall<'a> {
         self
     }
 
-    /// The same, but not sent again if the server may have acted on it.
+    /// Makes the request one that is not sent again if the server may have acted on it.
     pub(super) fn once(self) -> Self {
         DavCall { replay: ReplayPolicy::IfUnsent, ..self }
     }
 }
 
 impl WebDav {
-    /// Sends a request to `url`, and follows redirections. Returns any final response, failures too.
-    /// Errors: from the connection, with the URL; `BadResponse` for redirections that are not followed.
+    /// Sends a request to `url`, and follows redirections. Returns any final response, including failures. Errors: from
+    /// the connection, with the URL; `BadResponse` for redirections that are not followed.
     pub(super) fn ask(&self, url: &str, call: &mut DavCall<'_>) -> Result<DavResponse> {
         let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
         let session = if is_question { &self.session } else { self.patient() };
@@ -122,7 +123,7 @@ fn ask_here(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrR
     let (mut retries, mut may_have_acted) = (route.session.retries(), false);
     loop {
         let failed = match try_once(route, call) {
-            // RFC 9110 section 15.5.18.
+            // Status 417: the server rejects the expectation (RFC 9110 section 15.5.18).
             Ok(ResponseOrRedirect::Answer(answer)) if answer.status == 417 && !call.must_not_ask => {
                 call.must_not_ask = true;
                 continue;
@@ -172,8 +173,8 @@ fn send(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<HttpResponse, D
         DavBody::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
         DavBody::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
     }
-    // Without asking first, a server that refuses a body or redirects it would be sent all of it for nothing. Asking
-    // costs a round trip, which is too much for a small body.
+    // Without asking first, all of a large body would be sent without effect to a server that refuses or redirects it.
+    // Asking costs a round trip, which is too much for a small body.
     let is_large =
         matches!(&call.body, DavBody::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
     let asks_first = is_large && !call.must_not_ask;
@@ -209,7 +210,7 @@ const NAMED_MAX: usize = 5;
 const WORDS_CHARS_MAX: usize = 200;
 
 impl DavResponse {
-    /// The error that this response to `method` states.
+    /// Returns the error that this response to `method` states.
     pub(super) fn refusal(&self, method: &str) -> Error {
         if matches!(self.status, 300..=399 | 401 | 403 | 407) {
             let mut error = self.file.refusal(self.status, None, b"");
@@ -223,7 +224,7 @@ impl DavResponse {
         Error::new(kind, format!("{why} (HTTP status {}){words}", self.status))
     }
 
-    /// The first line of a plain text: some servers explain a failure there.
+    /// Returns the first line of a plain text, in which some servers explain a failure.
     fn words(&self) -> Option<String> {
         if !self.is_plain_text {
             return None;
@@ -234,7 +235,7 @@ impl DavResponse {
     }
 }
 
-/// The error kind of a status, and what it means for a request of `method`.
+/// Returns the error kind of a status, and its meaning for a request of `method`.
 fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
     let said = |kind, why: &str| (kind, why.to_owned());
     match (status, method) {
@@ -271,14 +272,14 @@ fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
     }
 }
 
-/// Whether the same request may soon succeed. Requests that change something are not sent again after a status that
-/// servers also use for permanent failures (500 in XRootD, 502 for a destination on another server).
+/// Returns whether the same request may soon succeed. Requests that change something are not sent again after a status
+/// that servers also use for permanent failures (500 in XRootD, 502 for a destination on another server).
 pub(super) fn is_passing(status: u16, method: &str) -> bool {
     let changes = !matches!(method, "PROPFIND" | "GET" | "HEAD" | "OPTIONS");
     matches!(status, 408 | 429 | 503 | 504) || (matches!(status, 500 | 502) && !changes)
 }
 
-/// The error of a request that failed for some members; `None` if all succeeded.
+/// Returns the error of a request that failed for some members; `None` if all succeeded.
 pub(super) fn of_members(method: &str, described: &[DescribedResource]) -> Option<Error> {
     let failed = |one: &&DescribedResource| one.status.is_some_and(|status| status >= 400);
     // A failure that only depends on another explains nothing (RFC 4918 section 11.4).

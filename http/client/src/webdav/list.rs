@@ -15,9 +15,9 @@ const DEPTH_MAX: usize = 256;
 /// A resource and, if it is a collection, its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionListing {
-    /// The resource of the request.
+    /// The resource that was requested.
     pub itself: DavResource,
-    /// In byte order of their names.
+    /// The members, in byte order of their names.
     pub members: Vec<DavResource>,
     /// Members that the server cannot describe: their URL as the server writes it, and the status.
     pub failed: Vec<(String, u16)>,
@@ -34,7 +34,7 @@ impl WebDav {
         }
     }
 
-    /// The same, but without HEAD, which tells too little. Errors: as [`WebDav::list`].
+    /// Describes one resource without HEAD, which tells too little. Errors: as [`WebDav::list`].
     pub(super) fn list_one(&self, url: &str) -> Result<DavResource> {
         described(url, &self.propfind(url, "0")?)
     }
@@ -77,7 +77,7 @@ impl WebDav {
 }
 
 impl DavResource {
-    /// A file without any known properties.
+    /// Creates a file without any known properties.
     fn unknown(url: &str) -> Self {
         DavResource {
             url: url.to_owned(),
@@ -95,7 +95,7 @@ impl DavResource {
             url: if properties.is_collection { collection_url(&url) } else { url },
             relative,
             is_collection: properties.is_collection,
-            // Some servers report the size of a directory's file for collections.
+            // Some servers report the size of the directory itself for a collection.
             size_bytes: properties.size_bytes.filter(|_| !properties.is_collection),
             modified: properties.modified,
             etag: properties.etag,
@@ -103,13 +103,13 @@ impl DavResource {
     }
 }
 
-/// The description of `url` alone in a response to PROPFIND.
+/// Returns the description of `url` alone in a response to PROPFIND.
 fn described(url: &str, answer: &DavResponse) -> Result<DavResource> {
     let listing = listing(url, answer).map_err(|error| answer.file.named("stat", error))?;
     Ok(listing.itself)
 }
 
-/// The description of `url` and its members in a response to PROPFIND.
+/// Returns the description of `url` and its members in a response to PROPFIND.
 fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
     if answer.status != 207 {
         return Err(match answer.status {
@@ -161,7 +161,7 @@ fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
 /// See [`WebDav::walk`].
 pub struct CollectionWalk<'d> {
     dav: &'d WebDav,
-    /// Collections to list; the next one is last.
+    /// Collections to list; the last one is listed next.
     open: Vec<DavResource>,
     ready: VecDeque<Result<DavResource>>,
 }

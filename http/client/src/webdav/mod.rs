@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// in a URL are percent-encoded, and every request keeps the URL's query.
 pub struct WebDav {
     session: Arc<HttpSession>,
-    /// The same session with a longer timeout, created for the first change.
+    /// The same session with a longer timeout, created at the first change.
     patient: OnceLock<Arc<HttpSession>>,
 }
 
@@ -41,7 +41,7 @@ pub struct DavResource {
     pub url: String,
     /// Its path below the listed collection, decoded, with `/` between the parts; empty for the collection itself.
     pub relative: String,
-    /// Whether it is a collection.
+    /// Whether the resource is a collection.
     pub is_collection: bool,
     /// The size of a file, if the server reports it.
     pub size_bytes: Option<u64>,
@@ -52,18 +52,18 @@ pub struct DavResource {
 }
 
 impl WebDav {
-    /// Uses the connections of `session`.
+    /// Creates a client that uses the connections of `session`.
     pub fn new(session: Arc<HttpSession>) -> Self {
         WebDav { session, patient: OnceLock::new() }
     }
 
-    /// The session for requests that change something.
+    /// Returns the session for requests that change something.
     fn patient(&self) -> &Arc<HttpSession> {
         self.patient.get_or_init(|| {
             let options = &self.session.options;
             let first_byte = options.timeouts.first_byte.max(PATIENCE);
             let timeouts = Timeouts { first_byte, ..options.timeouts };
-            // HTTP/1.1, because a body that is produced while it is sent needs chunks.
+            // The session uses HTTP/1.1, because a body that is produced while it is sent needs chunks.
             Arc::new(HttpSession::new(SessionOptions {
                 timeouts,
                 http: HttpVersion::Http1,
@@ -72,29 +72,29 @@ impl WebDav {
         })
     }
 
-    /// The session.
+    /// Returns the session.
     pub fn session(&self) -> &Arc<HttpSession> {
         &self.session
     }
 }
 
-/// The URL without its query, which may contain a signature or a token: safe to display.
+/// Returns the URL without its query, which may contain a signature or a token: safe to display.
 pub fn without_query(url: &str) -> &str {
     url.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// The URL of `name` (percent-encoded) in the collection at `url`: appended to the path, before the query.
+/// Returns the URL of `name` (percent-encoded) in the collection at `url`: appended to the path, before the query.
 pub fn member_url(url: &str, name: &str) -> String {
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     format!("{}/{name}{query}", path.trim_end_matches('/'))
 }
 
-/// The URL of a collection, with the final slash that servers expect.
+/// Returns the URL of a collection, with the final slash that servers expect.
 pub fn collection_url(url: &str) -> String {
     member_url(url, "")
 }
 
-/// The URL of the parent collection of `url`; `None` for the root of a server.
+/// Returns the URL of the parent collection of `url`; `None` for the root of a server.
 pub fn parent_url(url: &str) -> Option<String> {
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     let root = path.find("://")? + 3;
@@ -120,7 +120,7 @@ impl WebDav {
             Err(error) if error.kind() == ErrorKind::NoSuchKey => {
                 let Some(parent) = parent_url(url) else { return Err(error) };
                 self.make_collections(&parent)?;
-                // Another client may create it at the same time.
+                // Another client may create the collection at the same time.
                 self.unless_there(url, self.make_collection(url))
             }
             made => self.unless_there(url, made),
@@ -145,7 +145,7 @@ impl WebDav {
     pub fn remove(&self, url: &str) -> Result<()> {
         let answer = self.ask(url, &mut DavCall::new("DELETE", "remove"))?;
         match check(&answer, "DELETE") {
-            // An earlier attempt removed it, and its response was lost.
+            // An earlier attempt removed the resource, and its response was lost.
             Err(error) if error.kind() == ErrorKind::NoSuchKey && answer.is_repeated => Ok(()),
             done => done.map_err(|error| answer.file.named("remove", error)),
         }
@@ -205,7 +205,8 @@ fn believe(answer: &DavResponse) -> Result<()> {
     }
 }
 
-/// Errors: `InvalidArgument` for a destination on another server: some servers would use its path as their own.
+/// Creates a request with a `Destination` header. Errors: `InvalidArgument` for a destination on another server: some
+/// servers would use its path as their own.
 fn to_destination(
     method: &'static str,
     operation: &'static str,

@@ -14,37 +14,37 @@ use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
 use crate::{HttpClient, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy, Timeouts};
 
-/// How often `progress` is called, which may stop the copy.
+/// The interval at which `progress` is called, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
 /// The maximum size of a refusal's document that is read.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
-/// Which server does the work.
+/// The server that does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
     /// The destination reads from the source (`Source` header). A server without support refuses it.
     Pull,
-    /// The source writes to the destination (`Destination` header). A server without support may take the destination
-    /// for a path of its own: Apache httpd and nginx do, so they are never asked.
+    /// The source writes to the destination (`Destination` header). A server without support may use the destination as
+    /// a path of its own: Apache httpd and nginx do, so they are never asked.
     Push,
 }
 
 /// A copy of one file from server to server.
 #[derive(Clone, Copy, Debug)]
 pub struct ThirdParty<'t> {
-    /// The file.
+    /// The file to copy.
     pub from: &'t str,
     /// The destination.
     pub to: &'t str,
-    /// Which server does the work.
+    /// The server that does the work.
     pub direction: CopyDirection,
     /// Whether an existing destination is replaced.
     pub replaces: bool,
-    /// How long the server may send nothing at all.
+    /// The maximum time during which the server may send nothing at all.
     pub silence: Duration,
 }
 
-/// Receives the number of bytes copied, and the total, if known.
+/// A function that receives the number of bytes copied, and the total, if known.
 pub type Progress<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
 
 impl WebDav {
@@ -52,12 +52,12 @@ impl WebDav {
     /// server and several times a second; its error stops the copy, by closing the connection.
     ///
     /// The server that does the work gets our credentials as usual (`Authorization`, or a certificate); for the other
-    /// server it is given our bearer token (`TransferHeaderAuthorization`), never a password. Its result is checked
-    /// against the sizes of both files.
-    /// Errors: `NotImplemented` if the server does not support such copies, with nothing done; `Unavailable` with the
-    /// server's reason if it failed; `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the copy
-    /// does; `Timeout` after silence; `AccessDenied`, `PreconditionFailed`, ...
-    /// Cost: a connection and a request of its own (COPY), and one request to examine each file.
+    /// server it receives our bearer token (`TransferHeaderAuthorization`), never a password. Its result is checked
+    /// against the sizes of both files. Errors: `NotImplemented` if the server does not support such copies, with
+    /// nothing done; `Unavailable` with the server's reason if it failed; `Corrupt` if the sizes differ;
+    /// `IncompleteBody` if the report ends before the copy does; `Timeout` after silence; `AccessDenied`,
+    /// `PreconditionFailed`, ... Cost: a connection and a request of its own (COPY), and one request to examine each
+    /// file.
     pub fn third_party_copy(
         &self,
         copy: &ThirdParty<'_>,
@@ -93,12 +93,12 @@ impl WebDav {
         Ok(size_bytes)
     }
 
-    /// Errors: `Corrupt` if a file is missing, or has the wrong size.
+    /// Checks a file after the copy. Errors: `Corrupt` if it is missing, or has the wrong size.
     fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
         let found = match self.stat(url) {
             Ok(found) => found.size_bytes,
             Err(error) if error.kind() == ErrorKind::NoSuchKey => Some(0),
-            // A user with write permission may not have read permission.
+            // A user with write permission may lack read permission.
             Err(error) => {
                 tracing::debug!(%error, "a copy could not be looked at");
                 return Ok(());
@@ -115,7 +115,8 @@ impl WebDav {
         }
     }
 
-    /// Errors: `NotImplemented` if the server is one that takes any destination for its own path.
+    /// Checks that the server supports such copies. Errors: `NotImplemented` if the server uses any destination as a
+    /// path of its own.
     fn refuse_unsafe_push(&self, active: &str) -> Result<()> {
         let answer = self.ask(active, &mut super::call::DavCall::new("OPTIONS", "copy"))?;
         let server = answer.server.unwrap_or_default();
@@ -156,7 +157,7 @@ fn order(
     progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<HttpResponse> {
     let options = &route.session.options;
-    // Uses its own connection: the response may take minutes, and meanwhile `progress` is called each tick, which may
+    // Uses its own connection: the response may take minutes, and meanwhile `progress` is called at each tick, and may
     // stop the copy.
     let timeouts = Timeouts { progress: TICK, ..options.timeouts };
     let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());

@@ -1,4 +1,4 @@
-//! Decisions, with a clock of the test's own.
+//! Tests of the decisions, with a clock of their own.
 
 use super::{TRIAL, *};
 
@@ -6,7 +6,7 @@ const PATIENCE: StallPolicy =
     StallPolicy { stall: Duration::from_secs(1), detection: Duration::from_secs(2), floor_bytes_per_s: 1e6 };
 const MIB: usize = 1 << 20;
 
-/// A board with `sites` replicas at hosts of the test's own, and jobs of 1 MiB.
+/// Creates a board with `sites` replicas at hosts that only this test uses, and jobs of 1 MiB.
 fn board(test: &str, sites: usize, jobs: u64) -> (JobBoard, Vec<JobId>) {
     let site = |index| {
         let url = format!("http://{test}-{index}/f");
@@ -18,7 +18,7 @@ fn board(test: &str, sites: usize, jobs: u64) -> (JobBoard, Vec<JobId>) {
     (board, jobs)
 }
 
-/// Lets a stream bring bytes at a rate for a while, in steps.
+/// Lets a stream receive bytes at a rate for some time, in steps.
 fn bring(board: &mut JobBoard, id: StreamId, rate: u64, from: Instant, time: Duration) -> Instant {
     let step = Duration::from_millis(50);
     let mut now = from;
@@ -74,7 +74,7 @@ fn passing_failures_are_tried_again_and_then_told() {
     board.ended(stream, now);
     let told = board.jobs[&jobs[0]].outcome.clone().unwrap().unwrap_err();
     assert_eq!((told.kind, told.detail.contains("as told")), (ErrorKind::Unavailable, true));
-    // A repeated call tries it again.
+    // A repeated call tries the replica again.
     let stream = board.start(None, now);
     assert_eq!(board.choose(stream, now), StreamChoice::Replica(0));
 }
