@@ -26,7 +26,7 @@ pub struct GlobalArgs {
     /// Print one JSON object per line
     #[arg(long, global = true)]
     pub json: bool,
-    /// Print neither progress nor what was done to which object; errors are still reported
+    /// Print neither progress nor the operations done; errors are still reported
     #[arg(long, short, global = true)]
     pub quiet: bool,
     /// Show no progress bar
@@ -43,10 +43,11 @@ pub struct CallArgs {
     /// Connections to the server at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub connections: u32,
-    /// HTTP of http(s) files: 1.1, or 2 by prior knowledge or TLS, with requests as streams of one connection
+    /// HTTP version for http(s) files: 1.1, or 2 (with prior knowledge, or by TLS) with requests as streams of one
+    /// connection
     #[arg(long, value_name = "VERSION", env = "FORDWAY_HTTP_VERSION", default_value = "1.1", value_parser = http_version)]
     pub http: HttpVersion,
-    /// Give up an operation (opening the file, each call) that takes longer, tries and waits included; 30s, 5m
+    /// Time limit of an operation (opening the file, or one call), including retries and waits, such as 30s or 5m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub deadline: Option<Duration>,
     /// Trust the certificates of this PEM file and no others [default: AWS_CA_BUNDLE, else those in the directory X509_CERT_DIR, else the system's]
@@ -58,7 +59,8 @@ pub struct CallArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Replicas of http(s) files")]
 pub struct ReplicaArgs {
-    /// Where the file is described: a Metalink or a list of URLs, in a file or at a URL; `none` asks nobody for other places [default: the server is asked when it fails]
+    /// A Metalink or a list of URLs that describes the file, in a file or at a URL; `none` asks no server for replicas
+    /// [default: the server is asked when it fails]
     #[arg(long, value_name = "SOURCE")]
     pub metalink: Option<String>,
     /// Read over this many connections at once, from one replica or several [default: from one replica, and from the next when it fails]

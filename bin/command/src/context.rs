@@ -23,7 +23,7 @@ type OpenLane = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
 pub struct CommandContext {
     open_lane: OpenLane,
     opened: Mutex<Option<Lane>>,
-    /// Standard output, messages and progress.
+    /// The streams: standard output, messages and progress.
     pub output: CommandOutput,
     /// The request to stop.
     pub interrupt: InterruptFlag,
@@ -53,7 +53,7 @@ impl CommandContext {
         }
     }
 
-    /// The lane, opened on the first call.
+    /// Returns the lane; opens it on the first call.
     pub fn lane(&self) -> Result<Lane> {
         let mut opened = self.opened.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(lane) = &*opened {
@@ -65,20 +65,20 @@ impl CommandContext {
         Ok(lane)
     }
 
-    /// The lane of another endpoint than the command's.
+    /// Returns the lane of another endpoint than the command's.
     pub fn lane_at(&self, endpoint: &str) -> Result<Lane> {
         (self.open_lane)(Some(endpoint))
     }
 
-    /// The lane's store.
+    /// Returns the lane's store.
     pub fn store(&self) -> Result<Arc<dyn Store>> {
         Ok(self.lane()?.store)
     }
 
-    /// Connections to web servers, created on the first call.
+    /// Returns the connections to web servers; creates them on the first call.
     pub fn web(&self) -> &Arc<HttpSession> {
         self.web.get_or_init(|| {
-            // As many as there are jobs, each of which may read from a server while it writes to it.
+            // Enough connections for all jobs, each of which may read from a server while it writes to it.
             web::session(
                 web::ca_bundle(),
                 SessionOptions { connections_per_origin: 2048, ..SessionOptions::default() },
@@ -86,7 +86,7 @@ impl CommandContext {
         })
     }
 
-    /// Standard input, which can be taken once. Errors: `InvalidArgument` the second time.
+    /// Returns standard input, which can be taken once. Errors: `InvalidArgument` the second time.
     pub fn take_input(&self) -> Result<Box<dyn Read + Send>> {
         let taken = self.input.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         taken.ok_or_else(|| {
@@ -102,7 +102,7 @@ pub struct InterruptFlag(Arc<InterruptState>);
 #[derive(Default)]
 struct InterruptState {
     is_raised: AtomicBool,
-    /// Temporary files, whose names no user gave.
+    /// Temporary files, whose names no user chose, and whether each can be resumed.
     temporary: Mutex<BTreeMap<PathBuf, LeftoverKind>>,
     on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
@@ -113,17 +113,17 @@ impl InterruptFlag {
         self.0.is_raised.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether work must stop.
+    /// Returns whether work must stop.
     pub fn is_raised(&self) -> bool {
         self.0.is_raised.load(Ordering::Relaxed)
     }
 
-    /// The flag itself, for code that does not know [`InterruptFlag`].
+    /// Returns the flag itself, for code that does not know [`InterruptFlag`].
     pub fn flag(&self) -> &AtomicBool {
         &self.0.is_raised
     }
 
-    /// Errors: `Interrupted` once the flag is set.
+    /// Checks the flag. Errors: `Interrupted` once it is set.
     pub fn check(&self) -> Result<()> {
         if self.is_raised() {
             return Err(Error::new(ErrorKind::Interrupted, "stopped by a signal"));
@@ -154,7 +154,7 @@ impl InterruptFlag {
         self.0.temporary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on a hang-up does not request a stop, but calls `reload`, on another thread.
+    /// From now on, SIGHUP does not request a stop, but calls `reload` on another thread.
     pub fn on_hang_up(&self, reload: impl Fn() + Send + 'static) {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
     }
@@ -166,10 +166,10 @@ impl InterruptFlag {
     }
 }
 
-/// What an incomplete file is good for.
+/// Whether an incomplete file is useful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftoverKind {
-    /// Nothing.
+    /// The file has no use.
     Useless,
     /// The same command resumes from it.
     Resumable,

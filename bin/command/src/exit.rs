@@ -31,7 +31,7 @@ pub enum CommandExit {
 }
 
 impl CommandExit {
-    /// The code for an error. For an `Io` error of a local file, the operating system's error decides.
+    /// Returns the code for an error. For an `Io` error of a local file, the operating system's error decides.
     pub fn of(error: &Error) -> Self {
         let system = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         match (error.kind(), system.map(io::Error::kind)) {
@@ -40,7 +40,7 @@ impl CommandExit {
         }
     }
 
-    /// The code for a kind of error; lists every kind on purpose.
+    /// Returns the code for a kind of error; lists every kind on purpose.
     pub fn of_kind(kind: ErrorKind) -> Self {
         use ErrorKind as K;
         match kind {
@@ -91,7 +91,7 @@ pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -
 mod tests {
     use super::*;
 
-    /// The table of the manual; a kind that moves is a change that scripts see.
+    /// This is the table of the manual. Moving a kind to another code is a change that scripts see.
     #[test]
     fn every_kind_has_the_documented_code() {
         let documented = |kind: ErrorKind| match kind.name() {

@@ -31,7 +31,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// The process's own streams; shows the bar only where standard error is a terminal.
+    /// The process's own streams; shows the bar only if standard error is a terminal.
     pub fn terminal(format: OutputFormat, quiet: bool, progress: bool) -> Self {
         let shown = progress && !quiet && io::stderr().is_terminal();
         let bar = ProgressBar::with_draw_target(
@@ -94,7 +94,7 @@ impl CommandOutput {
         self.bar.suspend(|| self.record(record).and_then(|()| self.flush()))
     }
 
-    /// Prints bytes unchanged. Errors: `Io`, also where the reader is gone.
+    /// Prints bytes unchanged. Errors: `Io`, also if the reader is gone.
     pub fn data(&self, bytes: &[u8]) -> Result<()> {
         self.written(lock(&self.stdout).write_all(bytes))
     }
@@ -113,8 +113,8 @@ impl CommandOutput {
         })
     }
 
-    /// Whether `error` only says that the reader of our output is gone (`fordway ls | head`), which
-    /// is not a failure.
+    /// Returns whether `error` only says that the reader of our output is gone (`fordway ls | head`), which is not a
+    /// failure.
     pub fn is_reader_gone(&self, error: &Error) -> bool {
         let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         self.reader_gone.load(Ordering::Relaxed)
@@ -134,7 +134,7 @@ impl CommandOutput {
     }
 
     fn message(&self, line: &str) {
-        // Where standard error is gone nobody can be told.
+        // If standard error is gone, nobody can be told.
         self.bar.suspend(|| writeln!(lock(&self.stderr), "{line}")).ok();
     }
 

@@ -1,5 +1,5 @@
-//! Ranges as calls, one after the other or several under way, also from a list, `offset length` a line; or all of a file, block
-//! by block.
+//! Reads ranges in calls, one after the other or several in flight, also from a list with one `offset length` per line;
+//! or reads a whole file, block by block.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -19,15 +19,15 @@ use crate::context::CommandContext;
 use crate::exit::file_error;
 use crate::replicas::{OpenedFile, OpenedTicket, ReplicaOpener};
 
-/// What to read, and how.
+/// The description of a read.
 pub struct ReadPlan<'a> {
-    /// Empty if only a Metalink is named.
+    /// The URL; empty if only a Metalink is named.
     pub url: &'a str,
-    /// Ranges, or all of it.
+    /// Ranges, or the whole file.
     pub what: ReadSelection<'a>,
     /// How ranges become calls.
     pub calls: &'a CallArgs,
-    /// Where else it is.
+    /// Options for replicas of the file.
     pub replicas: &'a ReplicaArgs,
     /// Whether the pieces that contain ranges are verified against their digests.
     pub verify: bool,
@@ -57,15 +57,15 @@ pub enum ReadSelection<'a> {
 pub struct ReadCost {
     /// Total bytes read.
     pub bytes: u64,
-    /// Ranges.
+    /// The number of ranges.
     pub fragments: u64,
-    /// Calls that read them.
+    /// The number of calls that read the ranges.
     pub calls: u64,
-    /// From opening to the last byte.
+    /// The time from opening to the last byte.
     pub seconds: f64,
     /// The number of requests; `null` on lanes without requests.
     pub requests: Option<u64>,
-    /// Connections opened; `null` on lanes without connections.
+    /// The number of connections opened; `null` on lanes without connections.
     pub connections: Option<u64>,
     /// CPU time of this process.
     pub client_cpu_seconds: f64,
@@ -128,8 +128,8 @@ fn cpu_seconds() -> f64 {
 /// A call in flight, and its start time.
 type Begun = (Instant, OpenedTicket);
 
-/// A file, and its first call if that is in flight; `None` for objects on lanes where calls in advance do not pay.
-/// Cost: a HEAD where no call is in flight.
+/// Opens a file, and returns its first call if that is already in flight. Returns `None` for objects on lanes where
+/// calls in advance have no advantage. Cost: a HEAD if no call is in flight.
 fn open(reading: &ReadPlan, context: &CommandContext) -> Result<Option<(OpenedFile, Option<OpenedTicket>)>> {
     if reading.url.starts_with("s3://") {
         let (bucket, key) = StorageAddress::parse(reading.url)?.into_object()?;
@@ -229,7 +229,7 @@ fn read_ranges_of(
         let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
         memory = match (file.wait(ticket), &file) {
             (Err(error), OpenedFile::One(_)) => {
-                // Reads replicas from here on. Calls that were in flight on the failed file are sent again, in the same
+                // Continues with replicas. Calls that were in flight on the failed file are sent again, in the same
                 // order.
                 file = OpenedFile::Many(reading.places().instead(reading.url, error, context)?);
                 for (_, call, ticket) in &mut under_way {

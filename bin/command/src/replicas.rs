@@ -37,20 +37,20 @@ pub struct ReplicaOpener<'a> {
 
 /// A file at one location, or at several.
 pub enum OpenedFile {
-    /// At one location.
+    /// The file at one location.
     One(RemoteFile),
-    /// At several locations.
+    /// The file at several locations.
     Many(ReplicatedFile),
 }
 
 /// Opens a file at one location.
 type Open<'o> = dyn FnMut(&Arc<HttpSession>, &str) -> Result<RemoteFile> + 'o;
 
-/// Ranges in flight.
+/// A ticket for ranges in flight.
 pub enum OpenedTicket {
-    /// Of a file at one location.
+    /// A ticket for a file at one location.
     One(RangeTicket),
-    /// Of a file at several locations.
+    /// A ticket for a file at several locations.
     Many(ReplicatedTicket),
 }
 
@@ -89,7 +89,7 @@ impl<'a> ReplicaOpener<'a> {
         self.args.metalink.as_deref() == Some("none")
     }
 
-    /// The value of `--metalink`, unless it is `none`.
+    /// Returns the value of `--metalink`, unless it is `none`.
     fn source(&self) -> Option<&str> {
         self.args.metalink.as_deref().filter(|source| *source != "none")
     }
@@ -145,7 +145,7 @@ impl<'a> ReplicaOpener<'a> {
         }
     }
 
-    /// The file at other locations than `url`, which failed. Errors: `error`, if there are none.
+    /// Returns the file at other locations than `url`, which failed. Errors: `error`, if there are none.
     pub fn instead(&self, url: &str, error: Error, context: &CommandContext) -> Result<ReplicatedFile> {
         if self.is_told_none() || !may_be_elsewhere(error.kind()) {
             return Err(error);
@@ -199,13 +199,13 @@ fn put_first(file: &mut MetalinkFile, url: &str) {
     file.replicas.insert(0, MetalinkUrl { url: url.to_owned(), priority: 1, location: None });
 }
 
-/// The last path segment of an address, without its query.
+/// Returns the last path segment of an address, without its query.
 pub fn base_name(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or_default();
     path.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// Whether a failure is the location's fault, so that another location may succeed.
+/// Returns whether a failure is the location's fault, so that another location may succeed.
 fn may_be_elsewhere(kind: ErrorKind) -> bool {
     use ErrorKind as K;
     matches!(
@@ -221,7 +221,7 @@ fn may_be_elsewhere(kind: ErrorKind) -> bool {
 }
 
 impl OpenedFile {
-    /// The size of the whole file.
+    /// Returns the size of the whole file.
     pub fn size_bytes(&self) -> u64 {
         match self {
             OpenedFile::One(file) => file.size_bytes(),
@@ -229,7 +229,7 @@ impl OpenedFile {
         }
     }
 
-    /// Requests and connections so far.
+    /// Returns the numbers of requests and connections so far.
     pub fn traffic(&self) -> ReadTraffic {
         match self {
             OpenedFile::One(file) => file.traffic(),

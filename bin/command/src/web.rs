@@ -1,4 +1,4 @@
-//! Web servers as commands name them, and connections to them.
+//! The addresses of web servers in commands, and connections to web servers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::Arc;
 use fordway_http::vector::{HttpSession, SessionOptions};
 use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 
-/// Schemes of web servers, and the HTTP schemes they stand for.
+/// Schemes of web servers, and the HTTP scheme of each.
 const SCHEMES: [(&str, &str); 4] =
     [("http://", "http://"), ("https://", "https://"), ("dav://", "http://"), ("davs://", "https://")];
 
-/// Whether an address is of something at a web server.
+/// Returns whether an address refers to a web server.
 pub fn is_address(text: &str) -> bool {
     scheme(text).is_some()
 }
 
-/// The same address as a URL of HTTP.
+/// Returns the same address as an HTTP URL.
 pub fn http_url(text: &str) -> String {
     scheme(text).map_or_else(|| text.to_owned(), |(name, http)| format!("{http}{}", &text[name.len()..]))
 }
@@ -25,12 +25,13 @@ fn scheme(text: &str) -> Option<(&'static str, &'static str)> {
     SCHEMES.into_iter().find(|(name, _)| is_it(name))
 }
 
-/// The file of authorities that the environment names.
+/// Returns the CA bundle that the environment names.
 pub fn ca_bundle() -> Option<PathBuf> {
     std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Connections with whatever credentials and proxies the environment names. `ca_bundle` goes before its authorities.
+/// Creates connections with the credentials and proxies that the environment names. `ca_bundle` has precedence over the
+/// environment's CA bundle.
 pub fn session(ca_bundle: Option<PathBuf>, options: SessionOptions) -> Arc<HttpSession> {
     let tls_roots = TlsRoots::find(ca_bundle);
     let (credentials, proxies) = (SessionCredentials::discover(), ProxySettings::discover());

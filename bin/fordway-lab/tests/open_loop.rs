@@ -1,4 +1,5 @@
-//! The instrument on itself, alone: what else runs on the machine is in its latencies too.
+//! Tests the instrument with itself. This is the only test in its file, because other work on the machine would be
+//! included in its latencies.
 
 #[path = "bench_rest/command.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
@@ -17,8 +18,9 @@ use serde_json::Value;
 use command::one;
 use server::{Server, Stream, answer};
 
-/// Work for every processor that gives way to any other. A virtual processor that sleeps takes 50 µs and more to
-/// wake up, three times in a request: of the client's timer, of the server, and of the client again.
+/// Keeps every processor busy with work that yields to any other. A virtual processor that sleeps takes 50 µs and more
+/// to wake up, and each request wakes one three times: for the client's timer, for the server, and for the client
+/// again.
 struct Awake(Vec<Child>);
 
 impl Awake {
@@ -44,22 +46,23 @@ impl Drop for Awake {
 
 const CONNECTIONS: usize = 4;
 const SECONDS: u64 = 8;
-/// Requests per second that the open loop makes, of about 2,000 that the server can answer.
+/// The requests per second of the open loop; the server can respond to about 2,000.
 const RATE: u64 = 800;
-/// Requests per second of users with whom the closed loop's figures are checked against: nearer to the limit.
+/// The requests per second of the simulated users with which the closed loop's figures are compared; closer to the
+/// server's limit.
 const BUSY_RATE: u64 = 1_600;
 
 const SHARES: [(&str, f64); 3] = [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)];
 
-/// What one open and one closed loop say, and the truth beside it, sorted.
+/// The results of one open and one closed loop, and the true latencies, sorted.
 struct Measured {
     open: Value,
     closed: Value,
-    /// Latencies that a queue with the service times of the open loop has at [`RATE`].
+    /// The latencies of a queue with the service times of the open loop, at [`RATE`].
     at_rate: Vec<u64>,
-    /// Latencies that a queue with the service times of the closed loop has at [`BUSY_RATE`].
+    /// The latencies of a queue with the service times of the closed loop, at [`BUSY_RATE`].
     when_busy: Vec<u64>,
-    /// What the open loop says of a server that takes no time: what this machine adds to every request.
+    /// The open loop's result for a server that responds immediately: the time that this machine adds to every request.
     nothing: Value,
 }
 
@@ -82,7 +85,7 @@ impl Measured {
         Measured { open, closed, at_rate, when_busy, nothing }
     }
 
-    /// Whether what the open loop says is as far from the truth as may be, or less.
+    /// Returns whether the open loop's result is within the tolerance around the true latencies.
     fn agrees(&self) -> bool {
         SHARES.iter().all(|(name, share)| {
             let (truth, found) = (quantile(&self.at_rate, *share), quantile_ns(&self.open, name));
@@ -90,8 +93,8 @@ impl Measured {
         })
     }
 
-    /// Whether other work delays the threads of a request so much that no agreement can be asked for; the
-    /// instrument is not to blame for that.
+    /// Returns whether other work delays the threads of a request so much that agreement cannot be expected. The
+    /// instrument is not the cause of such delays.
     fn is_disturbed(&self) -> bool {
         quantile_ns(&self.nothing, "p50_ns") > 80_000 || quantile_ns(&self.nothing, "p99_ns") > 1_000_000
     }
@@ -117,14 +120,13 @@ fn quantile(sorted: &[u64], share: f64) -> u64 {
     sorted[((sorted.len() - 1) as f64 * share).round() as usize]
 }
 
-/// `found` of `loop_name` beside the simulated `truth`, as a line.
+/// Formats `found` of `loop_name` next to the simulated `truth`.
 fn line(name: &str, truth: u64, loop_name: &str, found: u64) -> String {
     let error = 100.0 * (found as f64 / truth as f64 - 1.0);
     format!("{name}: simulated {truth}, {loop_name} loop {found} ({error:+.1} %)\n")
 }
 
-/// The instrument on itself: behind a server whose service times are logged, the open loop must find
-/// the latencies that a queue with those service times has.
+/// The open loop must find the latencies of a queue with the server's logged service times.
 #[test]
 #[allow(clippy::print_stdout, reason = "the figures of the documentation")]
 fn the_open_loop_finds_what_a_queue_simulation_says() {
@@ -148,7 +150,7 @@ fn the_open_loop_finds_what_a_queue_simulation_says() {
     }
 }
 
-/// Service of 1 ms, more or less a fifth, with 2 % of 50 ms, all logged as they really were.
+/// A service that takes 1 ms, plus or minus a fifth, and in 2 % of cases 50 ms. It logs the actual times.
 #[derive(Clone)]
 struct Service(Arc<Mutex<Vec<(Instant, Duration)>>>, Arc<AtomicU64>);
 
@@ -171,7 +173,7 @@ impl Service {
     }
 
     fn next(&self) -> Duration {
-        // A permutation of the counter's bits is random enough, and the same in every run.
+        // A permutation of the counter's bits is random enough, and is the same in every run.
         let mut random = self.1.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         random ^= random >> 31;
         random = random.wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -182,7 +184,7 @@ impl Service {
         Duration::from_nanos(800_000 + (random >> 32) % 400_000)
     }
 
-    /// Service times in the order in which service began.
+    /// Returns the service times in the order in which service began.
     fn take_log(&self) -> Vec<Duration> {
         let mut log = std::mem::take(&mut *self.0.lock().unwrap());
         log.sort_unstable_by_key(|(began, _)| *began);
@@ -190,7 +192,8 @@ impl Service {
     }
 }
 
-/// Latencies in a queue of arrivals at equal intervals before `servers`, first come first served; sorted.
+/// Returns the sorted latencies of a first-come-first-served queue with `servers`, whose requests arrive at equal
+/// intervals.
 fn simulate(service: &[Duration], interval_ns: u64, servers: usize) -> Vec<u64> {
     let mut free_at_ns = vec![0_u64; servers];
     let mut latencies: Vec<u64> = service

@@ -206,18 +206,19 @@ fn fetch(
     })
 }
 
-/// Bytes of a part that belong to the opened version: its name tells, where the version is known.
+/// Returns how many bytes of a part belong to the opened version. The part's name identifies the version, if that is
+/// known.
 fn resumable_bytes(part: &File, file: &RemoteFile) -> std::io::Result<u64> {
     let there = part.metadata()?.len();
     Ok(if is_marked(file) && there <= file.size_bytes() { there } else { 0 })
 }
 
-/// Whether its version has a strong ETag, which no other version can have.
+/// Returns whether the file's version has a strong ETag, which no other version can have.
 fn is_marked(file: &RemoteFile) -> bool {
     file.version().etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"))
 }
 
-/// The local name for a file at `url`; for a Metalink, the name of the file it describes.
+/// Returns the local name for a file at `url`; for a Metalink, the name of the file it describes.
 pub(crate) fn name_of(url: &str) -> String {
     let address = url.split(['?', '#']).next().unwrap_or_default();
     let (_, rest) = address.split_once("://").unwrap_or_default();
@@ -226,7 +227,7 @@ pub(crate) fn name_of(url: &str) -> String {
     endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
 }
 
-/// The path the file is copied to. Errors: `InvalidArgument`.
+/// Returns the path that the file is copied to. Errors: `InvalidArgument`.
 pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf> {
     let refused = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     if destination.contains("://") {
@@ -252,9 +253,9 @@ pub(crate) struct PartFile<'c> {
     file: File,
     leftover: LeftoverKind,
     context: &'c CommandContext,
-    /// Whether it is published, or kept for the next download.
+    /// Whether the part is published, or kept for the next download.
     is_settled: bool,
-    /// Cleans up after a signal that ends the process.
+    /// Removes the part if a signal ends the process.
     _temporary: TemporaryFile,
 }
 
@@ -281,12 +282,12 @@ impl<'c> PartFile<'c> {
         &self.path
     }
 
-    /// The file to append to.
+    /// Returns the file to append to.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Turns it into the part of another copy with the same content, unless that part exists already.
+    /// Makes this the part of another copy with the same content, unless that part exists already.
     pub(crate) fn given_to(self, path: &Path, identity: (&DefaultHasher, LeftoverKind)) -> Result<Self> {
         let other = beside(path, identity.0)?;
         if !other.exists() {
@@ -337,7 +338,7 @@ impl Drop for PartFile<'_> {
     }
 }
 
-/// The path of a part.
+/// Returns the path of a part.
 fn beside(path: &Path, hasher: &DefaultHasher) -> Result<PathBuf> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;

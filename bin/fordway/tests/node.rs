@@ -14,7 +14,7 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_store::{Bucket, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, Objects, PutOptions};
 use fordway_wire::node::{ClientHello, Request, VERSION, WELCOME_BYTES};
 
-/// A gateway; killed when dropped.
+/// A gateway process; killed when dropped.
 struct Gateway {
     process: Child,
     output: BufReader<ChildStdout>,
@@ -81,7 +81,7 @@ fn commands_work_through_it_and_a_signal_ends_it_well() {
     );
 }
 
-/// The line that is printed is what other programs are given.
+/// The printed line has the endpoint that other programs are given.
 #[test]
 fn a_socket_named_from_here_is_an_endpoint_from_anywhere() {
     let dir = place();
@@ -120,8 +120,8 @@ fn its_counters_can_be_asked_for() {
     assert_eq!(both.status.code(), Some(2));
 }
 
-/// Clients that announce much and send most of it, or ask for much and read nothing, make the gateway
-/// keep no more than it was told that it may.
+/// Clients that announce long messages and send most of them, or send many requests and read no responses, do not make
+/// the gateway use more memory than configured.
 #[test]
 fn clients_that_mean_no_good_take_no_more_memory_than_there_is() {
     let dir = place();
@@ -148,7 +148,7 @@ fn clients_that_mean_no_good_take_no_more_memory_than_there_is() {
     let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.process.id())).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let resident_kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
-    // Twenty messages of 16 MiB are 320 MiB, and the answers 60 GB.
+    // Twenty messages of 16 MiB are 320 MiB, and the responses would be 60 GB.
     assert!(resident_kib < (32 + 40 / 2 + 30) << 10, "{resident_kib} KiB");
     assert_eq!(
         store
@@ -169,7 +169,7 @@ fn a_second_gateway_on_the_same_socket_is_refused() {
     assert!(fordway(dir.path(), &["ls"]).status.success(), "the first still serves");
 }
 
-/// What a client was told when the gateway died under it.
+/// The results that clients got before the gateway was killed.
 #[derive(Default)]
 struct Told {
     /// Objects that were acknowledged, with the seed of their content.
@@ -177,9 +177,9 @@ struct Told {
     failed: usize,
 }
 
-/// Killed while eight clients write small and large objects: each call is done or fails in plain
-/// words, what was acknowledged is there and whole, nothing is half-written, and a new gateway on the
-/// same path serves at once.
+/// The gateway is killed while eight clients write small and large objects. Each call either succeeds or fails with a
+/// clear message, everything acknowledged is there and complete, nothing is half-written, and a new gateway on the same
+/// path serves immediately.
 #[test]
 fn a_gateway_killed_under_load_loses_nothing_that_was_acknowledged() {
     let dir = place();
@@ -282,7 +282,7 @@ fn by_tcp_only_who_knows_the_secret_is_served() {
         assert_eq!(refused.status.code(), Some(4), "{refused:?}");
         assert!(refused.stdout.is_empty());
     }
-    // A client that only states its name is not believed.
+    // A client that only states a name, without proof, is not accepted.
     let mut raw = std::net::TcpStream::connect(endpoint.trim_start_matches("tcp://")).unwrap();
     std::io::Write::write_all(&mut raw, b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(!matches!(raw.read(&mut [0; 64]), Ok(count) if count > 0));

@@ -23,7 +23,7 @@ pub fn skip(reason: impl Display) {
     }
 }
 
-/// One `write` with `O_APPEND`: records of concurrent programs do not mix.
+/// The record is one `write` with `O_APPEND`, so that records of concurrent programs do not mix.
 fn record(path: &Path, line: &str) {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     let written = opened.and_then(|mut file| file.write_all(line.as_bytes()));
@@ -39,7 +39,7 @@ fn test_name() -> String {
     format!("{name}::{}", std::thread::current().name().unwrap_or("unnamed thread"))
 }
 
-/// Whether this process is root; records a skip if not. `purpose` completes "only root can ...".
+/// Returns whether this process is root; records a skip if not. `purpose` completes "only root can ...".
 pub fn root(purpose: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -48,12 +48,13 @@ pub fn root(purpose: &str) -> bool {
     is_root
 }
 
-/// The path of `program`, which may be outside PATH, like Debian's servers; records a skip if it is not installed.
+/// Returns the path of `program`, which may be outside PATH, like Debian's servers; records a skip if it is not
+/// installed.
 pub fn program(program: &str) -> Option<PathBuf> {
     program_from(program, "`make setup` installs what tests use")
 }
 
-/// The same for a program from another source, which `source` names.
+/// Like [`program`], for a program from another source, which `source` names.
 pub fn program_from(program: &str, source: &str) -> Option<PathBuf> {
     let found = find(program);
     if found.is_none() {
@@ -62,7 +63,7 @@ pub fn program_from(program: &str, source: &str) -> Option<PathBuf> {
     found
 }
 
-/// Whether all of `programs` are installed; records a skip that names the first missing one.
+/// Returns whether all of `programs` are installed; records a skip that names the first missing one.
 pub fn programs(programs: &[&str]) -> bool {
     programs.iter().all(|name| program(name).is_some())
 }

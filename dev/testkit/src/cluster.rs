@@ -119,10 +119,11 @@ done
 set +e
 "#;
 
-/// A shared file system, running and mounted twice; all of it is removed when this is dropped, or its thread ends.
+/// A running shared file system, mounted twice. Server and mounts are removed when this value is dropped, or when its
+/// thread ends.
 #[derive(Debug)]
 pub struct FileSystemCluster {
-    /// The name in messages.
+    /// The name of the file system in messages.
     pub name: &'static str,
     agent: NamespaceProcess,
     next: AtomicUsize,
@@ -198,7 +199,8 @@ impl FileSystemCluster {
         PathBuf::from(format!("/proc/{}/root{}/{name}", self.agent.id(), Self::CONTROL))
     }
 
-    /// The process ID, outside the namespaces, of the process whose end kills all others here.
+    /// Returns the process ID, outside the namespaces, of the cluster's first process. When that process ends, the
+    /// kernel kills all others in the cluster.
     pub fn process(&self) -> u32 {
         self.agent.id()
     }
@@ -213,7 +215,7 @@ impl FileSystemCluster {
     }
 }
 
-/// The end of the scripts' output.
+/// Returns the last 2,000 bytes of the scripts' output.
 fn tail(log: &File) -> String {
     const BYTES_MAX: u64 = 2000;
     let length = log.metadata().map_or(0, |metadata| metadata.len());

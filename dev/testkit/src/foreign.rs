@@ -96,12 +96,12 @@ impl ForeignServer {
         }))
     }
 
-    /// The URL of a path, which must be percent-encoded already.
+    /// Returns the URL of a path, which must be percent-encoded already.
     pub fn url(&self, path: &str) -> String {
         format!("{}://127.0.0.1:{}/{path}", self.scheme, self.port)
     }
 
-    /// The directory that it serves.
+    /// The directory that the server serves.
     pub fn files(&self) -> PathBuf {
         self.dir.path().join("files")
     }
@@ -187,7 +187,7 @@ fn open_to_all(path: &Path, mode: u32) {
 }
 
 impl ForeignServer {
-    /// Waits until it accepts connections; `false` if it ended.
+    /// Waits until the server accepts connections; returns `false` if it ended.
     fn is_up(&mut self) -> bool {
         let deadline = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {

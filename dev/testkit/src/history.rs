@@ -34,7 +34,7 @@ pub struct TimedEvent {
 }
 
 impl HistoryEvent {
-    /// The value of the key after this event, if the event is possible when the value is `value`.
+    /// Returns the value of the key after this event, or `None` if the event is impossible when the value is `value`.
     fn after(self, value: Option<u64>) -> Option<Option<u64>> {
         match self {
             HistoryEvent::Put(new) => Some(Some(new)),
@@ -93,11 +93,12 @@ mod tests {
     fn what_could_have_happened_is_accepted() {
         assert!(fits(&[]));
         assert!(fits(&[&[(Read(None), 0, 1), (Put(1), 2, 3), (Read(Some(1)), 4, 5), (Deleted, 6, 7)]]));
-        // While a put is under way, a reader may see it or not, and then see it for good.
+        // While a put is in progress, a reader may see the new value or not; once a reader has seen it, all later
+        // readers do.
         let put: &[_] = &[(Put(1), 0, 10)];
         assert!(fits(&[put, &[(Read(None), 1, 2), (Read(Some(1)), 3, 4)]]));
         assert!(fits(&[put, &[(Put(2), 0, 10)], &[(Read(Some(2)), 11, 12)]]));
-        // Of two that create at once, one is refused, even if it ends first.
+        // If two clients create the key at the same time, one of them is refused, even if the refused one ends first.
         assert!(fits(&[&[(Created(1), 0, 10)], &[(NotCreated, 1, 2)]]));
         assert!(fits(&[&[(Created(1), 0, 1), (Deleted, 2, 9)], &[(Created(2), 3, 4)]]));
     }

@@ -1,10 +1,10 @@
-//! What the tests of every lane share. Only tests depend on this crate.
+//! Code that the tests of every lane share. Only tests depend on this crate.
 //!
 //! [`conformance`] is one suite that runs on every lane; [`model`] checks random operations against the in-memory
 //! store; [`history`] checks that concurrent operations on one key are linearizable; [`scenario`] has operations that
-//! are tested with a fault at every step; [`hostile`] is a server of one file that lies as told; [`cluster`] starts
-//! shared file systems, with two mounts each; [`proxy`] stands between a client and its servers; [`foreign`] has
-//! third-party WebDAV servers.
+//! are tested with a fault at every step; [`hostile`] is a server of one file that responds wrongly where its script
+//! says so; [`cluster`] starts shared file systems, with two mounts each; [`proxy`] is a proxy between a client and its
+//! servers; [`foreign`] has third-party WebDAV servers.
 
 pub mod cluster;
 pub mod conformance;

@@ -36,16 +36,16 @@ pub enum ModelOperation {
     Tag(Key, usize),
 }
 
-/// What is done to a version.
+/// An operation on a version.
 #[derive(Clone, Copy, Debug)]
 pub enum VersionAction {
-    /// Get it.
+    /// Get the version.
     Get,
-    /// Delete it for good.
+    /// Delete the version permanently.
     Delete,
-    /// Copy it over the latest.
+    /// Copy the version over the latest one.
     Restore,
-    /// Replace its tags by this many, and read them.
+    /// Replace the version's tags by this many, and read them.
     Tag(usize),
 }
 
@@ -82,7 +82,7 @@ pub fn versioned_operations(max: usize) -> impl Strategy<Value = Vec<ModelOperat
     })
 }
 
-/// The `count` operations generated from `seed`, for tests that run as several processes.
+/// Returns the `count` operations generated from `seed`, for tests that run as several processes.
 pub fn sequence(seed: u64, count: usize) -> Vec<ModelOperation> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -93,7 +93,7 @@ pub fn sequence(seed: u64, count: usize) -> Vec<ModelOperation> {
 }
 
 impl ModelOperation {
-    /// The same operation on keys prefixed with `prefix`.
+    /// Returns the same operation on keys prefixed with `prefix`.
     pub fn below(self, prefix: &str) -> Self {
         let text = |text: String| format!("{prefix}{text}");
         let key = |key: Key| Key::new(text(key.to_string())).unwrap_or_else(|error| panic!("{error}"));
@@ -127,7 +127,7 @@ fn operation() -> impl Strategy<Value = ModelOperation> {
     ]
 }
 
-/// Short texts of characters that matter in paths, so that prefixes and conflicts are common.
+/// Generates short texts of characters that matter in paths, so that prefixes and conflicts are common.
 fn text() -> impl Strategy<Value = String> {
     proptest::collection::vec(prop_oneof![Just("a"), Just("b"), Just("/"), Just("."), Just("ä")], 0..6)
         .prop_map(|parts| parts.concat())
@@ -137,14 +137,15 @@ fn key() -> impl Strategy<Value = Key> {
     text().prop_filter_map("a key is not empty", |text| Key::new(text).ok())
 }
 
-/// The result of an operation, as far as all stores must agree.
+/// The part of an operation's result on which all stores must agree.
 #[derive(Debug, PartialEq)]
 enum ModelOutcome {
     Done,
     Bytes(Vec<u8>),
     Size(u64),
     Names(Vec<String>, Option<String>),
-    /// Key, whether it is the latest, whether its ID is `null`, size; and common prefixes.
+    /// For each version its key, whether it is the latest, whether its ID is `null`, and its size; also the common
+    /// prefixes.
     Versions(Vec<(String, bool, bool, Option<u64>)>, Vec<String>),
     Tags(Tags, usize),
     Failed(ErrorKind),
@@ -157,7 +158,7 @@ pub fn check(store: &dyn Store, operations: &[ModelOperation]) {
     ModelFollower::new(bucket).follow(store, operations);
 }
 
-/// A model that follows a bucket, or a part of it that nothing else changes.
+/// A model that follows a bucket, or the part of a bucket that nothing else changes.
 pub struct ModelFollower {
     model: MemoryStore,
     bucket: Bucket,
@@ -165,7 +166,7 @@ pub struct ModelFollower {
 }
 
 impl ModelFollower {
-    /// A model of `bucket`, in which the later operations find nothing yet.
+    /// Creates a model of `bucket`, in which the operations to come find no objects yet.
     pub fn new(bucket: Bucket) -> Self {
         let model = MemoryStore::default();
         model.create_bucket(&bucket).unwrap_or_else(|error| panic!("{error}"));
@@ -288,7 +289,7 @@ fn tags(count: usize) -> Tags {
     (0..count).map(|number| (format!("name {number}"), "ä=&".repeat(number))).collect()
 }
 
-/// All pages, joined.
+/// Lists all pages and joins them.
 fn all_versions(store: &dyn Store, bucket: &Bucket, mut query: VersionsQuery) -> Result<VersionListing> {
     let mut all = VersionListing::default();
     loop {

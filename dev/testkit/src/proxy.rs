@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// What the proxy does instead of its work.
+/// Deviations of the proxy from its normal behaviour.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyRules {
-    /// The required value of `Proxy-Authorization`; 407 without it.
+    /// The value of `Proxy-Authorization` that the proxy requires; it responds 407 to any other.
     pub login: Option<String>,
-    /// The status with which it refuses everything.
+    /// The status with which the proxy refuses every request.
     pub refuses: Option<u16>,
-    /// It does not respond to requests, until the client leaves.
+    /// Whether the proxy sends nothing until the client leaves.
     pub is_mute: bool,
 }
 
@@ -45,7 +45,7 @@ impl ProxyServer {
         ProxyServer { shared, acceptor: ConnectionAcceptor::start(Ipv4Addr::LOCALHOST, serve) }
     }
 
-    /// The address that it listens on.
+    /// The address that the proxy listens on.
     pub fn address(&self) -> SocketAddr {
         self.acceptor.address()
     }
@@ -177,7 +177,7 @@ impl ConnectionAcceptor {
         ConnectionAcceptor { open, address, thread: Some(thread) }
     }
 
-    /// The address that it listens on.
+    /// The address that the acceptor listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -28,7 +28,7 @@ pub struct OperationScenario {
 /// An object as a reader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenObject {
-    /// Its content.
+    /// The object's content.
     pub body: Vec<u8>,
     etag: ETag,
     metadata: BoxedMetadata,
@@ -127,7 +127,7 @@ const LONG: &str = "long";
 
 /// `a` is not at its plain path, which was taken when it was written and is free now.
 const HIDDEN_PLACE: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED)];
-/// Then `a` was written again: its older copy is hidden, and must stay so.
+/// Like [`HIDDEN_PLACE`], but `a` was written again afterwards: its older copy is hidden, and must stay hidden.
 const TWO_PLACES: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED), ("a", "newer")];
 
 impl OperationScenario {
@@ -139,7 +139,7 @@ impl OperationScenario {
         OperationScenario { name, before, parts: &[], act, refused: None, keeps_versions: false }
     }
 
-    /// Whether it moves so much data that not every test runs it.
+    /// Returns whether the scenario moves so much data that not every test runs it.
     pub fn is_large(&self) -> bool {
         self.parts.iter().sum::<usize>() as u64 >= MIN_PART_BYTES
     }
@@ -218,7 +218,7 @@ fn put(store: &dyn Store, name: &str, body: &[u8]) -> Result<()> {
 
 fn delete_latest(store: &dyn Store) -> Result<()> {
     let latest = store.list_versions(&bucket(), &VersionsQuery::default())?.versions.into_iter().next();
-    // There is a version, but listings omit what the caller may not read.
+    // A version exists, but listings omit versions that the caller may not read.
     let closed = || Error::from(ErrorKind::AccessDenied).during("list", "scenario", "bucket", "k");
     let latest = latest.ok_or_else(closed)?;
     let options = DeleteOptions { version: Some(latest.version), ..Default::default() };

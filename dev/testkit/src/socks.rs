@@ -1,6 +1,6 @@
-//! A SOCKS 5 proxy on real sockets that makes tunnels, or does what it is told instead, and records its requests (RFC
-//! 1928, RFC 1929). It resolves the host `127-1-0-7.test`, so that a test can tell who resolves names. It sends its
-//! replies one byte at a time.
+//! A SOCKS 5 proxy on real sockets that opens tunnels, deviates from that as its rules say, and records its requests
+//! (RFC 1928, RFC 1929). It resolves the host `127-1-0-7.test`, so that a test can tell who resolves names. It sends
+//! its replies one byte at a time.
 //!
 //! It shares no code with the client that it tests.
 
@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 
 use super::proxy::{ConnectionAcceptor, OpenSockets, lock};
 
-/// What the proxy does instead of its work.
+/// Deviations of the proxy from its normal behaviour.
 #[derive(Clone, Debug, Default)]
 pub struct SocksRules {
-    /// The required user and password.
+    /// The user and password that the proxy requires.
     pub login: Option<(&'static str, &'static str)>,
-    /// The reply with which it refuses every connection.
+    /// The reply code with which the proxy refuses every connection.
     pub refuses: Option<u8>,
-    /// Its only reply, after which it is silent until the client leaves.
+    /// The only reply that the proxy sends; afterwards it is silent until the client leaves.
     pub says: Option<&'static [u8]>,
 }
 
@@ -45,7 +45,7 @@ impl SocksServer {
         SocksServer { shared, acceptor: ConnectionAcceptor::start(Ipv4Addr::LOCALHOST, serve) }
     }
 
-    /// The address that it listens on.
+    /// The address that the proxy listens on.
     pub fn address(&self) -> SocketAddr {
         self.acceptor.address()
     }
@@ -101,7 +101,7 @@ impl SocksState {
         let known = host.strip_suffix(".test").map(|name| place.replace(&host, &name.replace('-', ".")));
         let server = TcpStream::connect(known.unwrap_or(place))?;
         open.keep(&server);
-        // The bound address as a name, which is allowed and rare.
+        // The bound address is a name here, which is allowed and rare.
         say(client, b"\x05\x00\x00\x03\x04here\x00\x09")?;
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Copies of a root as backups make them, and what is there when one of them takes the root's place.
+//! Copies of a root as backup programs make them, and the state of a store after a copy has replaced its root.
 
 use std::fs;
 use std::path::Path;
@@ -24,10 +24,10 @@ fn many_tags() -> Tags {
     (0..10).map(|n| (format!("{n:0>100}"), "v".repeat(256))).collect()
 }
 
-/// The objects of the bucket `plain`: with an MD5, without, with a checksum, with a record kept apart.
+/// The objects of the bucket `plain`: with an MD5, without an MD5, with a checksum, with a record in a sidecar.
 const KEYS: [&str; 8] = ["a/md5", "a/fast", "bare", "x//odd", "apart", "also-apart", "empty/", "summed"];
 
-/// What a root can hold, in the middle of an upload.
+/// The unfinished upload of a root that contains everything that a root can hold.
 struct Original {
     upload: UploadId,
     parts: Vec<CompletedPart>,
@@ -81,7 +81,7 @@ fn make_versions(store: &PosixStore) {
     store.delete(&versioned, &key("k//odd"), &DeleteOptions::default()).unwrap();
 }
 
-/// Puts a part of the length that all have.
+/// Puts a part; all parts have the same length.
 fn put_part(store: &PosixStore, upload: &UploadId, number: u16) -> CompletedPart {
     let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
     let mut part = store.part_writer(&bucket("plain"), &key("up"), upload, number, &options).unwrap();
@@ -89,7 +89,7 @@ fn put_part(store: &PosixStore, upload: &UploadId, number: u16) -> CompletedPart
     CompletedPart { number, etag: part.commit(&ExpectedContent::default()).unwrap().etag, checksum: None }
 }
 
-/// All that S3 tells of the two buckets but for the ETags of bare objects and times.
+/// Returns everything that S3 reports of the two buckets, except times and the ETags of bare objects.
 fn told(store: &PosixStore) -> Vec<String> {
     let plain = bucket("plain");
     let tell = |name: &&str| {
@@ -117,7 +117,7 @@ fn read(store: &PosixStore, bucket: &Bucket, name: &str) -> String {
     String::from_utf8(object.content.into_vec().unwrap()).unwrap()
 }
 
-/// What a check finds that is worse than a note.
+/// Returns the findings of a check that are worse than a note.
 fn damage(store: &PosixStore) -> Vec<String> {
     let mut found = Vec::new();
     let options = FsckOptions { buckets: Vec::new(), read: true };
@@ -148,13 +148,13 @@ fn copy(command: &str, from: &Path, to: &Path) -> bool {
     Command::new("bash").args(["-e", "-o", "pipefail", "-c", &script]).status().unwrap().success()
 }
 
-/// Whether the file system of the tests has attributes, without which there are none to copy.
+/// Returns whether the file system of the tests has extended attributes; without them there are none to copy.
 fn has_attributes(dir: &Path) -> bool {
     let file = fs::File::create(dir.join("probe")).unwrap();
     fordway_sys::set_xattr(&file, c"user.probe", b"1").is_ok()
 }
 
-/// Makes a copy with `command`, and looks at it once it was migrated.
+/// Copies a root with `command`, migrates the copy, and compares its content with the original's.
 fn comes_back(program: &str, command: &str) {
     let dir = tempfile::tempdir().unwrap();
     if fordway_needs::program(program).is_none() {
@@ -176,7 +176,7 @@ fn comes_back(program: &str, command: &str) {
     assert_eq!(damage(&store), [""; 0]);
     assert_eq!(told(&store), before);
     assert_eq!(migrate(&store), [""; 0], "a second time there is nothing to do");
-    // Whoever was sending an upload goes on with it.
+    // A client that had started an upload before the copy can complete it in the copy.
     let mut parts = original.parts;
     parts.push(put_part(&store, &original.upload, 3));
     let complete = CompleteOptions::default();
@@ -197,8 +197,8 @@ fn tar_with_attributes_keeps_everything() {
     comes_back("tar", &format!("tar {attributes} -C FROM -cf - . | tar {attributes} -C TO -xpf -"));
 }
 
-/// Without attributes and times: keys and content stay, old versions and uploads among them; metadata, tags
-/// and stored ETags are lost.
+/// Copies a root without attributes and times: keys and content are kept, including old versions and uploads; metadata,
+/// tags and stored ETags are lost.
 #[test]
 fn a_plain_copy_keeps_content() {
     let dir = tempfile::tempdir().unwrap();
@@ -217,7 +217,7 @@ fn a_plain_copy_keeps_content() {
         assert!(info.metadata.is_empty() && info.etag.as_md5().is_none(), "{name}");
     }
     let versions = store.list_versions(&bucket("versioned"), &VersionsQuery::default()).unwrap().versions;
-    // The latest one of `k` is the version `null` now; the delete marker and the old ones have their names.
+    // The latest version of `k` is now the version `null`; the delete marker and the old versions keep their IDs.
     assert_eq!(versions.iter().filter(|version| version.content.is_some()).count(), 6);
     assert_eq!(versions.iter().filter(|version| version.version.is_null()).count(), 1);
     let complete = CompleteOptions::default();
@@ -225,7 +225,8 @@ fn a_plain_copy_keeps_content() {
     assert_eq!(read(&store, &plain, "up").len() as u64, 2 * MIN_PART_BYTES);
 }
 
-/// A root of a later version is refused, in words that say what to do; one of this version is not.
+/// A root with a later format version is refused, with a message that says what to do; a root of this version is
+/// opened.
 #[test]
 fn a_root_of_a_later_version_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Objects that the page cache does not hold: the gateway reads them on other threads than those that
-//! serve its clients, and sends the same bytes; so it does with what comes from another server.
+//! Objects that are not in the page cache. The gateway reads them on other threads than those that serve its clients,
+//! and sends the same bytes; the same holds for content that it gets from another server.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use fordway_sys::without_waiting;
 
 #[test]
 fn what_has_to_be_waited_for_arrives_whole() {
-    // Not in the temporary directory, which may be in memory.
+    // The temporary directory is not used, because it may be in memory.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
     let identity = AccessKeyPair::generate().unwrap();
@@ -23,7 +23,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
     let endpoint = format!("http://{}", gateway.local_addr());
     let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
 
-    // A gateway in front of the first one: what it sends is still arriving when it begins.
+    // A gateway in front of the first one. It starts to respond while content is still arriving from the first.
     let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
@@ -56,7 +56,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
     }
 }
 
-/// The calls of a read, and what came of it.
+/// Returns the result of a read and the system calls that it made.
 fn calls_of<T>(read: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
     fault::run(FaultPlan::default(), read)
 }

@@ -1,5 +1,5 @@
-//! The embedded lane on the file systems of real disks: ext4, XFS and Btrfs, each made in a file,
-//! mounted for the test and unmounted after it. Needs root.
+//! The embedded lane on disk file systems: ext4, XFS and Btrfs, each created in a file, mounted for the test and
+//! unmounted afterwards. Needs root.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,22 +10,21 @@ use fordway_store::{Bucket, CopyOptions, GetOptions, Key, PutOptions};
 use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::model;
 
-/// Size of an image, of which only what is written takes room.
+/// The size of an image; only the parts that are written occupy disk space.
 const IMAGE_BYTES: u64 = 400 << 20;
-/// Sequences of operations that are checked against the model.
+/// The number of sequences of operations that are checked against the model.
 const MODEL_RUNS: u64 = 20;
-/// Operations in each.
+/// The number of operations in each sequence.
 const MODEL_OPERATIONS: usize = 60;
 
-/// A file system in a file, mounted; unmounted when dropped, even by a panic. The loop device goes
-/// with the mount.
+/// A mounted file system in a file; unmounted when dropped, even by a panic. The loop device is removed with the mount.
 struct Disk {
     mount: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Disk {
-    /// `None`, with the reason on standard error, where it cannot be made or mounted.
+    /// Returns `None`, with the reason on standard error, if the file system cannot be created or mounted.
     fn make(mkfs: &[&str]) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
@@ -42,13 +41,13 @@ impl Disk {
         }
     }
 
-    /// A new store on the disk; its directory is removed with the fixture.
+    /// Creates a store on the disk; its directory is removed with the fixture.
     fn open(&self) -> StoreFixture {
         let dir = tempfile::tempdir_in(&self.mount).unwrap();
         StoreFixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
     }
 
-    /// Bytes that are free once everything written is on the disk.
+    /// Returns the number of free bytes once everything written is on the disk.
     fn settled_free_bytes(&self) -> u64 {
         run(Command::new("sync").arg("-f").arg(&self.mount)).unwrap();
         fordway_sys::free_bytes(File::open(&self.mount).unwrap()).unwrap()
@@ -59,7 +58,7 @@ impl Drop for Disk {
     fn drop(&mut self) {
         let unmounted = run(Command::new("umount").arg(&self.mount));
         if unmounted.is_err() {
-            // Something still has a file open: it goes when that does.
+            // A process still has a file open. The mount is removed when that file is closed.
             let _ = run(Command::new("umount").arg("-l").arg(&self.mount));
         }
     }
@@ -73,7 +72,7 @@ fn run(command: &mut Command) -> Result<(), String> {
     if ended.status.success() { Ok(()) } else { Err(format!("{name}: {}", text.trim())) }
 }
 
-/// Everything that holds of the embedded lane elsewhere holds on this file system.
+/// Checks that this file system passes all tests of the embedded lane.
 fn works_on(disk: &Disk) {
     assert_eq!(run_all(&|| disk.open()), cases_written());
     for seed in 0..MODEL_RUNS {
@@ -81,7 +80,7 @@ fn works_on(disk: &Disk) {
     }
 }
 
-/// A copy of a large object takes next to no room: it shares the original's blocks.
+/// Checks that a copy of a large object takes almost no disk space, because it shares the original's blocks.
 fn copies_share_blocks(disk: &Disk) {
     const SIZE: usize = 64 << 20;
     let (store, bucket) = (disk.open(), Bucket::new("bucket").unwrap());
@@ -102,7 +101,7 @@ fn copies_share_blocks(disk: &Disk) {
 
 #[test]
 fn ext4() {
-    // Blocks as on a disk that is not as small as this: metadata must fit into one.
+    // A block size of 4,096 bytes, as on a larger disk, because metadata must fit into one block.
     let Some(disk) = Disk::make(&["mkfs.ext4", "-q", "-b", "4096", "-O", "has_journal"]) else { return };
     works_on(&disk);
 }
@@ -121,7 +120,7 @@ fn btrfs() {
     copies_share_blocks(&disk);
 }
 
-/// The tests above prove something only if what they make is what they say.
+/// The tests above prove something only if the created file system is of the requested kind.
 #[test]
 fn a_disk_is_of_the_kind_asked_for_and_gone_afterwards() {
     let Some(disk) = Disk::make(&["mkfs.ext4", "-q"]) else { return };

@@ -20,7 +20,7 @@ use fordway_store::{
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// `None`, with the reason on standard error, where it cannot be mounted.
+    /// Returns `None`, with the reason on standard error, if the tmpfs cannot be mounted.
     fn mount(at: &Path) -> Option<Self> {
         SmallDisk::mount_with(at, "size=2m")
     }
@@ -41,8 +41,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Whatever the size at which it fills, the error says so, the old object stands, nothing half-written
-/// is listed, and once there is room the store works as before.
+/// Fills the file system with objects of several sizes. Each time, the error says that it is full, the old object
+/// remains, no half-written object is listed, and the store works as before once there is space.
 fn fills_up(store: &dyn Store) {
     let bucket = Bucket::new("bucket").unwrap();
     let key = |name: &str| Key::new(name).unwrap();
@@ -74,10 +74,10 @@ fn fills_up(store: &dyn Store) {
     put("dir/new", 700_000).unwrap();
 }
 
-/// Inodes of a file system that is full of files.
+/// The number of inodes of a file system that is to be filled with files.
 const INODES: usize = 40;
 
-/// A file system without an inode left, in a bucket that no lock was taken in before, can be emptied.
+/// Checks that a bucket in which no lock was ever taken can be emptied when its file system has no inode left.
 fn empties(disk: &Path, store: &dyn Store) {
     let bucket = Bucket::new("bucket").unwrap();
     let key = |name: &str| Key::new(name).unwrap();
@@ -133,7 +133,7 @@ fn the_node_lane_empties_a_disk_without_inodes() {
     empties(&disk.0, &NodeStore::new(NodeAddress::Unix(socket)));
 }
 
-/// A gateway on the disk, and a client of it that tries once.
+/// Starts a gateway on the disk; the returned client sends each request only once.
 fn serve(disk: &SmallDisk) -> (RunningGateway, S3Store) {
     let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
     let identity = AccessKeyPair::generate().unwrap();
@@ -162,8 +162,7 @@ fn the_http_lane_on_a_full_disk() {
     fills_up(&client);
 }
 
-/// An upload that does not fit is refused while it arrives; what else is asked on the connection is
-/// answered all the same.
+/// An upload that does not fit is refused while it arrives; other requests on the same connection are still answered.
 #[test]
 fn a_connection_survives_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -173,7 +172,7 @@ fn a_connection_survives_a_full_disk() {
     let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
-    // With one connection allowed, a second would wait for ever.
+    // Only one connection is allowed, so a second one would wait forever.
     let config = GatewayConfig { connections_max: 1, ..GatewayConfig::new(listen) };
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let url = |path: &str| format!("http://{}/bucket/{path}", gateway.local_addr());

@@ -1,6 +1,6 @@
-//! How much memory the gateway takes for many clients at once, on a real directory; alone in its file,
-//! because memory is measured of the whole process. The sizes that are promised are measured by
-//! `bench/gateway-memory`; these are smaller.
+//! How much memory the gateway uses for many clients at once, on a real directory. This is the only test in its file,
+//! because memory is measured for the whole process. `bench/gateway-memory` measures the promised sizes; these are
+//! smaller.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -43,7 +43,7 @@ fn resident_mib() -> u64 {
 }
 
 impl Served {
-    /// A connection on which a presigned request was sent, without its body.
+    /// Opens a connection and sends the head of a presigned request, without a body.
     fn ask(&self, method: &'static str, key: &str, body_bytes: usize) -> TcpStream {
         let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new(key).unwrap());
         let url = self.client.presign(method, &bucket, &key, 600, SystemTime::now()).unwrap();
@@ -84,7 +84,7 @@ fn memory_is_bounded_however_many_clients_there_are() {
         for number in 0..CLIENTS {
             let served = &served;
             scope.spawn(move || {
-                // The uploads of the same keys are going on, or done, or not begun.
+                // By then, the uploads of the same keys are in progress, complete, or not started.
                 thread::sleep(Duration::from_millis(300));
                 let mut stream = served.ask("GET", &format!("k{number}"), 0);
                 stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
@@ -96,7 +96,7 @@ fn memory_is_bounded_however_many_clients_there_are() {
     let grown_mib = resident_mib().saturating_sub(before_mib);
     assert!(grown_mib < 60, "{grown_mib} MiB for {} MiB", (CLIENTS * OBJECT_BYTES) >> 20);
 
-    // Clients that were answered and went quiet, and clients that do not read what they asked for.
+    // Clients that became idle after a response, and clients that do not read the responses they requested.
     let mut kept = Vec::new();
     for _ in 0..IDLE {
         let mut stream = served.ask("HEAD", "k0", 0);

@@ -1,4 +1,5 @@
-//! What a call costs beside ten and forty times as much: counted in system calls, which do not depend on the machine.
+//! How the cost of a call grows when there are ten and forty times as many objects or versions. The cost is counted in
+//! system calls, which do not depend on the machine.
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
@@ -8,7 +9,7 @@ use fordway_store::{
 use fordway_sys::fault::{FaultPlan, run};
 use tempfile::TempDir;
 
-/// How much lies beside what is asked for.
+/// The number of other objects or versions.
 const SIZES: [usize; 3] = [100, 1_000, 4_000];
 
 fn open() -> (TempDir, PosixStore, Bucket) {
@@ -26,13 +27,13 @@ fn put(store: &PosixStore, bucket: &Bucket, name: &str) -> Option<VersionId> {
     store.put(bucket, &key(name), b"content", &PutOptions::default()).unwrap().version
 }
 
-/// System calls of the second of two such calls: the first fills what is remembered.
+/// Counts the system calls of the second of two equal calls; the first one fills the caches.
 fn calls(mut act: impl FnMut()) -> usize {
     act();
     run(FaultPlan::default(), act).1.len()
 }
 
-/// Errors: panics where the last of `counts` is over `ratio` times the first.
+/// Panics if the last of `counts` is more than `ratio` times the first.
 #[track_caller]
 fn assert_flat(what: &str, counts: &[usize], ratio: f64) {
     let (least, most) = (counts[0], counts[counts.len() - 1]);
@@ -93,7 +94,8 @@ fn a_page_among_many_keys_costs_what_one_among_few_does() {
         for size in SIZES {
             let (_dir, store, bucket) = open();
             (0..size).for_each(|at| drop(put(&store, &bucket, &name(at))));
-            // A change within a tick of the clock cannot be told from none, so nothing is remembered of it.
+            // A change within one tick of the file system's clock cannot be detected, so nothing about the directory is
+            // cached until the tick has passed.
             std::thread::sleep(std::time::Duration::from_millis(50));
             let middle = Some(name(size / 2 - 1));
             let query = ListQuery { start_after: middle, max_keys: 50, ..Default::default() };
@@ -131,7 +133,7 @@ fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
     assert!(per_version <= 8.0, "{per_version} system calls for each version");
 }
 
-/// The names of the system calls of `act`, once what is remembered is there.
+/// Returns the names of the system calls of `act` when the caches are filled.
 fn called(mut act: impl FnMut()) -> Vec<&'static str> {
     act();
     act();
@@ -169,6 +171,6 @@ fn keys_away_from_the_flat_directory_cost_few_calls() {
 
     let (_, flat) = run(FaultPlan::default(), || drop(put(&store, &bucket, "second")));
     let (_, deep) = run(FaultPlan::default(), || drop(put(&store, &bucket, "a/b/c/object")));
-    // Each new directory is made, opened, marked and closed.
+    // Each new directory is created, opened, marked and closed.
     assert!(deep.len() <= flat.len() + 3 * 4, "three new directories: {deep:?}, a flat key: {flat:?}");
 }

@@ -1,4 +1,5 @@
-//! The hostile server against a client of bare sockets: right where it has no script, and wrong exactly as told.
+//! The hostile server, tested with a client of bare sockets: correct without a script, and wrong exactly as the script
+//! says.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -26,7 +27,7 @@ fn request(method: &str, headers: &str) -> String {
     format!("{method} /file HTTP/1.1\r\nHost: x\r\n{headers}\r\n")
 }
 
-/// Everything that comes for one request, head and body; the server closes behind it.
+/// Sends one request; returns the head and the body of the response. The server closes the connection afterwards.
 fn exchange(server: &HostileServer, method: &str, headers: &str) -> (String, Vec<u8>) {
     let mut stream = connect(server);
     stream.write_all(request(method, &format!("{headers}Connection: close\r\n")).as_bytes()).unwrap();
@@ -40,7 +41,7 @@ fn split(all: &[u8]) -> (String, Vec<u8>) {
     (String::from_utf8(all[..at + 2].to_vec()).unwrap(), all[at + 4..].to_vec())
 }
 
-/// The answer to a GET of `ranges` under one lie.
+/// Returns the response to a GET of `ranges` with one lie.
 fn told(lie: Lie, ranges: &str) -> (String, Vec<u8>) {
     exchange(&server(LieScript::honest().always(lie)), "GET", &format!("Range: bytes={ranges}\r\n"))
 }
@@ -49,7 +50,7 @@ fn text(body: &[u8]) -> String {
     String::from_utf8_lossy(body).into_owned()
 }
 
-/// The `Content-Range` lines of a multipart body.
+/// Returns the `Content-Range` values of a multipart body.
 fn parts(body: &[u8]) -> Vec<String> {
     let range = |line: &str| line.strip_prefix("Content-Range: bytes ").map(str::to_owned);
     text(body).lines().filter_map(range).collect()
@@ -198,7 +199,7 @@ fn bodies_are_framed_as_told() {
     assert_eq!(body.len(), 10);
 }
 
-/// What arrives of a GET until the connection ends, and how it ends.
+/// Returns how many bytes of the body arrive until the connection ends, and the error that ends it.
 fn until_the_end(lie: Lie) -> (usize, Option<ErrorKind>) {
     let server = server(LieScript::honest().always(lie));
     let mut stream = connect(&server);

@@ -43,7 +43,7 @@ fn open_with(
     StoreFixture::new(client, (gateway, dir, certificate))
 }
 
-/// A certificate for the loopback address, and its key.
+/// A certificate for the loopback address and its key.
 struct Certificate(tempfile::TempDir);
 
 impl Certificate {
@@ -66,7 +66,7 @@ impl Certificate {
 
 fordway_testkit::conformance_suite!(open());
 
-/// The same with the older signature, which old services and their clients use.
+/// The suite with the older signature version, which old services and their clients use.
 mod signed_by_version_2 {
     use super::*;
 
@@ -99,7 +99,7 @@ mod over_http2_and_tls {
     ));
 }
 
-/// What the client says first tells which HTTP it speaks.
+/// The first bytes that the client sends show which HTTP version it uses.
 #[test]
 fn the_version_asked_for_is_spoken() {
     for (http, start) in
@@ -119,8 +119,7 @@ fn the_version_asked_for_is_spoken() {
     }
 }
 
-/// A connection that the gateway has closed in the meantime is not noticed, also by what may be sent
-/// only once.
+/// Callers do not notice that the gateway has closed an idle connection, even if the request may be sent only once.
 #[test]
 fn an_idle_http2_connection_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Several users of one HTTP gateway. As whom a thread acts can be changed by root only: elsewhere these
-//! tests are skipped, and say so.
+//! Several users of one HTTP gateway. Only root can change the user that a thread acts as; without root, these tests
+//! are skipped and say so.
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;
@@ -19,15 +19,15 @@ use fordway_testkit::conformance::StoreFixture;
 
 const ALICE: u32 = 54_321;
 const BOB: u32 = 54_322;
-/// A group that Bob is in beside his own.
+/// A group that Bob is in, besides his own.
 const SHARED: u32 = 54_330;
 
 fn is_root() -> bool {
     fordway_needs::root("be several users")
 }
 
-/// A directory that everybody may make buckets in, and a gateway on it that Alice and Bob may call. One
-/// thread serves both, so that whatever sticks to a thread shows.
+/// A directory in which everybody may create buckets, and a gateway on it that Alice and Bob may use. One thread serves
+/// both, so that any state left on a thread would show.
 struct Ground {
     dir: tempfile::TempDir,
     gateway: RunningGateway,
@@ -68,7 +68,7 @@ impl Ground {
     }
 }
 
-/// The whole suite as a user that the gateway is not; where it cannot be another, as its own.
+/// The whole suite, run as another user than the gateway's; if the gateway cannot change its user, as its own.
 mod as_a_user_of_the_file {
     use super::*;
 
@@ -140,7 +140,7 @@ fn read(store: &S3Store, name: &str) -> Result<Vec<u8>> {
     store.get(&bucket(), &key(name), &GetOptions::default())?.content.into_vec()
 }
 
-/// Every way to get at the content of `name`, with what it answers.
+/// Returns every operation that reads the content of `name`, with its result.
 fn all_ways(store: &S3Store, name: &str, version: Option<&VersionId>) -> Vec<(&'static str, Result<()>)> {
     let (bucket, key) = (bucket(), key(name));
     let get = GetOptions { version: version.cloned(), ..Default::default() };
@@ -203,11 +203,11 @@ fn the_kernel_decides_about_objects_and_directories() {
     assert_eq!(read(&alice, "closed").unwrap(), b"closed");
     assert_eq!(read(&alice, "large").unwrap(), large);
     assert_eq!(alice.list(&bucket(), &ListQuery::prefix("dir/")).unwrap().entries.len(), 1);
-    // Who is root in the file is root.
+    // The user that is root in the credentials file has root's permissions.
     assert_eq!(read(&ground.client("root"), "closed").unwrap(), b"closed");
 }
 
-/// What one user was shown must not help another, on the same thread and a moment later.
+/// A lookup made for one user must not give access to another user on the same thread a moment later.
 #[test]
 fn nothing_remembered_gets_past_the_kernel() {
     if !is_root() {
@@ -222,7 +222,7 @@ fn nothing_remembered_gets_past_the_kernel() {
         assert_eq!(read(&alice, "dir/k").unwrap(), b"a");
         denied("get", read(&bob, "dir/k"));
     }
-    // A further group of the caller counts.
+    // The caller's supplementary group gives access.
     chown(ground.path("alice/dir"), None, Some(SHARED)).unwrap();
     ground.allow("alice/dir", 0o750);
     assert_eq!(read(&bob, "dir/k").unwrap(), b"a");
@@ -279,8 +279,8 @@ fn versions_are_as_private_as_the_object() {
     assert_eq!(object.content.into_vec().unwrap(), b"old");
 }
 
-/// A link that nobody has followed yet has its time of access set, which may wait: the whole look-up is
-/// done again on another thread, and as the same user.
+/// Following a link for the first time updates its access time, which may block. The whole lookup is then repeated on
+/// another thread, as the same user.
 #[test]
 fn what_is_looked_up_elsewhere_is_looked_up_as_the_user() {
     if !is_root() {

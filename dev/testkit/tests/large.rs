@@ -17,9 +17,9 @@ use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// Larger than every buffer, and no multiple of any.
+/// Larger than every buffer, and not a multiple of any buffer's size.
 const LARGE_BYTES: u64 = 150 * MIB + 12_345;
-/// Beyond what 32 bits count.
+/// More than 32 bits can count.
 const SPARSE_BYTES: u64 = 5 * GIB + 77;
 
 /// A directory behind a lane.
@@ -61,7 +61,7 @@ fn key(key: &str) -> Key {
     Key::new(key).unwrap()
 }
 
-/// Bytes `from` to `from + len` of a content that repeats nowhere near.
+/// Returns the bytes from `from` to `from + len` of a content that does not repeat within short distances.
 fn stretch(from: u64, len: usize) -> Vec<u8> {
     let first_word = from / 8;
     let words = first_word..=(from + len as u64) / 8;
@@ -77,7 +77,7 @@ fn range(store: &dyn Store, name: &str, first: u64, len: u64) -> Vec<u8> {
     store.get(&bucket(), &key(name), &wanted).unwrap().content.into_vec().unwrap()
 }
 
-/// The object's CRC-64, computed here of what arrives, and its size.
+/// Returns the object's size and its CRC-64, both computed here from the received bytes.
 fn crc(store: &dyn Store, name: &str) -> (u64, Vec<u8>) {
     let mut hasher = ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Crc64Nvme));
     let object = store.get(&bucket(), &key(name), &GetOptions::default()).unwrap();
@@ -108,7 +108,8 @@ fn part(store: &dyn Store, name: &str, upload: &UploadId, number: u16, body: &[u
     Ok(CompletedPart::new(number, writer.commit(&ExpectedContent::default())?.etag))
 }
 
-/// Written at once, as a stream, by a copy and in parts, the object is the same; so is any range of it.
+/// Checks that an object is the same whether it is written at once, as a stream, by a copy or in parts, and that any
+/// range of it is right.
 fn large_objects(store: &dyn Store) {
     let body = stretch(0, LARGE_BYTES as usize);
     let put = PutOptions { checksum: Some(ChecksumAlgorithm::Crc64Nvme), ..Default::default() };
@@ -133,7 +134,7 @@ fn large_objects(store: &dyn Store) {
     }
 }
 
-/// Of nothing, every way of writing makes an object of nothing.
+/// Checks that every way of writing no bytes creates an empty object.
 fn empty_objects(store: &dyn Store) {
     let put = PutOptions { checksum: Some(ChecksumAlgorithm::Crc64Nvme), ..Default::default() };
     store.put(&bucket(), &key("put"), b"", &put).unwrap();
@@ -158,7 +159,8 @@ fn empty_objects(store: &dyn Store) {
     }
 }
 
-/// A file of holes that POSIX made, with marks on both sides of what 32 bits count and at its end.
+/// Offsets of the bytes that are written to a sparse file through POSIX: on both sides of 4 GiB, and at both ends of
+/// the file.
 const MARKS: [u64; 4] = [0, 4 * GIB - 5, 4 * GIB + 5, SPARSE_BYTES - 10];
 const MARK_BYTES: u64 = 10;
 
@@ -221,7 +223,8 @@ fn files_beyond_4_gib_are_read_over_http() {
     assert_marks(&*place.store, "sparse");
 }
 
-/// Where that is cheap, a copy leaves holes as they are; else this needs as much disk as it says.
+/// A copy keeps holes where the file system makes that cheap; otherwise the test needs as much disk space as its skip
+/// message says.
 #[test]
 fn objects_beyond_4_gib_are_copied_and_joined() {
     if std::env::var_os("FORDWAY_SOAK").is_none() {

@@ -1,4 +1,4 @@
-//! What one client asks for holds up no other, though one thread serves both.
+//! A client's request does not delay those of other clients, even if one thread serves all of them.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -52,11 +52,11 @@ fn serve() -> Served {
     Served { client, identity, gateway, _dir: dir, bucket, key, upload }
 }
 
-/// Of ten GETs that are sent while a listing is under way, how many are answered before it.
+/// Returns how many of ten GETs, each sent while a listing is in progress, are answered before the listing.
 fn gets_that_overtake(served: &Served, path: &str, parameters: &[(&str, &str)]) -> u32 {
     let overtakes = |_: &u32| {
         let mut listing = served.ask(path, parameters);
-        // By then it has begun, and is far from its end: a thousand parts are some 10 ms of work.
+        // By then the listing has begun and is far from its end: a thousand parts take about 10 ms.
         std::thread::sleep(Duration::from_millis(1));
         let object = served.client.get(&served.bucket, &served.key, &GetOptions::default()).unwrap();
         object.content.into_vec().unwrap();
@@ -72,7 +72,7 @@ fn gets_that_overtake(served: &Served, path: &str, parameters: &[(&str, &str)]) 
 }
 
 impl Served {
-    /// A connection on which a listing was asked for.
+    /// Opens a connection and requests a listing on it.
     fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> TcpStream {
         let (now, address) = (SystemTime::now(), self.gateway.local_addr());
         let host = address.to_string();

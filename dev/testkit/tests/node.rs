@@ -1,5 +1,4 @@
-//! The suite on the node lane: our client, our gateway, and a directory behind it, by both kinds of
-//! socket.
+//! The suite on the node lane: our client, our gateway, and a directory behind it, over both kinds of socket.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use fordway_testkit::conformance::StoreFixture;
 use fordway_testkit::model;
 use proptest::prelude::*;
 
-/// A gateway on a directory of its own, and a client of its Unix socket, or by TCP.
+/// Opens a gateway on a new directory, and a client of its Unix socket or TCP port.
 fn open(by_tcp: bool) -> StoreFixture {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");

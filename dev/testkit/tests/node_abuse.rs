@@ -1,4 +1,4 @@
-//! What a node gateway does with clients that mean no good, or die.
+//! What a node gateway does with clients that are hostile, or die.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -52,7 +52,7 @@ impl Ground {
         NodeStore::new(NodeAddress::Unix(self.socket()))
     }
 
-    /// The gateway still does its work.
+    /// Checks that the gateway still works.
     fn assert_works(&self) {
         let store = self.store();
         store.put(&bucket(), &key("works"), b"well", &PutOptions::default()).unwrap();
@@ -60,7 +60,7 @@ impl Ground {
         store.delete(&bucket(), &key("works"), &DeleteOptions::default()).unwrap();
     }
 
-    /// The files below the bucket, our own apart.
+    /// Returns the files below the bucket, except the lock table.
     fn files(&self) -> Vec<PathBuf> {
         fn below(dir: &Path) -> Vec<PathBuf> {
             let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
@@ -71,7 +71,7 @@ impl Ground {
     }
 }
 
-/// A client made by hand.
+/// A client that sends messages made by the test.
 struct Raw {
     socket: UnixStream,
     inbox: FrameBuffer,
@@ -114,7 +114,7 @@ impl Raw {
         }
     }
 
-    /// Starts an object and answers the file to write it to.
+    /// Starts an object; returns the file to write it to.
     fn start(&mut self, name: &str) -> File {
         let options = PutOptions::default();
         let (bucket, key) = (bucket(), key(name));
@@ -139,7 +139,7 @@ impl Raw {
         self.reply().map(|done: CommitResponse| done.made)
     }
 
-    /// Whether the gateway ends the connection within 20 s.
+    /// Returns whether the gateway ends the connection within 20 s.
     fn is_closed(&mut self) -> bool {
         let mut rest = [0; 1 << 16];
         loop {
@@ -221,7 +221,7 @@ fn a_client_that_dies_between_the_halves_leaves_nothing() {
         let mut raw = Raw::connect(&ground);
         raw.start("dir/k");
         raw.send(&Request::Append {}, &[0; 1000]).unwrap();
-        // Cut within a message.
+        // The connection ends in the middle of a message.
         raw.socket.write_all(&[1, 2, 3]).unwrap();
     }
     ground.assert_works();
@@ -240,7 +240,7 @@ fn what_was_announced_is_held_against_the_file() {
     raw.start("k").write_all_at(b"12345", 0).unwrap();
     assert_eq!(raw.commit(6).unwrap_err().kind(), ErrorKind::IncompleteBody);
     assert_eq!(listed(&ground.store()), 0);
-    // A commit that is replayed has nothing to commit any more.
+    // A repeated commit is refused, because the object is already committed.
     raw.start("k").write_all_at(b"12345", 0).unwrap();
     raw.commit(5).unwrap();
     assert_eq!(raw.commit(5).unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -253,7 +253,8 @@ fn content(store: &NodeStore, bucket: &Bucket, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// From the second large object on, the file for it is there already. Where it does not suit, it is not used.
+/// From the second large object on, a spare file is prepared for the next one. It is not used for an object that it
+/// does not suit.
 #[test]
 fn a_spare_file_takes_the_next_large_object_like_the_last() {
     let ground = Ground::new();
@@ -288,7 +289,7 @@ fn a_spare_file_takes_the_next_large_object_like_the_last() {
         (7, "other", "d/c", &typed, (4, 4)),
         (8, "other", "d/n", &create, (5, 4)),
         (9, "other", "d/m", &create, (5, 5)),
-        // The client finds it fit, the gateway does not: the key is no path.
+        // The client considers the spare file suitable, but the gateway does not: the key cannot be a path.
         (10, "other", "d/..", &create, (6, 6)),
     ] {
         assert_eq!(put(seed, bucket, name, options).unwrap(), counted, "{seed}");
@@ -300,7 +301,7 @@ fn a_spare_file_takes_the_next_large_object_like_the_last() {
     assert!(content(&store, &other, "d/n") == body(8), "what was there stays");
 }
 
-/// The directory is another one by the time that the spare file is used.
+/// Another directory has the name by the time that the spare file is used.
 #[test]
 fn a_spare_file_stays_out_of_directories_that_were_moved() {
     let ground = Ground::new();
@@ -311,7 +312,7 @@ fn a_spare_file_stays_out_of_directories_that_were_moved() {
     assert_eq!(counter(&store, "requests_put_spare"), 1);
     fs::rename(root.join("d"), root.join("moved")).unwrap();
     fs::create_dir(root.join("d")).unwrap();
-    // For 10 ms the gateway holds what it has found.
+    // The gateway holds a directory that it has found for 10 ms.
     std::thread::sleep(Duration::from_millis(40));
     put("d/c");
     assert_eq!((counter(&store, "requests_put_spare"), counter(&store, "requests_start")), (2, 2));
@@ -322,8 +323,8 @@ fn a_spare_file_stays_out_of_directories_that_were_moved() {
     assert!(root.join("d/e").exists());
 }
 
-/// A kept descriptor belongs to a file of one's own: what is written through it is a change
-/// that POSIX made, and no stale ETag is served for it.
+/// A client keeps the descriptor of a file that it wrote. Writing through it later is a change by POSIX, and the
+/// gateway does not serve the object with a stale ETag.
 #[test]
 fn a_descriptor_that_was_kept_fakes_no_version() {
     let ground = Ground::new();
@@ -365,7 +366,7 @@ fn a_client_that_never_reads_is_dropped() {
         options: std::borrow::Cow::Borrowed(&options),
     };
     raw.socket.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-    // 60 GB of answers, if the gateway kept them.
+    // The responses would be 60 GB, if the gateway kept them.
     let ended = (0..1_000_000).find_map(|_| raw.send(&request, &[]).err());
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
     let ended = ended.expect("the gateway closed the connection").kind();
@@ -373,12 +374,12 @@ fn a_client_that_never_reads_is_dropped() {
     ground.assert_works();
 }
 
-/// Sixteen million bytes are announced, and all but the last of them sent.
+/// Announces a message of 16 MiB, and sends all but the last bytes of it.
 fn send_most_of_a_long_message(raw: &mut Raw) {
     let mut bytes = Vec::new();
     Request::Append {}.put(&mut bytes, 1, 16 << 20);
     bytes.resize(16 << 20, 0);
-    // A gateway that has no memory for it does not read to the end.
+    // A gateway without memory for the message does not read to its end.
     raw.socket.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     let _ = raw.socket.write_all(&bytes);
 }
@@ -399,7 +400,7 @@ fn memory_for_long_messages_is_limited() {
     let mut first = Raw::connect(&ground);
     send_most_of_a_long_message(&mut first);
     assert!((16 << 20..20 << 20).contains(&counter(&store, "memory_bytes")));
-    // A second one waits for the first, which never ends. What is short needs no memory of this kind.
+    // A second long message waits for the first, which never ends. Short messages need no memory of this kind.
     let mut second = Raw::connect(&ground);
     send_most_of_a_long_message(&mut second);
     ground.assert_works();
@@ -454,7 +455,7 @@ fn with_one_request_at_a_time_all_clients_are_served() {
     assert_eq!(counter(&ground.store(), "requests_put"), 400);
 }
 
-/// A batch comes in several replies: each object in its place, whatever lies between.
+/// A batch is answered by several messages; each object is in its place, whatever its size.
 #[test]
 fn batches_come_back_in_order() {
     let ground = Ground::new();
@@ -477,7 +478,7 @@ fn batches_come_back_in_order() {
     assert!(counter(&store, "descriptors_out") >= 30, "large ones do not go through the socket");
 }
 
-/// The other way round: a gateway that answers for fewer or more objects than were asked for.
+/// The reverse: a gateway that returns fewer or more objects than were requested.
 #[test]
 fn a_batch_that_is_not_answered_whole_is_an_error() {
     for (answered, flags) in
@@ -499,7 +500,7 @@ fn a_batch_that_is_not_answered_whole_is_an_error() {
                 (0..answered).map(|_| Ok(Some(0))).collect();
             NodeResponse { id: 1, flags, answer: Ok(&results), body_bytes: 0 }.put(&mut bytes);
             socket.write_all(&bytes).unwrap();
-            // Until the client has had enough.
+            // Keeps the connection open until the client closes it.
             let _ = socket.read_to_end(&mut Vec::new());
         });
         let store = NodeStore::new(NodeAddress::Unix(dir.path().join("socket")));
@@ -557,7 +558,7 @@ fn a_root_that_vanishes_is_told() {
     assert!(store.list_buckets().is_ok_and(|all| all.is_empty()) || store.list_buckets().is_err());
 }
 
-/// A gateway that is stopped finishes what clients are in the middle of.
+/// A gateway that is stopped finishes the operations that clients have started.
 #[test]
 fn stopping_waits_for_what_was_started() {
     let ground = Ground::new();
@@ -577,8 +578,8 @@ fn stopping_waits_for_what_was_started() {
 proptest! {
     #![proptest_config(model::config(200))]
 
-    /// Bytes that are nothing, or nearly something, end the connection or are answered; the gateway
-    /// goes on.
+    /// Random bytes, alone or after a valid frame header, end the connection or get a response, and the gateway
+    /// continues to work.
     #[test]
     fn random_bytes_do_no_harm(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..400),
@@ -594,7 +595,7 @@ proptest! {
             header[12] = code;
             bytes.splice(0..0, header);
         }
-        // The gateway may have had enough before the end.
+        // The gateway may close the connection before it has read everything.
         let _ = raw.socket.write_all(&bytes);
         raw.socket.shutdown(std::net::Shutdown::Write).unwrap();
         prop_assert!(raw.is_closed());

@@ -1,5 +1,5 @@
-//! HTTP on the Unix socket of a node gateway: the suite by our S3 client, whose signatures mean nothing
-//! there, and what clients without one send by hand.
+//! HTTP on the Unix socket of a node gateway: the suite with our S3 client, whose signatures have no effect on this
+//! socket, and requests that clients without signatures send.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener};
@@ -50,7 +50,7 @@ impl Ground {
         stream
     }
 
-    /// The whole answer to a request, of which the connection is told to close.
+    /// Sends a request that closes the connection; returns the whole response.
     fn ask(&self, start: &str, headers: &str, body: &[u8]) -> String {
         ask(self.connect(), start, headers, body)
     }
@@ -79,14 +79,14 @@ fn assert_status(answer: &str, status: u16) {
     assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
 }
 
-/// Bytes go from a port of the loopback interface to the socket and back, for clients that know TCP.
+/// Forwards bytes between a port of the loopback interface and the socket, for clients that only support TCP.
 fn relay(socket: PathBuf) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     thread::spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else { return };
-            // Once the gateway is gone, so are its clients.
+            // When the gateway has ended, its clients end too.
             let Ok(node) = UnixStream::connect(&socket) else { return };
             client.set_nodelay(true).unwrap();
             let (mut from, mut to) = (client.try_clone().unwrap(), node.try_clone().unwrap());
@@ -132,7 +132,7 @@ fn requests_without_a_signature_are_their_senders() {
     assert!(!ground.dir.path().join("root/bucket/dir/a b").exists());
 }
 
-/// A signature of whatever kind, date and age changes nothing, in a header or in a URL.
+/// A signature of any kind, date and age has no effect, neither in a header nor in a URL.
 #[test]
 fn signatures_mean_nothing() {
     let ground = Ground::new();
@@ -157,7 +157,7 @@ fn signatures_mean_nothing() {
 fn chunked_bodies_are_undone_and_their_checksums_hold() {
     let ground = Ground::new();
     let content = [b'x'; 70_000];
-    // CRC-32 of nothing is 0, and no other content has it here.
+    // The CRC-32 of an empty body is 0, and no other content here has that CRC-32.
     for (kind, extension, trailers, is_right) in [
         (
             "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
@@ -236,7 +236,7 @@ fn many_requests_use_one_connection() {
     }
 }
 
-/// Reads up to the end of a head.
+/// Reads a head to its end.
 fn head(stream: &mut UnixStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -247,7 +247,7 @@ fn head(stream: &mut UnixStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// What was begun when the gateway is told to stop is finished, and an idle connection is closed.
+/// When the gateway is told to stop, it finishes the requests in progress and closes idle connections.
 #[test]
 fn stopping_waits_for_an_upload_and_not_for_the_idle() {
     let ground = Ground::new();
@@ -285,11 +285,11 @@ fn nonsense_is_refused_in_the_words_of_http() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert_status(&answer, 400);
-    // Small letters begin neither HTTP nor our frames.
+    // Lower-case letters begin neither HTTP nor our frames.
     let mut stream = ground.connect();
     stream.write_all(b"get / http/1.1\r\n\r\n").unwrap();
     let mut answer = Vec::new();
-    // A reset is an end too.
+    // A reset also ends the connection.
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.is_empty());
 }
@@ -306,7 +306,7 @@ mod users {
         fordway_needs::root("be several users")
     }
 
-    /// Does `act` in a thread that is `uid` in every respect.
+    /// Runs `act` in a thread that has `uid` as its real, effective and saved user ID.
     fn as_user<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
         let become_user = || {
             let (user, group) = (Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(uid)));
@@ -331,7 +331,7 @@ mod users {
         let bucket = ground.dir.path().join("root/bucket");
         allow(ground.dir.path(), 0o755);
         allow(&bucket, 0o1777);
-        // Large enough that it is read on threads of its own where it is not in memory.
+        // Large enough to be read on separate threads if it is not in the page cache.
         let large = vec![b'A'; 3 << 20];
         as_user(ALICE, || {
             assert_status(&ground.ask("PUT /bucket/hers", "", &large), 200);
@@ -368,7 +368,7 @@ mod users {
         if !is_root() {
             return;
         }
-        // The gateway of an ordinary user, which another user calls.
+        // The gateway belongs to an ordinary user, and another user calls it.
         let dir = tempfile::tempdir().unwrap();
         let (root, socket) = (dir.path().join("root"), dir.path().join("socket"));
         std::fs::create_dir_all(root.join("bucket")).unwrap();
@@ -386,7 +386,7 @@ mod users {
         assert_eq!(std::fs::metadata(root.join("bucket/k")).unwrap().uid(), ALICE);
     }
 
-    /// A gateway whose threads all are an ordinary user's.
+    /// A gateway whose threads all run as an ordinary user.
     struct GatewayOf<'p> {
         uid: u32,
         root: &'p Path,
@@ -397,7 +397,7 @@ mod users {
         fn run(&self, act: impl FnOnce()) {
             let gateway = as_user(self.uid, || {
                 let config = NodeConfig { mode: Some(0o666), ..NodeConfig::new(self.socket) };
-                // Threads that it starts inherit the user.
+                // The threads that the gateway starts inherit the user.
                 NodeGateway::bind(Arc::new(opens(self.root.to_owned())), config).unwrap().spawn().unwrap()
             });
             act();
@@ -406,7 +406,7 @@ mod users {
     }
 }
 
-/// What cannot be looked at is not what a condition asks for, and stays.
+/// If a condition cannot be checked because the object is unreadable, the object is not deleted.
 #[test]
 fn a_delete_whose_condition_cannot_be_checked_deletes_nothing() {
     let ground = Ground::new();

@@ -1,5 +1,5 @@
-//! Several users of one node gateway. As whom a thread acts can be changed by root only: elsewhere
-//! these tests are skipped, and say so.
+//! Several users of one node gateway. Only root can change the user that a thread acts as; without root, these tests
+//! are skipped and say so.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -19,14 +19,14 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 const ALICE: u32 = 54_321;
 const BOB: u32 = 54_322;
-/// A group that Bob is in beside his own.
+/// A group that Bob is in, besides his own.
 const SHARED: u32 = 54_330;
 
 fn is_root() -> bool {
     fordway_needs::root("be several users")
 }
 
-/// Does `act` in a thread that is `uid` in every respect.
+/// Runs `act` in a thread that has `uid` as its real, effective and saved user ID.
 fn as_user<T: Send>(uid: u32, groups: &[u32], act: impl FnOnce() -> T + Send) -> T {
     let become_user = || {
         let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
@@ -41,7 +41,7 @@ fn as_user<T: Send>(uid: u32, groups: &[u32], act: impl FnOnce() -> T + Send) ->
     })
 }
 
-/// A directory that everybody may make buckets in, and a gateway on it.
+/// A directory in which everybody may create buckets, and a gateway on it.
 struct Ground {
     dir: tempfile::TempDir,
     gateway: Option<RunningNode>,
@@ -65,7 +65,7 @@ impl Ground {
         self.dir.path().join("socket")
     }
 
-    /// Serves as the user of the calling thread.
+    /// Starts the gateway as the user of the calling thread.
     fn serve(mut self, config: impl FnOnce(NodeConfig) -> NodeConfig) -> Self {
         let root = self.root();
         let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
@@ -76,7 +76,7 @@ impl Ground {
 
     fn as_user<T: Send>(&self, uid: u32, act: impl FnOnce(&NodeStore) -> T + Send) -> T {
         let groups = if uid == BOB { &[SHARED][..] } else { &[] };
-        // Made there, so that connections are opened by that user.
+        // The client is created in that thread, so that its connections are opened by that user.
         as_user(uid, groups, || act(&NodeStore::new(NodeAddress::Unix(self.socket()))))
     }
 
@@ -102,7 +102,7 @@ fn read(store: &NodeStore, name: &str) -> Result<Vec<u8>> {
     store.read(&bucket(), &key(name), &GetOptions::default(), &mut body).map(|_| body)
 }
 
-/// Every way to get at `name`, with what it answers.
+/// Returns every operation that accesses `name`, with its result.
 fn all_ways(store: &NodeStore, name: &str, version: Option<&VersionId>) -> Vec<(&'static str, Result<()>)> {
     let (bucket, key, own) = (bucket(), key(name), Bucket::new("bob").unwrap());
     let get = GetOptions { version: version.cloned(), ..Default::default() };
@@ -144,7 +144,7 @@ fn the_kernel_decides_about_files_and_directories() {
             put(store, name, name.as_bytes()).unwrap();
         }
         put(store, "large", &large).unwrap();
-        // More than a store shares out to threads of its own.
+        // More keys than a store needs to use several threads.
         let keys: Vec<Key> = (0..600).map(|number| key(&format!("many/{number}"))).collect();
         let objects: Vec<(Key, &[u8])> = keys.iter().map(|key| (key.clone(), &b"x"[..])).collect();
         store
@@ -182,12 +182,12 @@ fn the_kernel_decides_about_files_and_directories() {
         assert_eq!(read(store, "large").unwrap(), large);
         assert_eq!(store.list(&bucket(), &ListQuery::prefix("dir/")).unwrap().entries.len(), 1);
     });
-    // What Bob made lies where he may write, and is his.
+    // Bob's object is written where Bob may write, and Bob owns it.
     assert_eq!(owner("bob"), (BOB, BOB));
 }
 
-/// What a store remembers of a directory must not outlive the permission to look into it, and what
-/// one user was shown must not help another.
+/// What a store remembers of a directory must not outlive the permission to search it, and a lookup made for one user
+/// must not give access to another.
 #[test]
 fn nothing_remembered_gets_past_the_kernel() {
     if !is_root() {
@@ -199,7 +199,7 @@ fn nothing_remembered_gets_past_the_kernel() {
         for number in 0..700 {
             put(store, &format!("dir/{number:03}"), b"a").unwrap();
         }
-        // Held by her store from here on.
+        // From here on, Alice's store has the object open.
         (0..100).for_each(|_| drop(read(store, "dir/000").unwrap()));
     });
     let page = ListQuery { max_keys: 10, ..ListQuery::prefix("dir/") };
@@ -210,14 +210,14 @@ fn nothing_remembered_gets_past_the_kernel() {
         (store.clone(), listed.next)
     });
     ground.allow("alice/dir", 0o700);
-    // On the connection that Bob opened, and so as him.
+    // This uses the connection that Bob opened, and therefore Bob's permissions.
     denied(read(&bob, "dir/000"));
     denied(bob.get(&bucket(), &key("dir/001"), &GetOptions::default()));
     let rest = ListQuery { start_after: next, ..page };
     let seen = bob.list(&bucket(), &rest).map(|page| page.entries.len()).unwrap_or(0);
     assert_eq!(seen, 0, "the rest of a listing that was begun before");
     ground.as_user(ALICE, |store| assert_eq!(read(store, "dir/000").unwrap(), b"a"));
-    // A further group of the caller counts.
+    // The caller's supplementary group gives access.
     std::os::unix::fs::chown(ground.root().join("alice/dir"), None, Some(SHARED)).unwrap();
     ground.allow("alice/dir", 0o750);
     ground.as_user(BOB, |store| assert_eq!(read(store, "dir/000").unwrap(), b"a"));
@@ -261,7 +261,7 @@ fn a_users_gateway_serves_that_user_and_whom_it_allows() {
         return;
     }
     let ground = Ground::new();
-    // The socket's own permissions come first.
+    // The socket's own permissions are checked first.
     let ground = as_user(ALICE, &[], || ground.serve(|config| config));
     ground.as_user(ALICE, |store| store.create_bucket(&bucket()).unwrap());
     ground.as_user(BOB, |store| denied(put(store, "k", b"b")));
@@ -290,7 +290,7 @@ fn a_users_gateway_serves_that_user_and_whom_it_allows() {
     as_user(54_323, &[], || denied(put(&NodeStore::new(NodeAddress::Unix(ground.socket())), "k", b"c")));
 }
 
-/// A root that the caller may not enter is denied when it is asked for, and not before.
+/// A caller who may not enter the root is denied at the first request, and not earlier.
 #[test]
 fn a_closed_root_is_denied_in_plain_words() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! Several processes on one directory: what is promised of one holds between them.
+//! Several processes on one directory: the guarantees for one process hold between them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -99,10 +99,10 @@ fn count_up(member: &mut Member) {
     }
 }
 
-/// Keys that all share: two in one directory, one that is no path, and three that are in each other's
-/// way as paths, so that where one lies depends on what is done to the others.
+/// The keys that all processes share: two in one directory, one that cannot be a path, and three that conflict as
+/// paths, so that the location of one depends on operations on the others.
 const SHARED: &[&str] = &["v", "w/x", "w/y", "t//u", "s", "s/x", "s/x/y", "w/", "s/"];
-/// Operations of each kind, private and shared, before it is the turn of the other.
+/// The number of private operations before it is the turn of shared ones, and vice versa.
 const TURN: usize = 50;
 
 #[test]
@@ -131,7 +131,8 @@ fn four_processes_see_one_order_of_things() {
     }
 }
 
-/// The events of all clients around the place where no order went on, by their beginnings.
+/// Returns the events of all clients around the point at which no order could be continued, sorted by their start
+/// times.
 fn around(clients: &[Vec<TimedEvent>], fit: &[usize]) -> String {
     let mut near = Vec::new();
     for (client, (events, fit)) in clients.iter().zip(fit).enumerate() {
@@ -143,7 +144,8 @@ fn around(clients: &[Vec<TimedEvent>], fit: &[usize]) -> String {
     near.into_iter().map(line).collect()
 }
 
-/// Private keys must behave as if nobody else were there; shared ones are recorded.
+/// Runs operations on private and shared keys. Private keys must behave as if no other process were running; operations
+/// on shared keys are recorded.
 fn mix(member: &mut Member) {
     let count = at_length(25_000, 5_000) / 2;
     let prefix = format!("p{}/", member.number);
@@ -162,7 +164,7 @@ fn mix(member: &mut Member) {
     }
 }
 
-/// Does one thing to a shared key and says what, when, and of which version, in one line.
+/// Performs one operation on a shared key; returns a line that says what it did, when, and with which version.
 fn shared_step(store: &dyn Store, name: &str, value: u64, choice: usize) -> String {
     let (bucket, key) = (bucket(), key(name));
     let began_ns = now_ns();
@@ -195,7 +197,7 @@ fn shared_step(store: &dyn Store, name: &str, value: u64, choice: usize) -> Stri
     format!("{name} {event} {etag} {began_ns} {}", now_ns())
 }
 
-/// Key, event, and the version it was about, of a line of [`shared_step`].
+/// Parses a line of [`shared_step`]; returns its key, its event, and the version concerned.
 fn parse(line: &str) -> (&str, TimedEvent, Option<(u64, &str)>) {
     let [key, what, value, etag, began, ended] = line.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{line}")
@@ -213,7 +215,7 @@ fn parse(line: &str) -> (&str, TimedEvent, Option<(u64, &str)>) {
     (key, timed, value.map(|value| (value, etag)))
 }
 
-/// All work in directories that each of them makes and prunes; nobody's object may go with one.
+/// All processes create and prune the same directories; no process's object may be removed with one.
 #[test]
 fn pruning_takes_nobodys_object() {
     let ground = Ground::new();
@@ -240,7 +242,7 @@ fn put_and_prune(member: &mut Member) {
     }
 }
 
-/// Pieces of 16 bytes in the largest object that is overwritten: 256 KiB.
+/// The number of 16-byte pieces in the largest object that is overwritten: 256 KiB.
 const MOST_PIECES: usize = 16 * 1024;
 
 #[test]
@@ -279,14 +281,14 @@ fn read_whole(member: &mut Member) {
     }
 }
 
-/// The number of pieces and `value`, in every piece; how many (at most `most_pieces`) follows from
-/// the value.
+/// Returns a body in which every piece contains the number of pieces and `value`. The number, at most `most_pieces`,
+/// follows from the value.
 fn body(value: u64, most_pieces: usize) -> Vec<u8> {
     let pieces = 1 + Random(value + 1).below(most_pieces);
     [pieces as u64, value].map(u64::to_le_bytes).concat().repeat(pieces)
 }
 
-/// The value that a body is made of; `None` if it is not exactly one of [`body`]'s.
+/// Returns the value that a body was made from; `None` if the body is not exactly one that [`body`] makes.
 fn value_of(body: &[u8]) -> Option<u64> {
     let (first, _) = body.split_first_chunk::<16>()?;
     let (pieces, value) = first.split_at(8);
@@ -295,7 +297,7 @@ fn value_of(body: &[u8]) -> Option<u64> {
     is_whole.then(|| u64::from_le_bytes(value.try_into().unwrap()))
 }
 
-/// A small generator: what it yields follows from its seed, which is not 0.
+/// A simple random number generator. Its output follows from its seed, which is not 0.
 struct Random(u64);
 
 impl Random {

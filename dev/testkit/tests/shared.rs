@@ -1,4 +1,4 @@
-//! What holds between two nodes that mount one file system, each with caches of its own.
+//! Guarantees between two nodes that mount one file system, each with its own caches.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,20 +13,20 @@ use fordway_store::{
 use fordway_testkit::cluster::FileSystemCluster;
 use fordway_testkit::history::{HistoryEvent, TimedEvent, is_linearizable};
 
-/// Names the role, the number and the team of a process in a cluster.
+/// The variable that tells a process in a cluster its role, its number and its team.
 const MEMBER: &str = "FORDWAY_TEST_SHARED";
-/// How long members of a team wait for each other.
+/// How long the members of a team wait for each other.
 const START: Duration = Duration::from_secs(60);
-/// What begins a line that a member reports.
+/// The prefix of a line that a member reports.
 const REPORT: &str = "report: ";
 
-/// How often each process increments, how many names are raced for, how often the content of one is replaced, and how
-/// often each process uses the registers: in a soak, and usually.
+/// The number of increments of each process, of names that are raced for, of replacements of one object's content, and
+/// of register operations of each process: in a soak test, and in a normal run.
 const INCREMENTS: [usize; 2] = [200, 50];
 const CREATED_KEYS: [usize; 2] = [1_000, 60];
 const OVERWRITES: [usize; 2] = [3_000, 300];
 const USES: [usize; 2] = [5_000, 400];
-/// Keys that all read and write.
+/// Keys that all processes read and write.
 const REGISTERS: [&str; 3] = ["register", "deep/er/register", "odd//register"];
 
 fn at_length([soak, usual]: [usize; 2]) -> usize {
@@ -40,7 +40,7 @@ struct Member {
 
 type Role = (&'static str, fn(&Member));
 
-/// What must hold, and how that is seen.
+/// A guarantee, and the function that checks it.
 type Check = (&'static str, fn(&FileSystemCluster));
 
 const ROLES: &[Role] = &[
@@ -88,12 +88,12 @@ fn wait_for(file: &Path) {
     }
 }
 
-/// Runs one process for each of `roles`, all from the same moment on; returns what each reports.
+/// Runs one process for each of `roles`, all started at the same moment; returns what each reports.
 fn run(cluster: &FileSystemCluster, roles: &[&str]) -> Vec<Vec<String>> {
     static TEAMS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     let team = TEAMS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let program = std::env::current_exe().unwrap();
-    // Another kernel has an environment of its own.
+    // A task may run on another kernel, which does not inherit this process's environment.
     let soak = std::env::var_os("FORDWAY_SOAK").map_or("", |_| "FORDWAY_SOAK=1");
     let begin = |(number, role): (usize, &&str)| {
         cluster.task(&format!(
@@ -111,7 +111,7 @@ fn run(cluster: &FileSystemCluster, roles: &[&str]) -> Vec<Vec<String>> {
 
 #[allow(clippy::print_stdout, reason = "the test that started this process reads it")]
 fn report(line: impl std::fmt::Display) {
-    // The test harness has begun a line of its own.
+    // The test harness has already started a line, so this begins a new one.
     println!("\n{REPORT}{line}");
 }
 
@@ -175,12 +175,12 @@ fn key(name: &str) -> Key {
     Key::new(name).unwrap()
 }
 
-/// The store as node `number` (or that modulo two) sees it.
+/// Opens the store as node `number` (modulo two) sees it.
 fn store(number: usize) -> PosixStore {
     PosixStore::open(Path::new(FileSystemCluster::MOUNTS[number % 2]), PosixConfig::default()).unwrap()
 }
 
-/// One whose reads ask the server first.
+/// Opens a store whose reads ask the file server first.
 fn strong(number: usize) -> PosixStore {
     let config = PosixConfig { consistency: ReadConsistency::Strong, ..PosixConfig::default() };
     PosixStore::open(Path::new(FileSystemCluster::MOUNTS[number % 2]), config).unwrap()
@@ -205,13 +205,13 @@ fn set_up(_: &Member) {
     store.create_bucket(&bucket()).unwrap();
     put(&store, "dir/count", b"0");
     put(&store, "whole", &content(0));
-    // Directories that come and go with their last key are another matter: see docs/reference/shared.md.
+    // Directories that are created and removed with their last key behave differently: see docs/reference/shared.md.
     put(&store, "deep/er/stays", b"");
     put(&store, "odd//stays", b"");
 }
 
 fn count(member: &Member) {
-    // No longer than any cache here is trusted.
+    // No cache in this cluster is valid for longer.
     std::thread::sleep(Duration::from_secs(4));
     report(String::from_utf8(read(&store(member.number), "dir/count").unwrap()).unwrap());
 }
@@ -250,7 +250,7 @@ fn create_all(member: &Member) {
     }
 }
 
-/// One node has seen a version that another has replaced or removed.
+/// One node has seen a version that the other has replaced or removed.
 fn use_old_tags(_: &Member) {
     let (one, other) = (store(0), store(1));
     for round in 0..10 {
@@ -274,7 +274,7 @@ fn use_old_tags(_: &Member) {
     }
 }
 
-/// The file of an old version lives on under another name.
+/// The file of an old version continues to exist under another name.
 fn use_old_tags_of_versions(_: &Member) {
     use fordway_store::VersioningState;
     let (one, other) = (store(0), store(1));
@@ -296,7 +296,7 @@ fn use_old_tags_of_versions(_: &Member) {
     }
 }
 
-/// What the version number `round` holds: one letter, as often as its size says.
+/// Returns the content of version number `round`: one letter, repeated up to the version's size.
 fn content(round: usize) -> Vec<u8> {
     vec![b'a' + (round % 26) as u8; 1 + round * 7919 % 300_000]
 }
@@ -322,7 +322,7 @@ fn read_whole(member: &Member) {
     report(reads);
 }
 
-/// As many that a listing is remembered.
+/// There are enough entries that a listing is cached.
 fn list_what_was_put(_: &Member) {
     let (one, other) = (store(0), store(1));
     put(&one, "listed/first", b"");
@@ -343,7 +343,7 @@ fn list_what_was_put(_: &Member) {
     }
 }
 
-/// A directory that one node has seen is removed, and perhaps made again, by the other.
+/// One node removes a directory that the other has seen, and may create it again.
 fn share_directories(_: &Member) {
     let (one, other) = (store(0), store(1));
     for round in 0..10 {
@@ -352,7 +352,7 @@ fn share_directories(_: &Member) {
         read(&other, &first).unwrap();
         one.delete(&bucket(), &key(&first), &DeleteOptions::default()).unwrap();
         match read(&other, &first) {
-            // Within what the mount's caches allow.
+            // Both are within what the mount's caches allow.
             Ok(_) | Err(ErrorKind::NoSuchKey) => {}
             Err(kind) => panic!("{kind:?}"),
         }
@@ -364,7 +364,7 @@ fn share_directories(_: &Member) {
     }
 }
 
-/// NFS gives a file that is open where it is removed a hidden name; FUSE may do so too.
+/// NFS renames a file that is removed while it is open to a hidden name; FUSE may do the same.
 fn leave_names_behind(_: &Member) {
     let (one, other) = (store(0), store(1));
     let dir = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket/left");
@@ -384,7 +384,7 @@ fn leave_names_behind(_: &Member) {
     one.list(&bucket(), &query).unwrap();
 }
 
-/// Names the file that tells of a cluster which is about to lose its test.
+/// The variable that names the file in which a test that is about to be killed writes the process ID of its cluster.
 const HOLDER: &str = "FORDWAY_TEST_HOLDER";
 
 #[test]
@@ -400,7 +400,7 @@ fn holds_a_cluster() {
 
 #[test]
 fn a_test_that_is_killed_leaves_nothing_behind() {
-    // It is known to start here before another process is asked to.
+    // This checks that a cluster can start here, before another process starts one.
     let Some(cluster) = FileSystemCluster::glusterfs() else { return };
     drop(cluster);
     let dir = tempfile::tempdir().unwrap();
@@ -414,7 +414,7 @@ fn a_test_that_is_killed_leaves_nothing_behind() {
     holder.kill().unwrap();
     holder.wait().unwrap();
     let begin = Instant::now();
-    // The kernel ends the first process of the namespace, and with it all others, before it is gone itself.
+    // The kernel kills all other processes of the namespace before its first process is gone.
     while process.exists() {
         assert!(begin.elapsed() < START, "{} lives on", process.display());
         std::thread::sleep(Duration::from_millis(5));
@@ -433,7 +433,7 @@ fn a_cluster_ends_with_its_test() {
     assert!(!process.exists());
 }
 
-/// Puts, creates, reads and deletes keys that the other mount uses too; reports what each did, and when.
+/// Puts, creates, reads and deletes keys that the other mount uses too; reports each operation with its times.
 fn use_registers(member: &Member) {
     let store = strong(member.number);
     let mut random = 0x9e37_79b9_u64 + member.number as u64;
@@ -475,7 +475,7 @@ fn use_register(store: &PosixStore, name: &str, value: u64, choice: u64) -> Stri
     }
 }
 
-/// On the clock that all processes of a cluster share: they run on one kernel.
+/// Returns the time of a clock that all processes of a cluster share, because they run on one kernel.
 fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -1,5 +1,5 @@
-//! What is asked is done or refused, and nothing else happens: requests with parameters, sub-resources and
-//! headers of all kinds leave the directory as it was, unless they are operations that are meant to change it.
+//! Every request is either performed or refused, and has no other effect: requests with parameters, sub-resources and
+//! headers of all kinds leave the directory unchanged, unless they are operations that are meant to change it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,7 +12,7 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
 use fordway_store::{ETagPolicy, Store};
 
-/// The operations of S3, one a line.
+/// The operations of S3, one per line.
 const OPERATIONS: &str = include_str!("../../../s3/serve/src/gate/operations.txt");
 const OBJECT: &str = "/bucket/dir/k";
 
@@ -43,7 +43,7 @@ impl Ground {
         ground
     }
 
-    /// Status and body of the answer.
+    /// Sends a request; returns the status and body of the response.
     fn send(&mut self, method: &str, target: &str, headers: &str, body: &str) -> (u16, String) {
         let length = body.len();
         let request = format!(
@@ -70,7 +70,7 @@ impl Ground {
         (status, String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// All there is below the root: names with mode, time, attributes and content.
+    /// Returns everything below the root: names with mode, time, attributes and content.
     fn snapshot(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
         note(&self.dir.path().join("root"), &mut found);
@@ -107,7 +107,7 @@ struct Row {
     name: &'static str,
     parameters: Vec<&'static str>,
     headers: Vec<&'static str>,
-    /// All parameters that it may have.
+    /// All parameters that the operation may have.
     further: Vec<&'static str>,
 }
 
@@ -168,7 +168,7 @@ fn body(row: &Row) -> &'static str {
     }
 }
 
-/// Each is done or refused, as the table says; what is refused changes nothing.
+/// Each operation is performed or refused, as the table says; a refused operation changes nothing.
 #[test]
 fn all_operations_of_the_model() {
     let mut ground = Ground::new();
@@ -178,7 +178,7 @@ fn all_operations_of_the_model() {
     for row in rows.iter().filter(|row| !row.is_offered) {
         let (status, answer) = ground.send(row.method, &target(row), &headers(row), body(row));
         let (refusal, code) = match row.name {
-            // Of buckets and objects without locks S3 has these words.
+            // S3 has these error codes for buckets and objects without locks.
             "PutObjectLockConfiguration" => (409, "InvalidBucketState"),
             name if name.ends_with("LegalHold") || name.ends_with("Retention") => (400, "InvalidRequest"),
             _ => (501, "NotImplemented"),
@@ -193,7 +193,7 @@ fn all_operations_of_the_model() {
     }
 }
 
-/// The names in the table's selectors and of its parameters.
+/// Returns the names of parameters in the table, both of selectors and of optional ones.
 fn real_names(rows: &[Row]) -> Vec<String> {
     let names = rows.iter().flat_map(|row| row.parameters.iter().chain(&row.further));
     let mut names: Vec<String> = names.map(|name| name.split('=').next().unwrap().to_owned()).collect();
@@ -202,8 +202,8 @@ fn real_names(rows: &[Row]) -> Vec<String> {
     names
 }
 
-/// Whether it is what S3 has for changing something by this name alone. To look for the version takes the
-/// key's lock, which lies in a file.
+/// Returns whether a request with only the parameter `name` is an S3 operation that may change the directory. Deleting
+/// by version ID takes the key's lock, which is stored in a file.
 fn is_meant(method: &str, target: &str, name: &str) -> bool {
     let meant = [("POST", "uploads"), ("DELETE", "tagging"), ("DELETE", "versionId")];
     target.starts_with("/bucket/") && meant.contains(&(method, name))

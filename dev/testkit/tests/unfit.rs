@@ -1,5 +1,5 @@
-//! Mounts that cannot keep what a store promises are refused by name. The test is the file system itself: it answers the
-//! kernel's FUSE requests, and what it is called is all that the store knows of it. Needs root.
+//! Mounts that cannot keep a store's promises are refused by the name of their file system. The test itself is the file
+//! system: it answers the kernel's FUSE requests, and the store knows nothing of it but the name. Needs root.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
@@ -13,19 +13,19 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Objects, PutOptions};
 
 const HEAD_BYTES: usize = 40;
-/// More than the kernel sends at a time: what is written in one request, and its head.
+/// More than the kernel sends at a time: the content of one write request, and its head.
 const REQUEST_BYTES: usize = 1 << 17;
 const WRITE_BYTES: u32 = 1 << 16;
 const IS_DIR: u32 = 0o040_755;
 const IS_FILE: u32 = 0o100_644;
-/// The directory, and the one file that there may be.
+/// The node IDs of the directory and of the only file that can exist.
 const DIR: u64 = 1;
 const FILE: u64 = 2;
 const TMPFILE: u32 = 51;
 const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
 
-/// An answer's content, made of numbers.
+/// The content of a reply, composed of numbers.
 #[derive(Default)]
 struct Words(Vec<u8>);
 
@@ -46,14 +46,15 @@ impl Words {
     }
 }
 
-/// What is known of `node`: size and times of 0, the mode, how many links.
+/// Appends the attributes of `node`: size and times of 0, the mode, and the number of links.
 fn attributes(words: Words, node: u64) -> Words {
     let (mode, links) = if node == DIR { (IS_DIR, 2) } else { (IS_FILE, 1) };
     words.long(node).zeros(52).word(mode).word(links).zeros(20)
 }
 
-/// What a file system with an empty directory says to the request `operation` about `node`; `None` where no answer is due.
-/// A file without a name may be made in it and given a name, and is nowhere to be found then.
+/// Returns the reply of a file system with an empty directory to the request `operation` on `node`; `None` if the
+/// request has no reply. An unnamed file can be created in the directory and linked to a name, but cannot be found
+/// there afterwards.
 fn answer(operation: u32, node: u64, content: &[u8]) -> Option<Result<Words, i32>> {
     let words = Words::default();
     let entry = || attributes(Words::default().long(FILE).zeros(32), FILE);
@@ -62,11 +63,11 @@ fn answer(operation: u32, node: u64, content: &[u8]) -> Option<Result<Words, i32
         1 => return Some(Err(ENOENT)),
         // FORGET, INTERRUPT, BATCH_FORGET
         2 | 36 | 42 => return None,
-        // GETATTR, SETATTR: nothing of it is to be remembered.
+        // GETATTR, SETATTR: the kernel must not cache the attributes.
         3 | 4 => attributes(words.zeros(16), node),
         // LINK
         13 => entry(),
-        // WRITE: all of it.
+        // WRITE: everything was written.
         16 => words.word(u32::from_ne_bytes(content[16..20].try_into().unwrap())).word(0),
         // STATFS
         17 => words.zeros(80),
@@ -81,13 +82,13 @@ fn answer(operation: u32, node: u64, content: &[u8]) -> Option<Result<Words, i32
     }))
 }
 
-/// Answers until the file system is unmounted. Counts files that are made without a name.
+/// Replies to requests until the file system is unmounted. Counts the unnamed files that are created.
 fn serve(mut device: File, unnamed: &AtomicUsize) {
     let mut request = vec![0; REQUEST_BYTES];
     loop {
         let length = match device.read(&mut request) {
             Ok(length) => length,
-            // It is not mounted yet.
+            // The file system is not mounted yet.
             Err(error) if error.kind() == IoErrorKind::PermissionDenied => {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
@@ -101,13 +102,13 @@ fn serve(mut device: File, unnamed: &AtomicUsize) {
         let Some(answer) = answer(operation, node, content) else { continue };
         let (error, content) = answer.map_or_else(|error| (-error, Words::default()), |content| (0, content));
         let head = Words::default().word(16 + content.0.len() as u32).word(error as u32).long(unique);
-        // Who asked may be gone.
+        // The process that sent the request may have ended.
         let _ = device.write(&[head.0, content.0].concat());
     }
 }
 
-/// Mounts a file system of the type `kind` on `dir`, and returns how many files were made in it without a name; `None`,
-/// with a record of the skip, where it cannot be mounted.
+/// Mounts a file system of the type `kind` on `dir`; returns the counter of unnamed files created on it. Returns
+/// `None`, with a record of the skip, if it cannot be mounted.
 fn mount(kind: &str, dir: &Path) -> Option<Arc<AtomicUsize>> {
     std::fs::create_dir_all(dir).unwrap();
     let Ok(device) = OpenOptions::new().read(true).write(true).open("/dev/fuse") else {
@@ -129,14 +130,14 @@ fn mount(kind: &str, dir: &Path) -> Option<Arc<AtomicUsize>> {
     Some(unnamed)
 }
 
-/// Does `work` in a thread whose `/run` is its own, with all that is mounted beneath.
+/// Runs `work` in a thread that has its own `/run`, with all mounts below it.
 fn in_own_mounts(work: impl FnOnce() + Send + 'static) {
     if !fordway_needs::root("mount file systems") {
         return;
     }
     let name = std::thread::current().name().unwrap_or_default().to_owned();
     let apart = std::thread::Builder::new().name(name).spawn(|| {
-        // It lives as long as the thread does.
+        // The mount namespace exists as long as the thread.
         let _namespace = fordway_sys::new_mount_namespace(c"/run").unwrap();
         work();
     });
@@ -166,7 +167,7 @@ fn a_root_on_juicefs_is_refused_whatever_is_promised() {
     });
 }
 
-/// The root is local, and knows nothing of what one of its buckets is.
+/// The root is local, so its check says nothing about the file system of one of its buckets.
 #[test]
 fn a_bucket_on_juicefs_is_not_written_to() {
     in_own_mounts(|| {
@@ -183,7 +184,8 @@ fn a_bucket_on_juicefs_is_not_written_to() {
     });
 }
 
-/// Its unnamed files are not trusted, even where the root's are. This one cannot make directories for hidden names.
+/// The unnamed files of a bucket on an unknown file system are not trusted, even if those of the root are. This file
+/// system cannot create directories for hidden names.
 #[test]
 fn a_bucket_on_an_unknown_file_system_has_no_unnamed_files() {
     in_own_mounts(|| {
@@ -196,7 +198,8 @@ fn a_bucket_on_an_unknown_file_system_has_no_unnamed_files() {
     });
 }
 
-/// Nor are those of a mount within a bucket, whose locks lie elsewhere anyway.
+/// The unnamed files of a mount within a bucket are not trusted either; the bucket's locks are on another file system
+/// anyway.
 #[test]
 fn a_mount_within_a_bucket_is_not_written_to() {
     in_own_mounts(|| {
@@ -216,7 +219,7 @@ fn a_mount_within_a_bucket_is_not_written_to() {
     });
 }
 
-/// What proves that the name decides, and that the tests above mount what they say.
+/// This proves that the name decides, and that the tests above mount what they claim to mount.
 #[test]
 fn a_root_on_an_unknown_file_system_is_opened() {
     in_own_mounts(|| {

@@ -114,7 +114,7 @@ pub struct WorkloadSetting {
     /// http(s)://HOST[:PORT]; the first is what the others are compared with
     #[arg(value_name = "PLACE")]
     pub places: Vec<String>,
-    /// How often all is done, the places in turn; five or more give ratios an interval
+    /// Number of rounds; the places take turns in each, and five or more rounds give intervals for ratios
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
     /// The bucket or directory that is made, and removed at the end

@@ -47,7 +47,7 @@ pub struct IorPlan {
     /// Read what the next rank wrote, so that no rank reads from its own memory
     #[arg(long, short = 'C')]
     pub reorder: bool,
-    /// Stop writing after this many seconds; then all ranks go on to where the fastest stood
+    /// Stop writing after this many seconds; then all ranks write until each has done as much as the fastest
     #[arg(long, short = 'D', value_name = "SECONDS")]
     pub stonewall: Option<u64>,
     /// What a file is on S3

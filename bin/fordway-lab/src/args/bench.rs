@@ -103,7 +103,7 @@ pub(crate) struct RestArgs {
     /// Bytes that GET asks for: FIRST-LAST (both included), FIRST- or -COUNT (from the end)
     #[arg(long, value_name = "RANGE", value_parser = byte_range, allow_hyphen_values = true)]
     pub(crate) range: Option<ByteRange>,
-    /// Objects that {number} counts through
+    /// The number of objects: {number} in the URL counts from 0 to N-1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) objects: u64,
     /// HTTP versions; the first is what the others are compared with
@@ -115,7 +115,7 @@ pub(crate) struct RestArgs {
     /// Requests at once on each connection (HTTP/2 and 3)
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) streams: Vec<u32>,
-    /// Threads, of which each has its share of the connections
+    /// Threads, which share the connections
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) threads: Vec<u32>,
     /// Requests per second (open loop) [default: closed loop]
@@ -130,13 +130,13 @@ pub(crate) struct RestArgs {
     /// Measure this many requests instead
     #[arg(long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
-    /// Load before that which does not count
+    /// Warm-up: load before the measurement that is not measured
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     pub(crate) warm_up: Duration,
     /// How often each combination is measured, in turn
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// How long an answer may take
+    /// How long a response may take
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
     /// Sign every request (SigV4) with the credentials of the AWS environment
@@ -241,7 +241,7 @@ pub(crate) struct TransportArgs {
     /// What starts the ranks [default: mpirun.openmpi or mpirun.mpich, else mpirun]
     #[arg(long, value_name = "CMD")]
     pub(crate) mpirun: Option<PathBuf>,
-    /// Have ranks of Open MPI that wait give way to other processes (mpi_yield_when_idle)
+    /// Let waiting ranks of Open MPI yield the processor to other processes (mpi_yield_when_idle)
     #[arg(long)]
     pub(crate) mpi_yield: bool,
     /// Connections, and threads that use them, for the bandwidth of nginx, http, node and embedded
@@ -304,7 +304,8 @@ Ping asks pong for messages of random sizes; a set-up is how both are started an
 Set-ups are measured in turn, in random order, with the same sizes. Each is a small TOML file: name built-in ones, or \
 files. A set-up that does not start is told, and the others go on. Namespaces need root; `loopback` does not.")]
 pub(crate) struct PingpongBenchArgs {
-    /// Set-ups, the reference first [default: all that are built in, ask for nothing and emulate no processor]
+    /// Set-ups, the reference first [default: all built-in ones in namespaces that need no --set and emulate no
+    /// processor]
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// Show the set-ups that are built in, and end
@@ -313,7 +314,7 @@ pub(crate) struct PingpongBenchArgs {
     /// What a word in braces of a set-up stands for (may be repeated)
     #[arg(long, value_name = "WORD=VALUE", value_parser = word)]
     pub(crate) set: Vec<(String, String)>,
-    /// A pong that is there already, for set-up `loopback`; {size} stands for the number of bytes
+    /// The URL of an existing pong, for set-up `loopback`; {size} stands for the number of bytes
     #[arg(long, value_name = "URL")]
     pub(crate) pong: Option<String>,
     /// Whether each request has a connection of its own, or connections are kept
@@ -331,7 +332,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Sizes drawn in each round
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) points: u32,
-    /// Draw enough sizes that all rounds cover this share of all sizes instead
+    /// Draw enough sizes that all rounds together cover this percentage of all sizes
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "points")]
     pub(crate) coverage: Option<f64>,
     /// How often each size is asked for in a round
@@ -352,7 +353,7 @@ pub(crate) struct PingpongBenchArgs {
     /// How often ping asks again when pong fails
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) retries: u32,
-    /// How long an answer may take
+    /// How long a response may take
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
     /// What is between ping and pong.
@@ -361,10 +362,10 @@ pub(crate) struct PingpongBenchArgs {
     /// The largest packet on the wire, bytes [default: 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) mtu: Option<u32>,
-    /// Have the wire take packets one by one, as a network card does that cannot cut pieces of 64 KiB
+    /// Send packets over the wire one by one, like a network card without segmentation offload
     #[arg(long)]
     pub(crate) no_offload: bool,
-    /// The receive window that TCP begins with (the second number of tcp_rmem); a list repeats all with each
+    /// TCP's initial receive window (the second number of tcp_rmem); a list repeats all measurements with each value
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) tcp_rmem: Vec<u64>,
     /// An option for the built-in pong, such as --delay=2ms (may be repeated)
@@ -448,7 +449,7 @@ pub(crate) struct RankArgs {
     /// Where, and how often.
     #[command(flatten)]
     pub(crate) setting: fordway_workload::bench::WorkloadSetting,
-    /// Take each DIRECTORY as plain files, as objects in this process, and through a gateway that is started
+    /// Measure each DIRECTORY as plain files, as objects in this process, and through a gateway that is started for it
     #[arg(long)]
     pub(crate) all_lanes: bool,
     /// Ranks, each a thread that makes calls

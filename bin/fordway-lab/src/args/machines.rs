@@ -26,7 +26,7 @@ pub(crate) struct MachinesArgs {
 pub(crate) enum MachinesAction {
     /// Measure the quantities that cost models ask for: R, memory, network, disk
     Probe(ProbeArgs),
-    /// Measure what machines are compared by, and add it to a catalogue
+    /// Measure the features by which machines are compared, and add them to a catalogue
     Measure(MeasureArgs),
     /// Say how similar the machines of two catalogues are
     Compare(SimilarityArgs),
@@ -47,7 +47,8 @@ pub(crate) struct ProbeArgs {
     /// A directory whose disk is written to and read, with 256 MiB
     #[arg(long, value_name = "DIR")]
     pub(crate) disk: Option<PathBuf>,
-    /// Where the network leads to: HOST:PORT for its round trip, http://HOST[:PORT]/PATH for its bandwidth too
+    /// The other end of the network: HOST:PORT to measure its round trip, http://HOST[:PORT]/PATH to measure bandwidth
+    /// too
     #[arg(long, value_name = "PEER")]
     pub(crate) peer: Option<String>,
 }

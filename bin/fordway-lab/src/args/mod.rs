@@ -52,21 +52,21 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 permission or credentials,
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MeasuringCommand {
-    /// Measure what S3 costs here: one real directory down every lane
+    /// Measure the cost of S3 on this machine: one real directory over every lane
     Compare(CompareArgs),
     /// Measure what each layer costs by itself, and whether the layers add up to the lanes
     Ledger(LedgerArgs),
     /// Measure what cost models want to know of a machine
     Machines(MachinesArgs),
-    /// Say what about this node costs the programs that run on it, and what to do
+    /// Report what slows down programs on this node, with advice
     Doctor(DoctorArgs),
     /// Measure how much faster a parallel program is with more ranks, over shared memory, TCP and overlays
     Speedup(SpeedupArgs),
     /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane
     Bench(BenchArgs),
-    /// Run a client and a server with a link of some delay, rate and loss between them
+    /// Run a client and a server with an emulated link between them, with a given delay, rate and loss
     Netlab(NetlabArgs),
-    /// Be one end of a ping-pong over HTTP, or of a tunnel: what `bench pingpong` starts
+    /// Run one end of an HTTP ping-pong, or of a tunnel, as started by `bench pingpong`
     Pingpong(PingpongArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
@@ -135,7 +135,7 @@ pub(crate) struct CompareArgs {
     /// Whether there is a page of it.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
-    /// Add the reference lane once more, slowed by about 1 ms a call, and say whether the measurement finds that
+    /// Also measure the reference lane with a delay of about 1 ms per call, and report whether the measurement finds it
     #[arg(long)]
     pub(crate) check_instrument: bool,
 }
@@ -180,10 +180,10 @@ pub(crate) struct LedgerArgs {
     /// Sizes to print, measured in any case [default: 4KiB and 1MiB]
     #[arg(long = "size", value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) sizes: Vec<u64>,
-    /// Measure only the sizes that are printed; fits then have little to go by
+    /// Measure only the printed sizes; fits are then less reliable
     #[arg(long)]
     pub(crate) only_sizes: bool,
-    /// How long rounds are begun; there are at least five, after one to warm up
+    /// How long new rounds are started; there are at least five, after one warm-up round
     #[arg(long, value_name = "TIME", default_value = "50s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
     /// On which processors the two sides run [default: apart, where there are two]
@@ -270,13 +270,13 @@ pub(crate) struct SpeedupArgs {
         default_value = "default,shm,loopback,bare,vxlan"
     )]
     pub(crate) setup: Vec<String>,
-    /// Jobs of each kind that count; one more comes before them and does not
+    /// Jobs of each kind that are measured, after one that is not
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..=1000))]
     pub(crate) rounds: u16,
     /// A job that takes longer has failed, and is ended with all its processes
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) deadline: Duration,
-    /// Which time speed-up is made of
+    /// Which time of a job the speed-up is computed from
     #[arg(long, value_enum, default_value_t = TimeArg::Wall)]
     pub(crate) time: TimeArg,
     /// The launcher [default: mpirun of PATH]
@@ -310,7 +310,7 @@ pub(crate) struct SpeedupArgs {
 pub(crate) enum TimeArg {
     /// All of the job, its launch included
     Wall,
-    /// From when the first rank can communicate until the last has nothing more to say
+    /// From when the first rank has initialised MPI until the last rank finalises it
     Work,
 }
 

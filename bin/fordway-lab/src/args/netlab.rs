@@ -25,16 +25,16 @@ pub(crate) struct NetlabArgs {
     /// What is between the two sides.
     #[command(flatten)]
     pub(crate) link: LinkArgs,
-    /// How much may wait for the line [default: what it carries in a round trip, at least 256KiB]
+    /// Size of the link's queue [default: the bytes that the link carries in a round trip, at least 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "rate")]
     pub(crate) queue: Option<u64>,
-    /// Lose the same packets of the same sequence
+    /// Seed of packet loss: the same seed loses the same packets of a sequence
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Let pieces of up to 64 KiB through as one, as network cards do; auto: unless there is loss
+    /// Pass segments of up to 64 KiB as one packet, as network cards do; auto: only without loss
     #[arg(long, value_enum, default_value_t = OffloadArg::Auto)]
     pub(crate) tso: OffloadArg,
-    /// How large the buffers of a TCP connection may grow by themselves
+    /// Maximum size to which the kernel may grow the buffers of a TCP connection
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB")]
     pub(crate) tcp_buffer: u64,
     /// What to run as the server, by the shell
@@ -105,9 +105,9 @@ pub(crate) struct PingpongArgs {
 /// The ends.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PingpongAction {
-    /// Answer GET /pong/N with N bytes out of memory
+    /// Respond to GET /pong/N with N bytes from memory
     Pong(PongArgs),
-    /// Answer GET /ping/N with N bytes that are asked of pong
+    /// Respond to GET /ping/N with N bytes that are requested from pong
     Ping(PingArgs),
     /// Carry the packets of a new TUN device in UDP datagrams: one end of an overlay in user space
     Tunnel(TunnelArgs),
@@ -138,13 +138,13 @@ pub(crate) struct PongArgs {
     /// Where, and for how long.
     #[command(flatten)]
     pub(crate) end: EndArgs,
-    /// Wait so long before each answer of at least --delay-from bytes
+    /// Wait this long before each response of at least --delay-from bytes
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) delay: Option<Duration>,
-    /// The smallest answer that waits
+    /// The smallest response that is delayed
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "delay", default_value = "0")]
     pub(crate) delay_from: u64,
-    /// The smallest answer that waits, in units of TCP's first receive window (the second number of tcp_rmem)
+    /// The smallest response that is delayed, in units of TCP's first receive window (the second number of tcp_rmem)
     #[arg(long, value_name = "N", requires = "delay", conflicts_with = "delay_from")]
     pub(crate) delay_from_windows: Option<u64>,
 }

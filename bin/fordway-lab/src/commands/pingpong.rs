@@ -85,7 +85,7 @@ impl PongSource {
         })
     }
 
-    /// Reads a whole message of pong's into `room`, in one attempt. Errors: what went wrong.
+    /// Reads a whole message from pong into `room`, in one attempt. Errors: a description of the failure.
     fn ask(&self, wanted: &PingpongRequest, room: &mut Vec<u8>) -> Result<()> {
         let mut response =
             self.caller.ask(wanted.bytes, wanted.keep_alive).map_err(|failure| failure.error)?;

@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 
-/// The size of every answer's body.
+/// The size of every response's body.
 pub(crate) const BODY_BYTES: usize = 1000;
 
-/// What all connections counted.
+/// The totals over all connections.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) connections: AtomicU64,
@@ -27,21 +27,21 @@ pub(crate) struct Seen {
     pub(crate) body_bytes: AtomicU64,
 }
 
-/// How a server behaves.
+/// The properties of a server.
 #[derive(Clone, Default)]
 pub(crate) struct Manner {
-    /// Speaks TLS with this certificate.
+    /// The certificate; `None` for a server without TLS.
     pub(crate) tls: Option<Certificate>,
-    /// Takes this many requests on a connection and then bids farewell.
+    /// The number of requests after which a connection is closed in order.
     pub(crate) requests_per_connection: Option<u64>,
 }
 
-/// A certificate for `localhost` of its own making.
+/// A self-signed certificate for `localhost`.
 #[derive(Clone)]
 pub(crate) struct Certificate {
     chain: rustls::pki_types::CertificateDer<'static>,
     secret: Arc<PrivateKeyDer<'static>>,
-    /// In PEM, for `--ca-bundle`.
+    /// The certificate in PEM, for `--ca-bundle`.
     pub(crate) file: Arc<NamedTempFile>,
 }
 
@@ -67,7 +67,7 @@ impl Certificate {
     }
 }
 
-/// A server in a thread, which ends with the test.
+/// A server in a thread that ends with the test.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) seen: Arc<Seen>,
@@ -76,7 +76,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// HTTP/2, or HTTP/1.1 where a plain connection begins with it.
+    /// Starts a server for HTTP/2. On a connection without TLS that begins with HTTP/1.1, it speaks HTTP/1.1.
     pub(crate) fn http2(manner: Manner) -> Self {
         Self::start(|seen, told| async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -154,7 +154,7 @@ async fn serve_tcp(mut stream: TcpStream, manner: Manner, seen: Arc<Seen>) {
     }
 }
 
-/// Requests without a body, one in each segment.
+/// Serves requests without a body, each of which arrives in one segment.
 async fn serve_http1(stream: &mut TcpStream, seen: &Seen) {
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {BODY_BYTES}\r\n\r\n");
     let answer = [head.as_bytes(), &[b'x'; BODY_BYTES]].concat();

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What the handlers of all connections counted.
+/// The totals over the handlers of all connections.
 #[derive(Default)]
 pub(crate) struct Seen {
     requests: AtomicU64,
     body_bytes: AtomicU64,
 }
 
-/// A connection, with what is counted on it.
+/// A connection and its counters.
 pub(crate) struct Stream {
     reader: BufReader<TcpStream>,
     seen: Arc<Seen>,
 }
 
-/// A server with one thread per connection, which ends with the test.
+/// A server with one thread per connection; it ends with the test.
 pub(crate) struct Server {
     address: SocketAddr,
     seen: Arc<Seen>,
@@ -63,13 +63,13 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(self.address);
     }
 }
 
 impl Stream {
-    /// Reads a request with its body; `false` at the end of the connection.
+    /// Reads a request with its body; returns `false` at the end of the connection.
     pub(crate) fn receive(&mut self) -> bool {
         let (mut length, mut line) = (0, String::new());
         loop {
@@ -94,7 +94,7 @@ impl Stream {
     }
 }
 
-/// An answer with a body of this many bytes.
+/// Returns a response with a body of this many bytes.
 pub(crate) fn answer(body_bytes: usize) -> Vec<u8> {
     let mut answer =
         format!("HTTP/1.1 200 OK\r\nserver: test\r\ncontent-length: {body_bytes}\r\n\r\n").into_bytes();
@@ -102,7 +102,7 @@ pub(crate) fn answer(body_bytes: usize) -> Vec<u8> {
     answer
 }
 
-/// Answers every request with `bytes`, after a sleep.
+/// Responds to every request with `bytes`, after a sleep.
 pub(crate) fn serve(mut stream: Stream, wait: Duration, bytes: &[u8]) {
     while stream.receive() {
         if !wait.is_zero() {
@@ -114,7 +114,7 @@ pub(crate) fn serve(mut stream: Stream, wait: Duration, bytes: &[u8]) {
     }
 }
 
-/// Answers this many requests, and closes the connection when it has read one more.
+/// Responds to this many requests, and closes the connection after reading one more.
 pub(crate) fn serve_some(mut stream: Stream, count: usize, bytes: &[u8]) {
     for _ in 0..count {
         if !stream.receive() || !stream.send(bytes) {
@@ -124,7 +124,7 @@ pub(crate) fn serve_some(mut stream: Stream, count: usize, bytes: &[u8]) {
     stream.receive();
 }
 
-/// Answers one request and closes the connection.
+/// Responds to one request and closes the connection.
 pub(crate) fn answer_and_close(mut stream: Stream, bytes: &[u8]) {
     if stream.receive() {
         stream.send(bytes);

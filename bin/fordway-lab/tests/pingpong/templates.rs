@@ -1,4 +1,4 @@
-//! Set-ups that lead elsewhere: a pong that another program starts, and a server of ssh of the test's own.
+//! Set-ups from templates: a pong that another program starts, and a pong behind the test's own ssh server.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{SHORT, bench, rows, said};
 
-/// A pong that a shell starts.
+/// A set-up whose pong is started by a shell.
 const BY_A_SHELL: &str = "description = \"d\"\non = \"machine\"\n\
      [variables]\nlisten = \"127.0.0.1:{port}\"\n\
      [ping]\naddress = \"127.0.0.1\"\n[pong]\naddress = \"127.0.0.1\"\n\
@@ -62,9 +62,9 @@ fn set_ups_of_one_machine_are_not_taken_for_one_another() {
     let rows = rows(&output);
     let lanes: Vec<_> = rows.iter().map(|row| row["lane"].as_str().unwrap()).collect();
     assert_eq!(lanes, ["loopback", "shell"]);
-    // One side's process is known, the other's is not: neither stands for both.
+    // The process of one side is known, that of the other is not; neither is counted as the other.
     assert!(rows[0]["load"]["server"].is_object() && rows[1]["load"]["server"].is_null(), "{rows:?}");
-    // Somebody who is there already is not taken for ours, at either port.
+    // A process that already listens is not taken for ours, at either port.
     for taken in [28_682, 28_683] {
         let _other = TcpListener::bind(("127.0.0.1", taken)).unwrap();
         let output = bench(&[&SHORT[..], &options].concat());
@@ -91,7 +91,7 @@ fn the_list_says_what_each_set_up_asks_for() {
     assert!(of("vm")["emulated"].is_boolean());
 }
 
-/// A server of ssh with keys, a port and a configuration of its own; it ends with the test.
+/// An ssh server with its own keys, port and configuration; it ends with the test.
 struct Sshd(Child);
 
 impl Drop for Sshd {
@@ -101,7 +101,7 @@ impl Drop for Sshd {
     }
 }
 
-/// A key without a password, and its public half beside it.
+/// Creates a key without a password, with its public half in a file next to it.
 fn make_key(path: &Path) {
     let mut command = Command::new("ssh-keygen");
     let made = command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status().unwrap();
@@ -109,7 +109,7 @@ fn make_key(path: &Path) {
 }
 
 impl Sshd {
-    /// Starts one, and writes the client's configuration, in which it is the host `other`.
+    /// Starts a server, and writes a client configuration in which its name is `other`.
     fn start(dir: &Path) -> Self {
         let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
         make_key(&dir.join("host"));
@@ -132,7 +132,7 @@ impl Sshd {
         );
         fs::write(dir.join("ssh_config"), client).unwrap();
         if fordway_sys::user_id() == 0 {
-            // Where it drops its rights to.
+            // The server's directory for privilege separation.
             fs::create_dir_all("/run/sshd").unwrap();
         }
         let log = fs::File::create(dir.join("log")).unwrap();
@@ -157,7 +157,7 @@ fn pong_is_started_by_ssh_and_ends_with_the_bench() {
     }
     let dir = tempfile::tempdir().unwrap();
     let _server = Sshd::start(dir.path());
-    // The name by which it is told apart from all others, and by which it is found.
+    // A copy of the program with a unique name, by which its processes can be found.
     let program = dir.path().join("fordway-of-this-test");
     fs::copy(env!("CARGO_BIN_EXE_fordway-lab"), &program).unwrap();
     let program = program.to_str().unwrap();
@@ -170,7 +170,7 @@ fn pong_is_started_by_ssh_and_ends_with_the_bench() {
         "ping-port=28581".to_owned(),
     ];
     let set: Vec<&str> = set.iter().flat_map(|word| ["--set", word]).collect();
-    // The option must reach the pong behind ssh: every answer waits.
+    // The option must reach the pong behind ssh: every response is delayed.
     let delay = ["--pong-option=--delay=5ms", "--setup", "ssh", "--connection-policy", "kept"];
     let output = bench(&[&SHORT[..], &delay, &set].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));

@@ -110,7 +110,7 @@ pub enum BuiltinCommand {
 /// The commands of `fordway-lab`, which takes over: here they are only named, for `--help` and completions.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
-    /// Measure what S3 costs here: one real directory down every lane
+    /// Measure the cost of S3 on this machine: one real directory over every lane
     #[command(disable_help_flag = true, after_help = lab_help("compare"))]
     Compare(LabArgs),
     /// Measure what each layer costs by itself, and whether the layers add up to the lanes
@@ -119,7 +119,7 @@ pub enum LabCommand {
     /// Measure what cost models want to know of a machine
     #[command(disable_help_flag = true, after_help = lab_help("machines"))]
     Machines(LabArgs),
-    /// Say what about this node costs the programs that run on it, and what to do
+    /// Report what slows down programs on this node, with advice
     #[command(disable_help_flag = true, after_help = lab_help("doctor"))]
     Doctor(LabArgs),
     /// Measure how much faster a parallel program is with more ranks, over shared memory, TCP and overlays
@@ -128,10 +128,10 @@ pub enum LabCommand {
     /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane
     #[command(disable_help_flag = true, after_help = lab_help("bench"))]
     Bench(LabArgs),
-    /// Run a client and a server with a link of some delay, rate and loss between them
+    /// Run a client and a server with an emulated link between them, with a given delay, rate and loss
     #[command(disable_help_flag = true, after_help = lab_help("netlab"))]
     Netlab(LabArgs),
-    /// Be one end of a ping-pong over HTTP, or of a tunnel: what `bench pingpong` starts
+    /// Run one end of an HTTP ping-pong, or of a tunnel, as started by `bench pingpong`
     #[command(disable_help_flag = true, after_help = lab_help("pingpong"))]
     Pingpong(LabArgs),
 }

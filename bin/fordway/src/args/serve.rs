@@ -22,7 +22,7 @@ pub struct GatewayArgs {
     /// Which conditions on writes hold
     #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
     pub conditions: ConditionsArg,
-    /// How old what a read tells may be, on a file system that other nodes change too
+    /// How old the data that a read returns may be, on a file system that other nodes change too
     #[arg(long, value_enum, default_value_t = ConsistencyArg::FileSystem)]
     pub consistency: ConsistencyArg,
     /// Write the endpoint, and the key pair if there is just one, to a file that a shell can source (mode 0600)
@@ -72,13 +72,13 @@ pub struct ServeArgs {
     /// Address and port; port 0 takes any free one
     #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub listen: SocketAddr,
-    /// The certificate to show, in PEM, with those that lead to a trusted one behind it
+    /// The server certificate in PEM, followed by its chain
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The certificate's private key, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Speak HTTP/3 too, at the same port by UDP, to clients that look for it there
+    /// Also serve HTTP/3, on the same port over UDP
     #[cfg(feature = "http3")]
     #[arg(long, requires = "tls_cert")]
     pub http3: bool,
@@ -121,7 +121,7 @@ pub struct ServeArgs {
     /// Take signatures of version 2 too, which clients from before 2014 make
     #[arg(long)]
     pub signature_v2: bool,
-    /// The most threads that serve connections; as few of them work as the load needs [default: one per core]
+    /// Maximum number of threads that serve connections; only as many as the load needs run [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
 }
@@ -196,7 +196,7 @@ pub struct NodeArgs {
     /// Serve the same protocol by TCP too; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub tcp: Option<SocketAddr>,
-    /// Let who comes by TCP act as root, if that is who runs this
+    /// Let clients over TCP act as root, if root runs the gateway
     #[arg(long, requires = "tcp")]
     pub tcp_as_root: bool,
     /// What new objects' ETags are made of
@@ -211,10 +211,10 @@ pub struct NodeArgs {
     /// Requests being done at a time; further ones wait [default: one of each connection]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub requests: Option<u16>,
-    /// Memory for long messages and their answers, all connections together; each has 256 KiB besides
+    /// Memory for long messages and their responses on all connections together; each connection has 256 KiB besides
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes)]
     pub memory: u64,
-    /// The same of one connection; at 16 MiB and more every message of the protocol fits
+    /// Memory for the long messages of one connection; from 16 MiB on, every message of the protocol fits
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_bytes)]
     pub connection_memory: u64,
 }

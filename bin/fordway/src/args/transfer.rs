@@ -263,7 +263,7 @@ pub struct MkdirArgs {
     /// http(s):// or dav(s):// addresses, or s3://BUCKET/PREFIX
     #[arg(required = true, value_name = "ADDRESS")]
     pub addresses: Vec<String>,
-    /// Make those above it too, and be content if it is there
+    /// Also create missing parents; do not fail if it already exists
     #[arg(long, short)]
     pub parents: bool,
 }
@@ -362,7 +362,7 @@ pub struct ReadArgs {
     /// Where else an http(s) file is
     #[command(flatten)]
     pub replicas: ReplicaArgs,
-    /// Read just the ranges, and not the pieces that they lie in, which a Metalink has digests of
+    /// Read only the ranges, without verifying them against the digests of a Metalink, which cover whole pieces
     #[arg(long)]
     pub no_verify: bool,
     /// Write to this file instead of standard output

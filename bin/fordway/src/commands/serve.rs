@@ -68,7 +68,7 @@ fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {
     }
 }
 
-/// The users, and the key pair if there is one alone, with whether it had to be made.
+/// Returns the users. If there is only one key pair, also returns the pair and whether it was generated.
 fn users(args: &ServeArgs) -> Result<(Users, Option<(AccessKeyPair, bool)>)> {
     let store = args.common.store(args.etag);
     let root = std::path::absolute(&args.root)
@@ -82,13 +82,13 @@ fn users(args: &ServeArgs) -> Result<(Users, Option<(AccessKeyPair, bool)>)> {
     Ok((Users::one_of(pair.0.clone(), &root, open)?, Some(pair)))
 }
 
-/// The certificate, if there is to be one.
+/// Returns the certificate, if one is configured.
 fn tls(args: &ServeArgs) -> Result<Option<TlsCertificate>> {
     let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
     TlsCertificate::load(certificate, key).map(Some)
 }
 
-/// Has a hang-up read all files again.
+/// Makes SIGHUP reload all files.
 fn reload_when_asked(reload: ReloadSignal, tls: Option<TlsCertificate>, interrupt: &InterruptFlag) {
     interrupt.on_hang_up(move || {
         reload.trigger();
@@ -100,7 +100,7 @@ fn reload_when_asked(reload: ReloadSignal, tls: Option<TlsCertificate>, interrup
     });
 }
 
-/// What is printed when the gateway can be used.
+/// The output when the gateway is ready.
 #[derive(Serialize)]
 struct GatewayReady<'r> {
     root: &'r str,
@@ -126,8 +126,8 @@ impl fmt::Display for GatewayReady<'_> {
     }
 }
 
-/// How programs come to know of the gateway beyond its ready line: by a file, or by keys that are printed because nobody
-/// could know them.
+/// How programs get access to the gateway in addition to its ready line: by a file, or by generated keys, which are
+/// printed because nobody else knows them.
 #[derive(Serialize)]
 struct GatewayAccess<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
@@ -137,17 +137,17 @@ struct GatewayAccess<'r> {
 }
 
 impl<'r> GatewayAccess<'r> {
-    /// Writes the file, if there is to be one; `pair` is the one key pair, with whether it was made just now.
+    /// Writes the file, if one is requested; `pair` is the only key pair, and whether it was generated just now.
     fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (AccessKeyPair, bool)>) -> Result<Self> {
         let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
         let Some(path) = &args.write_env else { return Ok(GatewayAccess { generated, env_file: None }) };
         env_file::write(path, endpoint, pair.map(|(keys, _)| keys))?;
-        // What is in a file that others cannot read does not belong into logs.
+        // Keys that are in a file that others cannot read must not be printed, because output may end up in logs.
         Ok(GatewayAccess { generated: None, env_file: Some(path) })
     }
 }
 
-/// Lines for a shell.
+/// Formats the access as lines for a shell.
 impl fmt::Display for GatewayAccess<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = self.env_file {
@@ -158,8 +158,8 @@ impl fmt::Display for GatewayAccess<'_> {
     }
 }
 
-/// The key pair of the environment, or a new one; the flag says which.
-/// Errors: `InvalidArgument` where one half is missing.
+/// Returns the key pair of the environment, or generates one; the flag is `true` if it was generated. Errors:
+/// `InvalidArgument` if one half is missing.
 pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(AccessKeyPair, bool)> {
     let get = |name: &str| variable(name).filter(|value| !value.is_empty());
     match (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {
@@ -209,8 +209,8 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
     Ok(CommandExit::Ok)
 }
 
-/// Opens the store as the user that the calling thread acts as. The path is made absolute once: each user
-/// opens the same directory.
+/// Returns a function that opens the store as the user that the calling thread acts as. The path is made absolute once,
+/// so that each user opens the same directory.
 fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::OpenStore> {
     let config = args.common.store(args.etag);
     let root = std::path::absolute(root)
@@ -218,12 +218,12 @@ fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::OpenStore> 
     Ok(Arc::new(move || Ok(Arc::new(PosixStore::open(&root, config.clone())?) as Arc<dyn Store>)))
 }
 
-/// A size as the address space has room for it.
+/// Limits a size to the address space.
 fn bytes(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-/// `$XDG_RUNTIME_DIR/fordway.sock`. Errors: `InvalidArgument` where there is no such directory.
+/// Returns `$XDG_RUNTIME_DIR/fordway.sock`. Errors: `InvalidArgument` if the variable is not set.
 fn default_socket(variable: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf> {
     match variable("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
         Some(dir) => Ok(PathBuf::from(dir).join("fordway.sock")),
@@ -234,7 +234,7 @@ fn default_socket(variable: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf> 
     }
 }
 
-/// What is printed when the gateway can be used.
+/// The output when the gateway is ready.
 #[derive(Serialize)]
 struct NodeReady<'r> {
     root: String,
@@ -264,13 +264,13 @@ pub(super) fn node_status(socket: PathBuf, context: &CommandContext) -> Result<C
     Ok(CommandExit::Ok)
 }
 
-/// Counters by name, in the gateway's order.
+/// Counters with their names, in the gateway's order.
 struct GatewayCounters {
     endpoint: String,
     counters: Vec<(String, u64)>,
 }
 
-/// One object, `endpoint` first.
+/// Serializes the counters as one object, `endpoint` first.
 impl Serialize for GatewayCounters {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         use serde::ser::SerializeMap;
@@ -283,7 +283,7 @@ impl Serialize for GatewayCounters {
     }
 }
 
-/// A table; sizes in the form for people.
+/// Formats the counters as a table, with sizes for humans.
 impl fmt::Display for GatewayCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.endpoint)?;

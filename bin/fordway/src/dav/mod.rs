@@ -1,5 +1,5 @@
-//! The commands on web servers that speak WebDAV. Making collections, and removing files and collections, is here; [`copy`]
-//! says what a copy or move means for which files.
+//! The commands on web servers that speak WebDAV. This file creates collections, and removes files and collections;
+//! [`copy`] decides which files a copy or move involves.
 
 mod copy;
 mod task;
@@ -19,19 +19,19 @@ use super::transfer::{self, TransferTally};
 use crate::args::RmArgs;
 use crate::web::{self, http_url};
 
-/// The servers, with whatever credentials the environment has.
+/// Returns a client with the credentials of the environment.
 pub(crate) fn client(context: &CommandContext) -> WebDav {
     WebDav::new(context.web().clone())
 }
 
-/// Whether an address asks for WebDAV by its scheme.
+/// Returns whether an address requests WebDAV by its scheme.
 pub(crate) fn is_dav(text: &str) -> bool {
     let scheme = text.split("://").next().unwrap_or_default();
     web::is_address(text) && scheme.to_ascii_lowercase().starts_with("dav")
 }
 
-/// What was done (or would be), as a line or as JSON; the fields of the other lanes, and how a copy
-/// between servers was made.
+/// A completed (or, in a dry run, intended) action, printed as a line or as JSON: the fields of the other lanes, and
+/// how a copy between servers was made.
 #[derive(Serialize)]
 struct DavEvent<'e> {
     operation: &'static str,
@@ -60,7 +60,7 @@ impl fmt::Display for DavEvent<'_> {
     }
 }
 
-/// What `stat` shows.
+/// The output of `stat`.
 #[derive(Serialize)]
 struct ResourceRecord<'r> {
     url: &'r str,
@@ -86,7 +86,7 @@ impl fmt::Display for ResourceRecord<'_> {
     }
 }
 
-/// Shows what a server says of one resource.
+/// Shows the properties that a server reports of one resource.
 pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     let resource = client(context).stat(&web::http_url(url))?;
     context.output.record(&ResourceRecord {
@@ -99,7 +99,7 @@ pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
     })
 }
 
-/// Makes a collection, with `parents` those above it too.
+/// Creates a collection, with `parents` also its missing parents.
 pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Result<()> {
     let (dav, url) = (client(context), http_url(address));
     match parents {
@@ -109,8 +109,8 @@ pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Re
     context.output.event(&DavEvent::new("make_collection", without_query(address)))
 }
 
-/// Removes what is at an address, with `--recursive` a collection and all in it: each file by a
-/// request of its own, so that what cannot be removed is named and the rest is gone.
+/// Removes the resource at an address, with `--recursive` a collection and everything in it. Each file is removed by a
+/// separate request, so that a file that cannot be removed is reported, and the others are removed.
 pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> Result<CommandExit> {
     let (dav, url) = (client(context), http_url(address));
     let found = dav.stat(&url)?;
@@ -138,7 +138,7 @@ pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> 
         Ok(_) => {}
         Err(error) => removal.tally.failed(context, &error),
     });
-    // What was left out, or could not be removed, would go with the collection that it is in.
+    // Removing a collection would also remove files that were excluded or could not be removed.
     if removal.tally.has_failed() || !args.filters.is_empty() {
         return removal.tally.finish(context);
     }

@@ -19,12 +19,12 @@ use crate::replicas::ReplicaOpener;
 use crate::transfer::{ExistingPolicy, TransferTally};
 use crate::web;
 
-/// Read from a file at once.
+/// The bytes read from a file at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// A server that copies says how far it is every few seconds.
+/// How long a server that copies may be silent; such servers report their progress every few seconds.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// A copy to be made.
+/// A copy to make.
 #[derive(Debug)]
 pub(super) struct CopyTask {
     pub(super) from: CopyLocation,
@@ -34,25 +34,25 @@ pub(super) struct CopyTask {
     pub(super) size_bytes: Option<u64>,
 }
 
-/// How a copy ended that did not fail.
+/// The outcome of a copy that did not fail.
 enum CopyStatus {
     Done {
         operation: &'static str,
         size_bytes: Option<u64>,
         by: Option<&'static str>,
     },
-    /// The event was shown.
+    /// The copy is done, and its event has been printed.
     Told,
     Skipped,
 }
 
-/// What all copies of a command share.
+/// The state that all copies of a command share.
 pub(super) struct DavCopier<'c> {
     dav: &'c WebDav,
     order: &'c CopyOrder<'c>,
     context: &'c CommandContext,
     tally: TransferTally,
-    /// Collections that are there by now.
+    /// Collections that are known to exist.
     made: Mutex<HashSet<String>>,
 }
 
@@ -61,7 +61,7 @@ impl<'c> DavCopier<'c> {
         DavCopier { dav, order, context, tally: TransferTally::default(), made: Mutex::default() }
     }
 
-    /// Counts and tells how it went; a failure does not end the others.
+    /// Performs a copy, counts it, and reports the outcome. A failure does not end the other copies.
     pub(super) fn perform(&self, task: Result<CopyTask>) {
         let ended = task.and_then(|task| {
             let copied = self.copy(&task)?;
@@ -126,7 +126,7 @@ impl<'c> DavCopier<'c> {
             self.make_parent(&parent)?;
         }
         match self.copy_content(task) {
-            // Somebody was faster than our look; with --no-clobber that is theirs to keep.
+            // Another program created the destination after our check; with --no-clobber it is kept.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.order.existing == ExistingPolicy::Skip =>
@@ -184,12 +184,12 @@ impl<'c> DavCopier<'c> {
         }
     }
 
-    /// Makes a collection once. Others that need it wait for that.
+    /// Creates a collection once. Other copies that need the collection wait meanwhile.
     fn make_parent(&self, parent: &str) -> Result<()> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !made.contains(parent) {
             let failed = self.dav.make_collections(parent).err();
-            // A user who may not make it need not: it may be there.
+            // If the user may not create the collection, it may still exist, and that is enough.
             let is_there = || self.dav.stat(parent).is_ok_and(|found| found.is_collection);
             if let Some(error) = failed
                 && !is_there()
@@ -201,7 +201,7 @@ impl<'c> DavCopier<'c> {
         Ok(())
     }
 
-    /// Bytes were moved: shows them, and stops here if that was asked for.
+    /// Shows that bytes were transferred. Errors: `Interrupted`, if work must stop.
     fn advance(&self, bytes: u64) -> Result<()> {
         self.context.output.advance_bytes(bytes);
         self.context.interrupt.check()
@@ -235,7 +235,7 @@ impl<'c> DavCopier<'c> {
         let upload = DavUpload { size_bytes: None, content_type: None, only_new: self.only_new() };
         let (mut buffer, mut bytes) = (PageBuffer::new(CHUNK_BYTES), 0);
         self.dav.put(url, &upload, &mut |sink| {
-            // A second attempt has nothing to begin anew from, and says so.
+            // A second attempt cannot read standard input again, and fails here with an error that says so.
             let mut input = self.context.take_input()?;
             bytes = 0;
             loop {
@@ -253,7 +253,7 @@ impl<'c> DavCopier<'c> {
         Ok(CopyStatus::Done { operation: "upload", size_bytes: Some(bytes), by: None })
     }
 
-    /// The server does it; where it can move but not copy, or neither, this program copies.
+    /// Lets the server copy or move. If the server supports neither, or only moving, this program copies.
     fn within_server(&self, from: &str, to: &str) -> Result<CopyStatus> {
         let source = self.dav.stat(from)?;
         if source.is_collection && !self.order.recursive {
@@ -265,8 +265,8 @@ impl<'c> DavCopier<'c> {
             true => self.dav.rename(from, to, replaces),
             false => self.dav.copy(from, to, replaces),
         };
-        // Without replacing at first: only where something is there is it asked whether that is a collection, which
-        // would be gone.
+        // The first attempt does not replace anything. If a resource exists, `may_replace` checks that it is not a
+        // collection, which would be removed as a whole.
         let done = match act(false) {
             Err(error) if error.kind() == ErrorKind::PreconditionFailed && !self.only_new() => {
                 self.may_replace(to)?;
@@ -286,15 +286,15 @@ impl<'c> DavCopier<'c> {
             Err(error) => self.note(&error),
         }
         let copied = self.stream(from, to)?;
-        // The source goes last, so that a failure on the way loses nothing.
+        // The source is removed last, so that a failure in between loses nothing.
         if self.order.moves {
             self.dav.remove(from)?;
         }
         Ok(copied)
     }
 
-    /// Servers replace a whole collection by whatever is copied to its address (RFC 4918 section 9.8.4).
-    /// Errors: `InvalidArgument` for one.
+    /// Checks that the destination is not a collection, because servers replace a whole collection by the resource that
+    /// is copied to its address (RFC 4918 section 9.8.4). Errors: `InvalidArgument` if it is one.
     fn may_replace(&self, to: &str) -> Result<()> {
         match self.dav.stat(to)?.is_collection {
             true => {
@@ -334,7 +334,7 @@ impl<'c> DavCopier<'c> {
         }
     }
 
-    /// Says why this program copies what a server could have.
+    /// Reports why this program copies instead of the server.
     fn note(&self, error: &Error) {
         self.context.output.note(&format!("{error}; copying through this machine"));
     }
@@ -355,7 +355,7 @@ impl<'c> DavCopier<'c> {
     }
 }
 
-/// Whether a server does not know what it was asked to do.
+/// Returns whether a server does not support the request.
 fn is_unknown(error: &Error) -> bool {
     matches!(
         error.kind(),

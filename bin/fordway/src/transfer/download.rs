@@ -245,7 +245,7 @@ impl ContentVerifier {
         }
     }
 
-    /// Errors: `BadDigest`, `IncompleteBody`.
+    /// Compares the result. Errors: `BadDigest`, `IncompleteBody`.
     pub(crate) fn finish(self) -> Result<()> {
         match self.0 {
             Some((hasher, expected)) => hasher.finish(&expected).map(drop),

@@ -1,9 +1,9 @@
-//! The engine behind `cp`, `sync`, `rm` and `rb --force`: actions stream in from listings, are done
-//! by a few threads, and each failure is reported while the others go on.
+//! The engine behind `cp`, `sync`, `rm` and `rb --force`. Actions arrive from listings as a stream and are performed by a
+//! few threads; each failure is reported while the others continue.
 //!
-//! - `plan` lists either side, and decides from listings alone;
-//! - `upload` and `download` move one object each; what uploads and downloads share is in `download`;
-//! - `run` (below) joins them by a bounded queue, counts, and picks the exit code.
+//! - `plan` lists either side, and decides from the listings alone;
+//! - `upload` and `download` move one object each; code that both need is in `download`;
+//! - `run` (below) connects them by a bounded queue, counts results, and chooses the exit code.
 
 mod download;
 pub(crate) mod plan;
@@ -28,7 +28,7 @@ use serde::Serialize;
 
 use crate::args::TransferArgs;
 
-/// The error of a local source; of one that is not there, with what helps.
+/// Returns the error for a local source; for a missing one, with advice.
 fn source_error(doing: &str, path: &Path, error: std::io::Error) -> Error {
     if error.kind() != std::io::ErrorKind::NotFound {
         return file_error(doing, path.display(), error);
@@ -40,7 +40,7 @@ fn source_error(doing: &str, path: &Path, error: std::io::Error) -> Error {
     Error::new(ErrorKind::Io, why).caused_by(error)
 }
 
-/// What to do about something that is at the destination already.
+/// What to do if the destination exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExistingPolicy {
     Replace,
@@ -48,12 +48,12 @@ pub(crate) enum ExistingPolicy {
     Fail,
 }
 
-/// How actions are done.
+/// The settings for all actions of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct TransferSettings {
     pub(crate) dry_run: bool,
     pub(crate) existing: ExistingPolicy,
-    /// The version that is read of a source; `None` is the latest.
+    /// The version to read of each source; `None` for the latest.
     source_version: Option<VersionId>,
     jobs: u16,
     concurrency: u16,
@@ -67,7 +67,7 @@ pub(crate) struct TransferSettings {
 }
 
 impl TransferSettings {
-    /// Settings as the command line gives them.
+    /// Returns the settings from the command line.
     pub(crate) fn of(args: &TransferArgs, existing: ExistingPolicy) -> Self {
         let user = args.metadata.iter().cloned().collect();
         TransferSettings {
@@ -86,17 +86,17 @@ impl TransferSettings {
         }
     }
 
-    /// The same, taking away each source when it was copied.
+    /// Returns the same settings, with each source removed after its copy.
     pub(crate) fn removing_sources(self) -> Self {
         TransferSettings { removes_sources: true, ..self }
     }
 
-    /// The same, reading that version of the source; `None` is the latest.
+    /// Returns the same settings, with this version of the source to read; `None` for the latest.
     pub(crate) fn reading(self, source_version: Option<VersionId>) -> Self {
         TransferSettings { source_version, ..self }
     }
 
-    /// Settings of commands that only remove.
+    /// Returns the settings of commands that only remove.
     pub(crate) fn removal(dry_run: bool, jobs: u16) -> Self {
         TransferSettings {
             dry_run,
@@ -115,16 +115,16 @@ impl TransferSettings {
     }
 }
 
-/// One thing to do.
+/// One action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TransferAction {
-    /// Make `to` what `from` is.
+    /// Copy `from` to `to`.
     Copy { from: StorageAddress, to: StorageAddress, size: Option<u64> },
     /// Remove an object or a file.
     Remove(StorageAddress),
 }
 
-/// What a worker takes from the queue.
+/// The unit of work that a worker takes from the queue.
 enum TransferTask {
     Copy { from: StorageAddress, to: StorageAddress, size: Option<u64> },
     RemoveObjects(Bucket, Vec<Key>),
@@ -132,15 +132,15 @@ enum TransferTask {
     Failed(Error),
 }
 
-/// How a copy ended that did not fail.
+/// The outcome of a copy that did not fail.
 enum TransferOutcome {
-    /// With this many bytes, where that is known.
+    /// The copy is done; the number of bytes, if it is known.
     Done(Option<u64>),
-    /// Something is at the destination, and is to stay.
+    /// The destination exists and is kept.
     Skipped,
 }
 
-/// What was done (or would be), as a line or as JSON.
+/// A completed (or, in a dry run, intended) action, printed as a line or as JSON.
 #[derive(Serialize)]
 struct TransferEvent<'e> {
     operation: &'static str,
@@ -160,7 +160,7 @@ impl fmt::Display for TransferEvent<'_> {
     }
 }
 
-/// Does all actions; one that fails is reported and the others go on.
+/// Performs all actions. A failed action is reported, and the others continue.
 ///
 /// The first failure decides the exit code. Errors: only from opening the lane.
 pub(crate) fn run(
@@ -176,7 +176,7 @@ pub(crate) fn run(
     runner.tally.finish(context)
 }
 
-/// What every worker shares.
+/// The state that all workers share.
 struct TransferRunner<'c> {
     context: &'c CommandContext,
     settings: &'c TransferSettings,
@@ -214,7 +214,7 @@ impl TransferRunner<'_> {
         let copied = self.copy_content(from, to, size);
         match copied.and_then(|bytes| self.settle(from, to).map(|()| bytes)) {
             Ok(bytes) => Ok(TransferOutcome::Done(bytes.or(size))),
-            // Somebody was faster than our look; with --no-clobber that is theirs to keep.
+            // Another program created the destination after our check; with --no-clobber it is kept.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.settings.existing == ExistingPolicy::Skip =>
@@ -225,7 +225,7 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// After a copy: a move takes its source away.
+    /// Completes a copy: removes the source if this is a move.
     fn settle(&self, from: &StorageAddress, to: &StorageAddress) -> Result<()> {
         match from {
             _ if !self.settings.removes_sources => Ok(()),
@@ -243,7 +243,7 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Answers the number of bytes, where it is known.
+    /// Copies the content; returns the number of bytes, if it is known.
     fn copy_content(
         &self,
         from: &StorageAddress,
@@ -281,7 +281,7 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Counts what was done and tells of it.
+    /// Counts a completed action and prints it.
     fn done(
         &self,
         operation: &'static str,
@@ -299,7 +299,7 @@ impl TransferRunner<'_> {
             dry_run,
         };
         self.tally.done();
-        // Work goes on although nobody reads of it: the copies are what was asked for.
+        // Work continues even if nobody reads the output, because the user asked for the copies.
         match self.context.output.event(&event) {
             Err(error) if !self.context.output.is_reader_gone(&error) => self.failed(&error),
             _ => {}
@@ -310,7 +310,7 @@ impl TransferRunner<'_> {
         self.tally.failed(self.context, error);
     }
 
-    /// What is asked of a source: the version to read.
+    /// Returns the options for reading a source, which select the version.
     fn source(&self) -> GetOptions {
         GetOptions { version: self.settings.source_version.clone(), ..Default::default() }
     }
@@ -319,12 +319,12 @@ impl TransferRunner<'_> {
         &*self.lane.store
     }
 
-    /// Objects of at least this many bytes go in parts.
+    /// Returns the size from which objects are transferred in parts, in bytes.
     fn threshold_bytes(&self) -> Option<u64> {
         self.settings.multipart_threshold_bytes.or(self.lane.multipart_threshold_bytes)
     }
 
-    /// Bytes were moved: shows them, and stops here if that was asked for.
+    /// Shows that bytes were transferred. Errors: `Interrupted`, if work must stop.
     fn advance(&self, bytes: u64) -> Result<()> {
         self.context.output.advance_bytes(bytes);
         self.context.interrupt.check()
@@ -339,15 +339,15 @@ fn copy_name(from: &StorageAddress, to: &StorageAddress) -> &'static str {
     }
 }
 
-/// Why two places cannot be copied between.
+/// Returns the reason why one address cannot be copied to the other.
 pub(crate) fn unsupported(from: impl fmt::Display, to: &StorageAddress) -> String {
     format!("cannot copy {from} to {to}: at least one of the two must be of the form s3://BUCKET/KEY")
 }
 
-/// Does `work` on every item, up to `workers` at once, and returns when all are done.
+/// Calls `work` for every item, up to `workers` at once, and returns when all are done.
 ///
-/// Items are taken from the iterator on the calling thread, and only as fast as they are worked
-/// off: at most two per worker wait, however long the listing behind the iterator is.
+/// Items are taken from the iterator on the calling thread, and only as fast as they are processed: at most two per
+/// worker wait, however long the listing behind the iterator is.
 pub(crate) fn for_each<T: Send>(workers: u16, mut items: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
     let Some(first) = items.next() else { return };
     let second = if workers > 1 { items.next() } else { None };
@@ -366,7 +366,7 @@ pub(crate) fn for_each<T: Send>(workers: u16, mut items: impl Iterator<Item = T>
                 }
             });
         }
-        // Only the workers hold the receiver now: if they all die, sending fails and the scope panics.
+        // Only the workers hold the receiver now: if all of them panic, sending fails and the scope panics.
         drop(receiver);
         for item in [first, second].into_iter().chain(items) {
             if sender.send(item).is_err() {
@@ -407,7 +407,7 @@ impl TransferTally {
         self.change(|counts| counts.skipped += 1);
     }
 
-    /// Reports `error`, unless it only says that all work stops.
+    /// Reports `error`, unless it only says that all work must stop.
     pub(crate) fn failed(&self, context: &CommandContext, error: &Error) {
         if error.kind() == ErrorKind::Interrupted {
             return;
@@ -419,12 +419,12 @@ impl TransferTally {
         });
     }
 
-    /// Whether anything failed so far.
+    /// Returns whether anything has failed so far.
     pub(crate) fn has_failed(&self) -> bool {
         self.change(|_| {}).failed > 0
     }
 
-    /// Tells how it went, where that is not plain from what was reported. Errors: `Interrupted`.
+    /// Prints a summary, unless the outcome is clear from the earlier output. Errors: `Interrupted`.
     pub(crate) fn finish(&self, context: &CommandContext) -> Result<CommandExit> {
         let TransferCounts { done, skipped, failed, first_failure } = self.change(|_| {});
         if context.interrupt.is_raised() {
@@ -439,17 +439,18 @@ impl TransferTally {
     }
 }
 
-/// The places that sources go to. One source never goes to a place twice, but two may: the files `a/x`
-/// and `b/x` to one directory. Which of them stayed would be chance, and a move would lose the other.
+/// The destinations of several sources. One source never has the same destination twice, but two sources may, such as
+/// the files `a/x` and `b/x` copied to one directory. Which of them remains would be a matter of chance, and a move
+/// would lose the other.
 pub(crate) struct ClaimedDestinations<P>(Option<HashSet<P>>);
 
 impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {
-    /// Remembers places only where there are several sources, for that takes memory.
+    /// Creates the set. Destinations are remembered only if there are several sources, because that takes memory.
     pub(crate) fn by(sources: usize) -> Self {
         ClaimedDestinations((sources > 1).then(HashSet::new))
     }
 
-    /// Takes `to` for `from`. Errors: `InvalidArgument` where it is taken.
+    /// Claims the destination `to` for `from`. Errors: `InvalidArgument` if it is already claimed.
     pub(crate) fn take(&mut self, from: &P, to: &P) -> Result<()> {
         if self.0.as_mut().is_none_or(|places| places.insert(to.clone())) {
             return Ok(());

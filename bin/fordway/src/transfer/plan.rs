@@ -148,11 +148,11 @@ where
 /// A file or object below a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyncItem {
-    /// Its name relative to the root, with `/` between the parts.
+    /// The item's name relative to the root, with `/` between the parts.
     pub(crate) relative: String,
-    /// Its size in bytes.
+    /// The item's size in bytes.
     pub(crate) size: u64,
-    /// When it was last modified.
+    /// The time of the item's last modification.
     pub(crate) modified: SystemTime,
 }
 

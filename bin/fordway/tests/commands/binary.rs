@@ -88,7 +88,8 @@ fn usage_errors_say_what_is_wanted() {
     }
 }
 
-/// Without an endpoint, AWS is asked (once, if there are no keys either), and the message says why.
+/// Without an endpoint, the request goes to AWS (without retries if there are no keys either), and the message says
+/// why.
 #[test]
 fn without_an_endpoint_the_message_says_so() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));

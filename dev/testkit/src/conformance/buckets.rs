@@ -77,7 +77,7 @@ pub fn a_bucket_with_objects_stays(store: &dyn Store) {
 const TAGGING: DocumentKind = DocumentKind::known("tagging");
 const CORS: DocumentKind = DocumentKind::known("cors");
 
-/// In the gateway's form, so that every lane returns it unchanged.
+/// The document is in the form that the gateway returns, so that every lane returns it unchanged.
 fn tagging(name: &str) -> String {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Tagging xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\

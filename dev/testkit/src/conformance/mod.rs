@@ -141,7 +141,7 @@ fn run_cases(cases: &[Case], open: &dyn Fn() -> StoreFixture) -> usize {
     cases.len()
 }
 
-/// The number of cases in the files of this module.
+/// Returns the number of cases in the files of this module.
 pub fn cases_written() -> usize {
     let files = [
         include_str!("buckets.rs"),
@@ -193,7 +193,7 @@ fn assert_kind<T>(result: Result<T>, kind: ErrorKind) -> Error {
     error
 }
 
-/// Bytes that differ by offset and seed.
+/// Returns bytes that differ by offset and seed.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

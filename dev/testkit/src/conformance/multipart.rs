@@ -62,7 +62,8 @@ pub fn multipart_makes_one_object(store: &dyn Store) {
     assert!(store.list_uploads(&b, &UploadsQuery::default()).unwrap().uploads.is_empty());
 }
 
-/// Parts of equal size with a shorter last one; in any order, repeated, or omitted: what every client does.
+/// Parts of equal size with a shorter last one, which is what every client sends: uploaded in any order, repeated, or
+/// omitted.
 pub fn multipart_of_uniform_parts(store: &dyn Store) {
     let b = bucket(store);
     let size = MIN_PART_BYTES as usize;
@@ -285,7 +286,7 @@ fn with_checksum(algorithm: ChecksumAlgorithm, checksum_type: Option<ChecksumTyp
     PutOptions { checksum: Some(algorithm), checksum_type, ..Default::default() }
 }
 
-/// S3's checksum of checksums: those of the parts, joined and summed again, and their number.
+/// Computes S3's composite checksum: the checksum of the parts' concatenated checksums, and the number of parts.
 fn composite(algorithm: ChecksumAlgorithm, bodies: &[Vec<u8>]) -> Checksum {
     let joined: Vec<u8> = bodies.iter().flat_map(|body| Checksum::of(algorithm, body).value).collect();
     Checksum { parts: Some(bodies.len() as u16), ..Checksum::of(algorithm, &joined) }
@@ -413,7 +414,7 @@ pub fn parts_are_read_by_number(store: &dyn Store) {
     assert_kind(both, ErrorKind::InvalidArgument);
 }
 
-/// The parts of an object or version are known as long as it exists.
+/// The parts of an object or version can be listed as long as the object or version exists.
 pub fn parts_are_described(store: &dyn Store) {
     let b = bucket(store);
     store.set_versioning(&b, VersioningState::Enabled).unwrap();

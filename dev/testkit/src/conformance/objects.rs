@@ -61,7 +61,7 @@ pub fn empty_objects(store: &dyn Store) {
     assert_kind(store.get(&b, &key("empty"), &options), ErrorKind::InvalidRange);
 }
 
-/// Many writes make one object, of exactly those bytes, and it can be streamed back.
+/// The content of an object is what many writes appended, in their order, and it can be read back as a stream.
 pub fn large_objects_stream(store: &dyn Store) {
     let b = bucket(store);
     let body = bytes(20_000_003, 7);
@@ -233,7 +233,7 @@ pub fn many_ranges_at_once(store: &dyn Store) {
         &body[..],
     ];
     assert!(read(&ranges).unwrap() == expected);
-    // Ranges with an end need no knowledge of the object's size.
+    // A caller needs no knowledge of the object's size to read ranges that have an end.
     let with_end = [0, 1, 2, 3, 6, 7];
     assert!(read(&with_end.map(|n| ranges[n])).unwrap() == with_end.map(|n| expected[n]));
     assert!(read(&ranges[6..7]).unwrap() == expected[6..7]);
@@ -306,7 +306,7 @@ pub fn delete_only_if(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"2");
     delete_if(&second).unwrap();
     assert_kind(get(store, &b, "k"), ErrorKind::NoSuchKey);
-    // Without an object there is nothing to protect.
+    // If there is no object, a condition has nothing to protect, and the delete succeeds.
     delete_if(&second).unwrap();
 }
 
@@ -340,7 +340,7 @@ pub fn conditional_reads(store: &dyn Store) {
     }
 }
 
-/// Of many concurrent creators of one key exactly one succeeds, and its object is read.
+/// If many clients create one key at the same time, exactly one succeeds, and its object is the one that is read.
 pub fn racing_creators_have_one_winner(store: &dyn Store) {
     let b = bucket(store);
     let create = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
@@ -368,12 +368,12 @@ pub fn etags_follow_the_policy(store: &dyn Store) {
         store.put(&b, &key("k"), body, &options).unwrap().etag
     };
     let md5 = put(ETagPolicy::Md5, b"hello");
-    // A third-party service has no policy but MD5; ours follows the caller in process.
+    // Third-party services behind HTTP have no policy but MD5; the other lanes use the caller's policy.
     if store.lane() != "http" {
         let fast = put(ETagPolicy::Fast, b"hello");
         assert_eq!(fast.as_md5(), None);
         assert_eq!(head(store, &b, "k").unwrap().etag, fast);
-        // Not even the same content again has the same ETag.
+        // Writing the same content again results in another ETag.
         assert_ne!(fast, put(ETagPolicy::Fast, b"hello"));
         assert_eq!(md5.as_str(), "5d41402abc4b2a76b9719d911017c592");
     }
@@ -381,7 +381,7 @@ pub fn etags_follow_the_policy(store: &dyn Store) {
     assert_eq!(head(store, &b, "k").unwrap().etag, last);
 }
 
-/// Content that does not match the sender's digest is refused, and the old object stays.
+/// Content that does not match the sender's digest is refused, and the old object remains.
 pub fn wrong_digests_publish_nothing(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "k", b"old");

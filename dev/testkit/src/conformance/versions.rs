@@ -145,7 +145,7 @@ pub fn a_delete_hides_behind_a_marker(store: &dyn Store) {
         all_versions(store, &b),
         [format!("k@!{again}*"), format!("k@!{marker}"), format!("k@{version}")]
     );
-    // Even of a key that never existed.
+    // Deleting a key that never existed also creates a delete marker.
     let of_nothing = mark(store, &b, "none");
     assert_eq!(all_versions(store, &b)[3], format!("none@!{of_nothing}*"));
     let newer = put_version(store, &b, "k", b"y");

@@ -16,7 +16,7 @@ pub(super) struct HostileResponse {
     pub(super) body: Vec<u8>,
     /// The head announces the body, but none follows.
     pub(super) is_head_only: bool,
-    /// It is not the file, and is sent without lies.
+    /// The body is a document other than the served file; it is sent without lies.
     pub(super) is_aside: bool,
 }
 
@@ -35,7 +35,7 @@ fn document(request: &RecordedRequest, lies: &[Lie]) -> Option<HostileResponse> 
         _ => None,
     });
     let is_asked = |(ending, kind, _): &(&str, &str, &String)| match *ending {
-        // Selected by the accepted type, not by the name.
+        // The document was selected by the `Accept` header, not by the name.
         "" => request.header("accept").is_some_and(|accept| accept.contains(kind)),
         ending => request.target.ends_with(ending),
     };
@@ -254,14 +254,14 @@ fn content_range((start, end): (u64, u64), size: u64, lies: &[Lie]) -> Option<St
     Some(format!("bytes {first}-{last}/{said_size}"))
 }
 
-/// What happens to the connection.
+/// What happens to the connection after the response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ConnectionFate {
-    /// It serves the next request.
+    /// The connection serves the next request.
     GoOn,
-    /// It closes.
+    /// The server closes the connection.
     Close,
-    /// It is closed already.
+    /// The connection is already closed.
     Gone,
 }
 

@@ -1,8 +1,8 @@
-//! A server of one file, for HTTP/1.1 or HTTP/2, that does exactly what it is told to, right or wrong.
+//! A server of one file, for HTTP/1.1 or HTTP/2, that responds as its script says, correctly or wrongly.
 //!
 //! Without a [`LieScript`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
-//! pipelining. A script adds [`Lie`]s, to every response or to some; they combine as far as that makes sense.
-//! The server records all requests, so that a test can check how often and how a client tried.
+//! pipelining. A script adds [`Lie`]s, to every response or to some; they combine as far as that makes sense. The
+//! server records all requests, so that a test can check how often and how a client tried.
 //!
 //! It shares no code with the client that it tests.
 
@@ -19,8 +19,9 @@ use self::answer::ConnectionFate;
 use self::streams::ServerCertificate;
 use super::proxy::{ConnectionAcceptor, lock};
 
-/// The server. It listens on a free port of a loopback address that no other server of this process uses: a client
-/// never applies what it has learned of one server to another that got its port. Dropping it stops it.
+/// A server that listens on a free port of a loopback address that no other server of this process uses. A client
+/// therefore never applies what it has learned about one server to another that got the same port. Dropping this value
+/// stops the server.
 #[derive(Debug)]
 pub struct HostileServer {
     shared: Arc<HostileState>,
@@ -45,22 +46,22 @@ enum ServerProtocol {
 }
 
 impl HostileServer {
-    /// Serves `file` at any path. Panics if there is no port, as everything here does when a test cannot continue.
+    /// Serves `file` at any path. Panics if no port is free. All functions here panic when a test cannot continue.
     pub fn start(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
         Self::speaking(|_| ServerProtocol::Http1, file.into(), script)
     }
 
-    /// The same with HTTP/2 by prior knowledge.
+    /// Like [`start`](Self::start), with HTTP/2 by prior knowledge.
     pub fn start_http2(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
         Self::speaking(|_| ServerProtocol::Http2, file.into(), script)
     }
 
-    /// The same over TLS, with HTTP/2 only.
+    /// Like [`start`](Self::start), over TLS, with HTTP/2 only.
     pub fn start_secure_http2(file: impl Into<Vec<u8>>, script: LieScript) -> Self {
         Self::speaking(|own| ServerProtocol::SecureHttp2(ServerCertificate::new(own)), file.into(), script)
     }
 
-    /// Its certificate in PEM form, if it has one.
+    /// The server's certificate in PEM form, if it has one.
     pub fn certificate(&self) -> Option<&str> {
         if let ServerProtocol::SecureHttp2(certificate) = &self.shared.protocol {
             Some(&certificate.pem)
@@ -96,7 +97,7 @@ impl HostileServer {
         format!("{scheme}://{}/file", self.address())
     }
 
-    /// The address that it listens on.
+    /// The address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.acceptor.address()
     }
@@ -143,7 +144,7 @@ fn serve(stream: &TcpStream, connection: usize, shared: &HostileState) {
             }
             Ok(ConnectionFate::GoOn) if !is_last => {}
             Ok(ConnectionFate::GoOn | ConnectionFate::Close) => {
-                // Closing with unread requests would send a reset, and the response might be lost.
+                // Closing the socket with unread requests would send a reset, and the response might be lost.
                 let _ = stream.shutdown(Shutdown::Write);
                 drain(&mut reader);
                 break;
@@ -153,7 +154,7 @@ fn serve(stream: &TcpStream, connection: usize, shared: &HostileState) {
     }
 }
 
-/// Whether there is unread data.
+/// Returns whether there is unread data.
 fn has_more(reader: &BufReader<&TcpStream>) -> bool {
     let stream = reader.get_ref();
     let waits = || {
@@ -268,7 +269,7 @@ pub enum Lie {
     StreamsMax(u32),
 }
 
-/// The lies, and when they are told.
+/// The lies, and the responses they apply to.
 #[derive(Clone, Debug, Default)]
 pub struct LieScript(Vec<(LieTrigger, Lie)>);
 
@@ -281,7 +282,7 @@ enum LieTrigger {
 }
 
 impl LieScript {
-    /// No lies: a correct server.
+    /// A script without lies: a correct server.
     pub fn honest() -> Self {
         LieScript::default()
     }

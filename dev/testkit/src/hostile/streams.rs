@@ -1,4 +1,4 @@
-//! The server's HTTP/2: a library makes the frames, we add the lies.
+//! The server over HTTP/2: a library makes the frames, and this file adds the lies.
 
 use std::future::pending;
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
@@ -20,7 +20,7 @@ use super::{HostileState, Lie, RecordedRequest, lock};
 
 /// The default number of concurrent streams.
 const STREAMS_MAX: u32 = 100;
-/// After this many turns, everything handed over has been sent, if the socket has room.
+/// The number of turns after which everything handed over has been sent, if the socket has room.
 const TURNS: usize = 8;
 
 /// The server's certificate.
@@ -30,7 +30,7 @@ pub(super) struct ServerCertificate {
 }
 
 impl ServerCertificate {
-    /// A new self-signed certificate for this address.
+    /// Creates a self-signed certificate for this address.
     pub(super) fn new(address: Ipv4Addr) -> Self {
         let made = rcgen::generate_simple_self_signed(vec![address.to_string()]).expect("a certificate");
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("its key");
@@ -67,9 +67,9 @@ pub(super) fn serve(
             None => answer_all(socket, stream, (connection, shared)).await,
         }
     };
-    // It ends with the connection, in whatever way; dropping the set ends the remaining responses.
+    // The task ends with the connection, however the connection ends; dropping the set ends the remaining responses.
     let _ = LocalSet::new().block_on(&runtime, answering);
-    // Closing with unread requests would send a reset, and the last bytes might be lost.
+    // Closing the socket with unread requests would send a reset, and the last bytes might be lost.
     if stream.shutdown(Shutdown::Write).and_then(|()| stream.set_nonblocking(false)).is_ok() {
         super::drain(&mut &*stream);
     }
@@ -102,7 +102,7 @@ async fn answer_all(
     Ok(())
 }
 
-/// A request in HTTP/1.1's form; its head counts the bytes that it would have there.
+/// A request in HTTP/1.1's form; the length of its head is the length that it would have in HTTP/1.1.
 fn read(asked: &http::Request<RecvStream>, connection: usize) -> RecordedRequest {
     let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers: Vec<_> =

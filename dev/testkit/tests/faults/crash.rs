@@ -1,5 +1,5 @@
-//! `kill -9` before every single file-system call of every operation that changes something. What
-//! is found afterwards is what was there before or what was to be there, whole, and the store works.
+//! Sends `kill -9` before every single file-system call of every operation that changes something. Afterwards the store
+//! shows either the complete old state or the complete new state, and it works.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -10,13 +10,13 @@ use fordway_testkit::scenario::{OperationScenario, SCENARIOS, Snapshot, snapshot
 
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, strays};
 
-/// Names the directory in which a child process runs one scenario and dies.
+/// The variable that names the directory in which a child process runs one scenario and dies.
 const CHILD: &str = "FORDWAY_TEST_CRASH";
 const WAYS: &[&Way] = &[&USUAL, &DURABLE, &OLD_KERNEL, &NO_ATTRIBUTES];
 const SIGKILL: i32 = 9;
-/// Fewer calls than this, in any scenario, and the faults would not be where we think they are.
+/// The minimum number of calls in any scenario; with fewer, the faults would not be injected where we expect them.
 const LEAST_CALLS: usize = 6;
-/// More calls than this, and it does not end.
+/// The number of calls above which a scenario is assumed not to end.
 const MOST_CALLS: usize = 1000;
 
 #[test]
@@ -50,7 +50,8 @@ fn dies_at_every_call(way: &Way) {
     }
 }
 
-/// Whether the scenario has a call number `at` to die at; panics if what is left is wrong.
+/// Kills the scenario before call number `at`, and returns whether there was such a call. Panics if the state left
+/// behind is wrong.
 fn dies_at(way: &Way, scenario: &OperationScenario, at: usize, before: &Snapshot, after: &Snapshot) -> bool {
     let dir = way.prepared(scenario);
     let died = run_child(way, scenario, at, dir.path());
@@ -62,7 +63,7 @@ fn dies_at(way: &Way, scenario: &OperationScenario, at: usize, before: &Snapshot
     died
 }
 
-/// Runs the scenario in a process of its own; says whether that died at the call.
+/// Runs the scenario in a separate process; returns whether the process died at the call.
 fn run_child(way: &Way, scenario: &OperationScenario, at: usize, dir: &Path) -> bool {
     let way = WAYS.iter().position(|each| each.name == way.name).unwrap();
     let number = SCENARIOS.iter().position(|each| each.name == scenario.name).unwrap();
@@ -86,7 +87,7 @@ fn the_process_that_dies() {
     assert_eq!(done.err().map(|error| error.kind()), scenario.refused);
 }
 
-/// What another process finds after the crash.
+/// Checks the state that another process finds after the crash.
 fn check(
     way: &Way,
     scenario: &OperationScenario,

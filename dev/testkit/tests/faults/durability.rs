@@ -1,5 +1,4 @@
-//! Where content is to be on stable storage before it has a name, all of it is: objects, and the files that
-//! describe them.
+//! With durability, all content is on stable storage before it gets a name: objects, and the files that describe them.
 
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
@@ -20,7 +19,7 @@ fn put(store: &PosixStore, name: &str, options: &PutOptions) -> Result<()> {
     store.put(&bucket(), &key(name), b"content", options).map(drop)
 }
 
-/// More than an attribute holds.
+/// Returns options with more tags than an attribute can hold.
 fn long() -> PutOptions {
     let tags: Tags = (0..MAX_TAGS).map(|n| (format!("{n:0>100}"), "v".repeat(256))).collect();
     PutOptions { tags, ..Default::default() }

@@ -1,5 +1,5 @@
-//! Every file-system call of every operation that changes something fails once, in every way that
-//! matters. The operation says so, or does without; nothing is half-done and nothing is left over.
+//! Makes every file-system call of every operation that changes something fail once, with every error that matters. The
+//! operation returns the error, or succeeds without the call; no operation is half-done, and no files are left over.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,8 +13,8 @@ use fordway_testkit::scenario::{OperationScenario, Snapshot, bucket, snapshot, w
 
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, files, strays};
 
-/// What a call may fail with, and the kind of error that the caller is to see. Each call fails with
-/// one of them, the next call with the next; in a soak, each with all.
+/// The errors that a call may fail with, each with the kind of error that the caller must see. Each call fails with one
+/// of them, and the next call with the next one; in a soak test, each call fails with all of them.
 const FAILURES: &[(Errno, ErrorKind)] = &[
     (Errno::NOSPC, ErrorKind::NoSpace),
     (Errno::DQUOT, ErrorKind::QuotaExceeded),
@@ -24,10 +24,10 @@ const FAILURES: &[(Errno, ErrorKind)] = &[
     (Errno::MFILE, ErrorKind::TooManyOpenFiles),
 ];
 
-/// Calls that a signal may interrupt, and that are then made again.
+/// Calls that a signal may interrupt, and that are repeated after an interruption.
 const INTERRUPTIBLE: &[&str] = &["pread", "pwrite", "copy_file_range", "fcntl"];
 
-/// One failure to be put into one scenario.
+/// One failure to be injected into one scenario.
 struct Case<'c> {
     way: &'c Way,
     scenario: &'c OperationScenario,
@@ -37,7 +37,7 @@ struct Case<'c> {
     errno: Errno,
 }
 
-/// An NFS server answers so while it takes back what it lent another client.
+/// A server for NFS returns this error while it recalls a delegation from another client.
 #[test]
 fn a_file_that_another_client_has_open_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ fn a_file_that_another_client_has_open_is_waited_for() {
     let delete = || store.delete(&bucket, &key, &DeleteOptions::default()).map(drop);
     for (call, act) in [("renameat", &put as &dyn Fn() -> Result<(), Error>), ("unlinkat", &delete)] {
         let mut waited = 0;
-        // What fails before these calls has more calls made in the next round, so the number of this one varies.
+        // A failure before these calls causes more calls in the next round, so the number of this call varies.
         for at in (3..20).cycle().take(60) {
             put().unwrap();
             let plan =
@@ -89,7 +89,7 @@ fn every_call_fails(way: &Way) {
         let (before, after) = way.reference(scenario);
         let calls = calls_of(way, scenario);
         for (at, name) in (1..).zip(&calls) {
-            // No error is of this kind: an interrupted call must be made again.
+            // No operation returns an error of this kind, because an interrupted call must be repeated.
             let interrupted = INTERRUPTIBLE.contains(name).then_some((Errno::INTR, ErrorKind::Interrupted));
             let is_soak = std::env::var_os("FORDWAY_SOAK").is_some();
             let chosen = FAILURES.iter().enumerate().filter(|(i, _)| is_soak || at % FAILURES.len() == *i);
@@ -116,15 +116,15 @@ impl Case<'_> {
         let plan = self.way.plan(Some((self.at, SyscallFault::Fail(self.errno))));
         let (done, calls) = fault::run(plan, || (self.scenario.act)(&store));
         drop(store);
-        // Not always the call that it was in the run before: what is remembered for some time is
-        // looked up now and then.
+        // This is not always the same call as in the run before: information that is remembered for some time is looked
+        // up again now and then.
         let call = calls.get(self.at - 1).copied().unwrap_or_default();
         let kind = match self.errno {
             Errno::INTR if !INTERRUPTIBLE.contains(&call) => ErrorKind::Io,
             _ => kind,
         };
         assert_eq!(descriptors_below(dir.path()), BTreeSet::new());
-        // A name that may not be removed stays until the next collection of garbage.
+        // If a name cannot be removed, the file stays until the next garbage collection.
         if call != "unlinkat" {
             let staged = dir.path().join(bucket().as_str()).join(fordway_posix::PRIVATE_DIR).join("tmp");
             assert_eq!(files(&staged), [] as [&Path; 0]);
@@ -143,14 +143,14 @@ impl Case<'_> {
     }
 }
 
-/// What the descriptors of this process that lead below `dir` are open on.
+/// Returns the paths below `dir` that this process has open.
 fn descriptors_below(dir: &Path) -> BTreeSet<String> {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     targets.filter(|target| target.starts_with(dir)).map(|target| target.display().to_string()).collect()
 }
 
-/// The whole suite, where no file has attributes.
+/// The whole suite passes if no file has extended attributes.
 #[test]
 fn the_suite_passes_without_attributes() {
     let with_md5 = || {
@@ -168,7 +168,7 @@ fn the_suite_passes_without_attributes() {
     }
 }
 
-/// The whole suite, where nothing is there that came to Linux late.
+/// The whole suite passes without the system calls that newer kernels added.
 #[test]
 fn the_suite_passes_on_an_old_kernel() {
     let open = || {

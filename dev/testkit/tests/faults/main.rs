@@ -1,4 +1,5 @@
-//! Faults at every file-system call: the store dies, the call fails, or storage is late. What is found afterwards is right.
+//! Faults at every file-system call: the process is killed, the call fails, or storage is late. The state found
+//! afterwards is correct.
 
 mod crash;
 mod durability;

@@ -1,5 +1,5 @@
-//! Multipart uploads of which something goes wrong at their end: a completion that dies, fails, or is sent
-//! twice at once. Parts state their sizes, as over HTTP, so they lie in place and the object is their file.
+//! Multipart uploads with a fault in their completion: it is killed, it fails, or it is sent twice at once. Parts state
+//! their sizes, as over HTTP, so they are written in place and the object is their file.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,9 +15,9 @@ use fordway_sys::Errno;
 use fordway_sys::fault::{self, FaultPlan, SyscallFault};
 
 const PART_BYTES: usize = MIN_PART_BYTES as usize;
-/// Names the directory, the call to die at, and the upload, for a process of its own.
+/// The variable that tells a child process the directory, the call to die at, and the upload.
 const CHILD: &str = "FORDWAY_TEST_COMPLETE";
-/// More calls than a completion makes.
+/// An upper bound of the number of calls that a completion makes.
 const MOST_CALLS: usize = 200;
 
 fn bucket() -> Bucket {
@@ -47,7 +47,7 @@ fn put_part(store: &PosixStore, upload: &UploadId, number: u16) -> Result<Comple
     Ok(CompletedPart::new(number, writer.commit(&ExpectedContent::default())?.etag))
 }
 
-/// What is at the key when an upload is completed.
+/// The object at the key before the upload is completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Nothing,
@@ -69,7 +69,7 @@ fn complete(
     store.complete_upload(&bucket(), &key(), upload, parts, &options)
 }
 
-/// A bucket with an upload of two parts.
+/// Creates a bucket with an upload of two parts.
 fn prepared(dir: &Path, before: Before) -> (PosixStore, UploadId, Vec<CompletedPart>) {
     let store = open(dir);
     store.create_bucket(&bucket()).unwrap();
@@ -90,7 +90,7 @@ fn whole() -> Vec<u8> {
     [vec![1; PART_BYTES], vec![2; PART_BYTES]].concat()
 }
 
-/// Whatever a completion came to, a client that goes on with the upload never writes into the object.
+/// Checks that a client that continues with the upload never writes into the object, however the completion ended.
 fn check_after(dir: &Path, before: Before, upload: &UploadId, parts: &[CompletedPart], place: &str) {
     let store = open(dir);
     let shown = body(&store);
@@ -148,7 +148,7 @@ fn the_process_that_dies() {
     fault::run(plan, || complete(&open(Path::new(dir)), before, &upload, &parts)).0.unwrap();
 }
 
-/// Every single call of the completion fails, and everything is to be on stable storage.
+/// Every single call of the completion fails; durability is `full`.
 #[test]
 fn a_completion_that_fails_leaves_no_way_into_the_object() {
     for before in [Before::Nothing, Before::Old] {
@@ -167,7 +167,8 @@ fn fails_at(before: Before, at: usize) -> bool {
     calls.len() >= at
 }
 
-/// A client that does not wait for the answer: all are told the same, and there is one version.
+/// A client sends the completion again without waiting for the response: all completions return the same result, and
+/// there is one version.
 #[test]
 fn a_completion_that_is_sent_twice_at_once_is_one() {
     for round in 0..60 {
@@ -196,7 +197,7 @@ fn a_completion_that_is_sent_twice_at_once_is_one() {
     }
 }
 
-/// A client that announces a part of any length, and goes away, does the parts of others no harm.
+/// A client that announces a part of any length and then disconnects does not harm the parts of other clients.
 #[test]
 fn a_length_that_nobody_sends_takes_no_place() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The ways in which the scenarios run on a directory, shared by the tests that put faults into them.
+//! The ways in which the scenarios run on a directory, shared by the tests that inject faults.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use fordway_sys::fault::{FaultPlan, SyscallFault};
 use fordway_sys::{Errno, PathResolution};
 use fordway_testkit::scenario::{OperationScenario, SCENARIOS, Snapshot, bucket, snapshot};
 
-/// A kernel and file system on which the embedded store runs, and how it is configured there.
+/// A kernel and file system on which the embedded store runs, and the store's configuration.
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     durability: Durability,
@@ -19,7 +19,7 @@ pub(crate) struct Way {
 pub(crate) const USUAL: Way =
     Way { name: "usual", durability: Durability::None, resolution: PathResolution::Kernel, missing: &[] };
 
-/// Everything on stable storage, and descriptors linked through `/proc`, as for ordinary users.
+/// Durability is `full`, and descriptors are linked through `/proc`, as for ordinary users.
 pub(crate) const DURABLE: Way = Way {
     name: "durable",
     durability: Durability::Full,
@@ -27,7 +27,7 @@ pub(crate) const DURABLE: Way = Way {
     missing: &[("link_by_descriptor", Errno::NOENT)],
 };
 
-/// Nothing that came to Linux late, and no file without a name.
+/// A kernel without the newer system calls, and without unnamed files.
 pub(crate) const OLD_KERNEL: Way = Way {
     name: "old kernel",
     durability: Durability::None,
@@ -54,12 +54,12 @@ pub(crate) const NO_ATTRIBUTES: Way = Way {
 };
 
 impl Way {
-    /// Does something where this way lacks what it lacks, and nothing else goes wrong.
+    /// Runs `act` with the system calls missing that this way lacks, and without any other fault.
     pub(crate) fn within<T>(&self, act: impl FnOnce() -> T) -> T {
         fordway_sys::fault::run(self.plan(None), act).0
     }
 
-    /// Opens the store that this way has in `dir`.
+    /// Opens a store in `dir` with the configuration of this way.
     pub(crate) fn open(&self, dir: &Path) -> PosixStore {
         let (durability, resolution) = (self.durability, self.resolution);
         let config =
@@ -67,18 +67,18 @@ impl Way {
         PosixStore::open(dir, config).unwrap()
     }
 
-    /// What goes wrong, besides what this way lacks anyhow.
+    /// Returns the faults to inject: those of this way, and optionally one more.
     pub(crate) fn plan(&self, nth: Option<(usize, SyscallFault)>) -> FaultPlan {
         FaultPlan { nth, missing: self.missing }
     }
 
-    /// The scenarios to run this way; the large ones run the usual way, and every way in a soak.
+    /// Returns the scenarios to run this way. The large ones run only the usual way, except in a soak test.
     pub(crate) fn scenarios(&self) -> impl Iterator<Item = &'static OperationScenario> {
         let all = self.name == USUAL.name || std::env::var_os("FORDWAY_SOAK").is_some();
         SCENARIOS.iter().filter(move |scenario| all || !scenario.is_large())
     }
 
-    /// What the scenario's bucket shows before and after, when nothing goes wrong.
+    /// Returns what the scenario's bucket shows before and after the operation if nothing fails.
     pub(crate) fn reference(&self, scenario: &OperationScenario) -> (Snapshot, Snapshot) {
         let dir = self.prepared(scenario);
         let store = self.open(dir.path());
@@ -90,7 +90,7 @@ impl Way {
         })
     }
 
-    /// A directory in which the scenario can run.
+    /// Returns a directory in which the scenario can run.
     pub(crate) fn prepared(&self, scenario: &OperationScenario) -> tempfile::TempDir {
         let dir = scratch();
         self.within(|| scenario.prepare(&self.open(dir.path()))).unwrap();
@@ -98,8 +98,8 @@ impl Way {
     }
 }
 
-/// A directory in memory, where that has extended attributes: hundreds are filled and emptied. Who
-/// sets `TMPDIR` means that.
+/// Returns a directory in memory, if that has extended attributes, because hundreds of directories are filled and
+/// emptied. `TMPDIR` has precedence if it is set.
 pub(crate) fn scratch() -> tempfile::TempDir {
     if std::env::var_os("TMPDIR").is_some() {
         return tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ pub(crate) fn scratch() -> tempfile::TempDir {
     in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
-/// The plain files below the bucket that are neither objects of `shown` nor in our own directory.
+/// Returns the plain files below the bucket that are neither objects of `shown` nor in our private area.
 pub(crate) fn strays(root: &Path, shown: &Snapshot) -> Vec<PathBuf> {
     let bucket = root.join(bucket().as_str());
     let own = bucket.join(PRIVATE_DIR);
@@ -122,7 +122,7 @@ pub(crate) fn strays(root: &Path, shown: &Snapshot) -> Vec<PathBuf> {
     files(&bucket).into_iter().filter(|file| !file.starts_with(&own) && !is_object(file)).collect()
 }
 
-/// All files below `dir` that are no directories.
+/// Returns all files below `dir` that are not directories.
 pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let paths = entries.map(|entry| entry.unwrap().path());

@@ -1,4 +1,4 @@
-//! Finding out where else a file is.
+//! Discovery of a file's replicas.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The first replica fails in every way that is known; the second is sound.
+//! The first replica fails in every known way; the second works.
 
 use fordway_http::replicas::{ReplicaOptions, ReplicatedFile};
 use fordway_store::ErrorKind;
@@ -7,13 +7,13 @@ use fordway_wire::metalink::MetalinkFile;
 
 use crate::{SIZE, at, completed, content, copied, described, expected, open, read, server, some_ranges};
 
-/// An address at which nobody listens.
+/// Returns a URL at which no server listens.
 fn dead() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}/file", listener.local_addr().unwrap())
 }
 
-/// With so much patience that a busy machine has no replica asked beside another.
+/// Opens a file with such long timeouts that no second replica is asked in parallel just because the machine is busy.
 fn open_patiently(described: &MetalinkFile, locations: &[&str]) -> ReplicatedFile {
     let day = std::time::Duration::from_secs(86_400);
     let locations = locations.iter().map(|place| (*place).to_owned()).collect();
@@ -41,7 +41,7 @@ fn faults() -> Vec<(&'static str, LieScript)> {
     ]
 }
 
-/// Does `check` with each fault at the first replica.
+/// Runs `check` with each fault at the first replica.
 fn with_each_fault(check: impl Fn(&str, &MetalinkFile, &HostileServer)) {
     let good = server(LieScript::honest());
     for (name, script) in faults() {
@@ -86,7 +86,7 @@ fn vectored_reads_have_the_right_bytes() {
     });
 }
 
-/// Without digests of pieces a corrupt replica cannot be told while reading ranges; all else can.
+/// Without digests of pieces, reads of ranges cannot detect a corrupt replica; all other faults are handled.
 #[test]
 fn what_has_no_pieces_still_fails_over() {
     let ranges = some_ranges();
@@ -114,7 +114,7 @@ fn a_list_without_sizes_or_digests_is_enough() {
     assert!(copied(&file).unwrap() == content());
 }
 
-/// What a replica gave before it died is not asked for again.
+/// Bytes that a replica sent before it failed are not requested again.
 #[test]
 fn a_download_goes_on_at_the_byte() {
     let dying = LieScript::honest().on_requests(1..2, Lie::CloseAt(450_000));
@@ -168,7 +168,7 @@ fn a_replica_that_comes_back_is_asked_again() {
     assert!(copied(&file).unwrap() == content());
 }
 
-/// Nothing tells which of two gave the wrong byte: each is asked for the whole.
+/// Nothing shows which of two replicas sent the wrong byte, so each replica is asked for the whole file.
 #[test]
 fn a_wrong_whole_is_made_right_by_one_replica() {
     let (bad, good) =

@@ -1,4 +1,4 @@
-//! Files with replicas: whatever the replicas do, the bytes are the file's or there is an error.
+//! Files with replicas: whatever the replicas do, the result is the file's bytes or an error.
 
 mod discovery;
 mod faults;
@@ -15,16 +15,16 @@ use fordway_store::Result;
 use fordway_testkit::hostile::{HostileServer, LieScript};
 use fordway_wire::metalink::{FileHash, HashKind, MetalinkFile, MetalinkUrl, PieceHashes};
 
-/// Bytes of the files that are served, and of their pieces.
+/// The sizes of the served files and of their pieces, in bytes.
 const SIZE: usize = 3_000_000;
 const PIECE: usize = 100_000;
 
-/// A file in which no two pieces are alike.
+/// Returns a file in which no two pieces are alike.
 fn content() -> Vec<u8> {
     (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
 
-/// Gives up soon: what is tested is what then happens.
+/// Returns options with short timeouts, because the tests check what happens after a timeout.
 fn options() -> ReplicaOptions {
     let wait = Duration::from_millis(1_500);
     let timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: Duration::from_secs(5) };
@@ -41,7 +41,7 @@ fn server(script: LieScript) -> HostileServer {
     HostileServer::start(content(), script)
 }
 
-/// What a Metalink says of the content at these servers, the first the best.
+/// Returns a Metalink's description of the content at these servers, the best server first.
 fn described(servers: &[&HostileServer]) -> MetalinkFile {
     let content = content();
     let hex = content.chunks(PIECE).map(|piece| FileHash::of(HashKind::Sha256, piece).hex).collect();
@@ -64,7 +64,7 @@ fn open(described: &MetalinkFile) -> ReplicatedFile {
     ReplicatedFile::open(described, options()).unwrap()
 }
 
-/// All of it, in order.
+/// Copies the whole file in order.
 fn copied(file: &ReplicatedFile) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.copy_range(0..file.size_bytes(), &mut |chunk| {
@@ -74,7 +74,7 @@ fn copied(file: &ReplicatedFile) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// All of it, through a file that grows.
+/// Completes the whole file in `part`.
 fn completed(file: &ReplicatedFile, part: &File) -> Result<u64> {
     file.complete(part, &mut |_| Ok(()))
 }
@@ -88,7 +88,7 @@ fn read(file: &ReplicatedFile, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> 
     Ok(buffers)
 }
 
-/// Ranges all over the file, some of which overlap.
+/// Returns ranges from all parts of the file, some of which overlap.
 fn some_ranges() -> Vec<(u64, usize)> {
     let spread = (0..60).map(|n| (n * (SIZE as u64 / 60), 1_000));
     spread.chain([(5, 250_000), (200_000, 100_000), (SIZE as u64 - 7, 7), (9, 0)]).collect()

@@ -1,4 +1,4 @@
-//! Faults by chance, many at once, and each of them seeded: what ends wrongly can be seen again.
+//! Random faults, many at once, each from a seed, so that a failure can be reproduced.
 
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use fordway_testkit::hostile::{Lie, LieScript};
 
 use crate::{SIZE, content, described, expected, options, read, server};
 
-/// A few dozen; a thousand when it is time to soak.
+/// Returns the number of rounds: a few dozen, or a thousand in a soak test.
 fn rounds() -> u64 {
     if std::env::var_os("FORDWAY_SOAK").is_some() { 1_000 } else { 24 }
 }
@@ -91,7 +91,7 @@ fn all_end_with_the_right_bytes_or_a_clear_error() {
     assert_eq!(directory.path().read_dir().unwrap().count(), 0);
 }
 
-/// Sockets that this process has open.
+/// Returns the number of sockets that this process has open.
 fn sockets() -> usize {
     let is_socket = |entry: std::io::Result<std::fs::DirEntry>| {
         let link = std::fs::read_link(entry.ok()?.path()).ok()?;
@@ -100,7 +100,7 @@ fn sockets() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().filter_map(is_socket).count()
 }
 
-/// In a process of its own: tests beside this one have sockets too.
+/// Runs in a separate process, because other tests in this one also open sockets.
 #[test]
 fn nothing_is_left_open() {
     if std::env::var_os("FORDWAY_TEST_ALONE").is_none() {

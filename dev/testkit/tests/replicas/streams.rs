@@ -56,7 +56,7 @@ fn a_corrupt_stream_among_good_ones_is_made_good() {
     }
 }
 
-/// A copy that ends in its middle is gone on with, and what was there is not asked for again.
+/// A copy that was interrupted in the middle is resumed, and the bytes already received are not requested again.
 #[test]
 fn what_was_left_is_used() {
     for has_pieces in [true, false] {
@@ -69,7 +69,7 @@ fn what_was_left_is_used() {
             left -= bytes as i64;
             if left > 0 { Ok(()) } else { Err(Error::from(ErrorKind::Interrupted)) }
         });
-        // Units of 1 MiB make one job of this file where there are no pieces.
+        // Without pieces, the units of 1 MiB make this file a single job.
         if ended.is_ok() {
             assert!(!has_pieces);
             continue;
@@ -80,7 +80,7 @@ fn what_was_left_is_used() {
     }
 }
 
-/// The digests of pieces find what somebody did to a file that was left.
+/// The digests of pieces detect changes that somebody made to the file left behind.
 #[test]
 fn what_was_left_is_not_trusted() {
     let one = server(LieScript::honest());
@@ -91,7 +91,7 @@ fn what_was_left_is_not_trusted() {
     part.write_all_at(&left, 0).unwrap();
     assert_eq!(completed(&open(&described(&[&one]), 1), &part).unwrap(), 4 * PIECE as u64);
     assert!(whole(&part) == content());
-    // Without pieces, the digest of the whole.
+    // Without pieces, the digest of the whole file detects the change.
     let part = tempfile::tempfile().unwrap();
     let mut left = content();
     left[7] ^= 1;

@@ -1,4 +1,4 @@
-//! Several processes that work on one directory at once: the test program, started again.
+//! Several processes that work on one directory at once. Each is the test program, started again.
 
 use std::fs;
 use std::io::Read;
@@ -10,9 +10,9 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::Bucket;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Names the directory, the number and the role of a member.
+/// The variable that tells a process the directory, the number and the role of its member.
 const MEMBER: &str = "FORDWAY_TEST_MEMBER";
-/// The test that is nothing but the body of a member.
+/// The test that only runs the body of a member.
 const MEMBER_TEST: &str = "a_member_of_a_team";
 /// How long members may take to start.
 const START: Duration = Duration::from_secs(30);
@@ -24,10 +24,10 @@ pub(crate) struct Member {
     report: Vec<String>,
 }
 
-/// What members do, by the names they are asked for.
+/// A role's name and what its members do.
 pub(crate) type Role = (&'static str, fn(&mut Member));
 
-/// A directory with a bucket in it, and a place for reports beside it.
+/// A directory with a bucket, and with files for the members' reports.
 pub(crate) struct Ground(tempfile::TempDir);
 
 impl Ground {
@@ -41,8 +41,8 @@ impl Ground {
         open(self.0.path())
     }
 
-    /// Runs one process for each of `roles`, all from the same moment on, and returns what each
-    /// reports. Panics if one of them does.
+    /// Runs one process for each of `roles`, all started at the same moment, and returns what each reports. Panics if
+    /// one of them fails.
     pub(crate) fn run(&self, roles: &[&str]) -> Vec<Vec<String>> {
         let dir = self.0.path();
         let mut members: Vec<Child> =
@@ -54,7 +54,7 @@ impl Ground {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // The end of its input is what each waits for.
+        // Each member waits for the end of its input, so closing the inputs starts all of them.
         members.iter_mut().for_each(|member| drop(member.stdin.take()));
         let ended: Vec<bool> = members.iter_mut().map(|member| member.wait().unwrap().success()).collect();
         let failed: Vec<usize> = (0..roles.len()).filter(|number| !ended[*number]).collect();
@@ -71,7 +71,7 @@ fn start(dir: &Path, number: usize, role: &str) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
 }
 
-/// The body of the test [`MEMBER_TEST`]: does what the process was started for, if it was.
+/// The body of the test [`MEMBER_TEST`]: performs the task that the process was started for, if there is one.
 pub(crate) fn serve(roles: &[Role]) {
     let Ok(task) = std::env::var(MEMBER) else { return };
     let [number, role, dir] = task.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{task}") };
@@ -85,7 +85,7 @@ pub(crate) fn serve(roles: &[Role]) {
 }
 
 impl Member {
-    /// Adds a line to what the parent gets.
+    /// Adds a line to the report for the parent process.
     pub(crate) fn report(&mut self, line: impl Into<String>) {
         self.report.push(line.into());
     }
@@ -95,12 +95,12 @@ pub(crate) fn bucket() -> Bucket {
     Bucket::new("bucket").unwrap()
 }
 
-/// `full` in a soak, and a part of it otherwise.
+/// Returns `full` in a soak test, and otherwise `usual`.
 pub(crate) fn at_length(full: usize, usual: usize) -> usize {
     if std::env::var_os("FORDWAY_SOAK").is_some() { full } else { usual }
 }
 
-/// Nanoseconds on a clock that all processes share.
+/// Returns nanoseconds on a clock that all processes share.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

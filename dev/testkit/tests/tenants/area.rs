@@ -18,12 +18,13 @@ use crate::ground::{
     ALICE, BOB, Ground, Lane, TEAM, as_user, bucket, chmod, denied, is_root, key, put, read,
 };
 
-/// A key whose encoded form takes several names.
+/// Returns a key whose encoded form needs several path components.
 fn long_key() -> String {
     format!("long//{}", "x".repeat(600))
 }
 
-/// What one user stores in a bucket with the sticky bit is that user's, wherever it lies and no matter who came first.
+/// What a user stores in a bucket with the sticky bit belongs to that user, wherever it is stored and whoever used the
+/// bucket first.
 #[test]
 fn in_a_sticky_bucket_nobody_touches_what_is_anothers() {
     if !is_root() {
@@ -33,7 +34,7 @@ fn in_a_sticky_bucket_nobody_touches_what_is_anothers() {
         for first in [ALICE, BOB] {
             let ground = Ground::new();
             let shared = ground.bucket("shared", 0, 0o1777);
-            // Whoever comes first makes the private area.
+            // The first user of the bucket creates its private area.
             ground.on(lane, first, |store| {
                 put(store, &shared, "first//key", b"f").unwrap();
                 put(store, &shared, "plain", b"p").unwrap();
@@ -64,7 +65,7 @@ fn in_a_sticky_bucket_nobody_touches_what_is_anothers() {
     }
 }
 
-/// Tries to remove and to replace all that is Alice's below `dir`, by POSIX.
+/// Checks that Bob cannot remove or replace any file below `dir` by POSIX, except his own.
 #[track_caller]
 fn assert_bob_cannot(ground: &Ground, dir: &str) {
     let mut all = vec![ground.path(dir)];
@@ -83,7 +84,7 @@ fn assert_bob_cannot(ground: &Ground, dir: &str) {
     }
 }
 
-/// Bob removes, replaces and continues what Alice keeps in the bucket, and may do none of it.
+/// Bob tries to remove, replace and continue what Alice keeps in the bucket, and all of it is denied.
 fn tries_all_that_is_alices(store: &dyn Store, shared: &Bucket, upload: &UploadId, parts: &[CompletedPart]) {
     let all = store.list_versions(shared, &VersionsQuery::default()).unwrap().versions;
     let hers = all.iter().filter(|version| version.content.is_some());
@@ -119,7 +120,7 @@ fn in_a_sticky_bucket_old_versions_and_uploads_are_their_makers() {
             denied("versioning", store.set_versioning(&shared, VersioningState::Enabled))
         });
         ground.embedded().set_versioning(&shared, VersioningState::Enabled).unwrap();
-        // Bob is the first to make directories, a delete marker for what will be Alice's key among them.
+        // Bob is the first to create directories, and creates delete markers for keys that Alice uses later.
         ground.on(lane, BOB, |store| {
             for name in ["k", "k//odd"] {
                 store.delete(&shared, &key(name), &DeleteOptions::default()).unwrap();
@@ -160,12 +161,12 @@ fn in_a_sticky_bucket_old_versions_and_uploads_are_their_makers() {
     }
 }
 
-/// Says whose program this process is, and on which root, where it is one of a tenant's.
+/// The variable that tells a tenant's process what to do and on which root.
 const TENANT: &str = "FORDWAY_TEST_TENANT";
 
-/// Runs this test program again as a process of `uid` that does `act` of [`a_tenants_process`].
+/// Runs this test program again as a process of `uid`, which does `act` in [`a_tenants_process`].
 fn run_as(uid: u32, act: &str, root: &Path) {
-    // Where it was built, that user need not be allowed to look.
+    // The user may not be allowed to read the directory in which the program was built.
     let program = root.parent().unwrap().join("program");
     if !program.exists() {
         fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
@@ -177,7 +178,7 @@ fn run_as(uid: u32, act: &str, root: &Path) {
     assert!(done.status.success(), "{act}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Does what [`run_as`] asks for, and nothing otherwise.
+/// Does what [`run_as`] requests; does nothing in a normal test run.
 #[test]
 fn a_tenants_process() {
     let Ok(task) = std::env::var(TENANT) else { return };
@@ -201,8 +202,8 @@ fn a_tenants_process() {
     }
 }
 
-/// Programs without a gateway of root's cannot give directories to the bucket's owner: where a third user
-/// could remove what one keeps, nothing is kept; plain keys are written all the same.
+/// Programs that do not run as root cannot give directories to the bucket's owner. If a third user could remove what
+/// such a program stores, it refuses to store it; plain keys are still written.
 #[test]
 fn without_root_a_third_users_area_is_not_used() {
     if !is_root() {
@@ -218,7 +219,7 @@ fn without_root_a_third_users_area_is_not_used() {
     assert!(found.contains(&("not-ours".to_owned(), "shared/.fordway/odd".to_owned())), "{found:?}");
 }
 
-/// The owner of a bucket comes first: what its private area is made of is the owner's.
+/// Everything that root creates in a bucket's private area belongs to the bucket's owner.
 #[test]
 fn what_root_makes_in_a_bucket_is_the_owners() {
     if !is_root() {
@@ -233,7 +234,7 @@ fn what_root_makes_in_a_bucket_is_the_owners() {
     for path in ["", "/odd", "/tmp", "/locks"] {
         assert_eq!(ground.owner(&format!("alice/.fordway{path}")), ALICE, "{path}");
     }
-    // So she can go on by herself.
+    // Alice can therefore continue without root.
     ground.on(Lane::Embedded, ALICE, |store| {
         put(store, &alices, "k", b"alice").unwrap();
         put(store, &alices, "x//y", b"alice").unwrap();
@@ -241,7 +242,8 @@ fn what_root_makes_in_a_bucket_is_the_owners() {
     });
 }
 
-/// All who may write to a bucket of a group share its area, whatever their umask, and none besides.
+/// All users who may write to a group's bucket share its private area, whatever their umask, and no other user has
+/// access.
 #[test]
 fn a_group_shares_its_buckets_area() {
     if !is_root() {
@@ -270,7 +272,7 @@ fn a_group_shares_its_buckets_area() {
     }
 }
 
-/// Words of a third user's say nothing of a bucket with the sticky bit but what can do no harm.
+/// In a bucket with the sticky bit, a third user's versioning file is believed only as far as that can do no harm.
 #[test]
 fn a_third_users_words_are_not_believed() {
     if !is_root() {
@@ -292,7 +294,8 @@ fn a_third_users_words_are_not_believed() {
     });
 }
 
-/// Nor do documents that a third user has put there, and nobody but the owner sets any.
+/// Documents that a third user has put into the private area are not believed either, and only the owner can set
+/// documents.
 #[test]
 fn a_third_users_documents_are_not_believed() {
     if !is_root() {
@@ -313,7 +316,7 @@ fn a_third_users_documents_are_not_believed() {
         store.set_document(&shared, &cors, b"<x/>").unwrap();
         assert_eq!(store.document(&shared, &cors).unwrap().as_deref(), Some(&b"<x/>"[..]));
     });
-    // What is no small regular file is no document.
+    // A document that is not a small regular file is not accepted.
     let path = ground.path("shared/.fordway/document-cors");
     std::fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
@@ -322,7 +325,8 @@ fn a_third_users_documents_are_not_believed() {
     assert!(path.is_symlink() && !ground.check().is_empty(), "gc leaves it, and fsck reports it");
 }
 
-/// A link in a bucket, which is anybody's to make, leads a user with some buckets only nowhere else.
+/// Anybody may create a link in a bucket, but for a user who is limited to some buckets, no link leads to another
+/// bucket.
 #[test]
 fn for_a_limited_user_no_link_leads_to_another_bucket() {
     if !is_root() {
@@ -376,7 +380,7 @@ fn for_a_limited_user_no_link_leads_to_another_bucket() {
             let link = guest.list(&bucket("link"), &Default::default());
             assert!(link.is_err(), "a bucket that is a link is none of theirs");
             assert_eq!(fs::read(ground.path("private/dir/secret")).unwrap(), b"secret");
-            // For who is not limited links lead anywhere beneath the root.
+            // For a user without such a limit, links lead anywhere below the root.
             assert_eq!(read(&ground.client("bob"), &public, "up/private/dir/secret").unwrap(), b"secret");
             let missing = read(&guest, &public, "dir/none").expect_err("it is not there");
             assert_eq!(missing.kind(), ErrorKind::NoSuchKey);
@@ -384,8 +388,8 @@ fn for_a_limited_user_no_link_leads_to_another_bucket() {
     }
 }
 
-/// A root of before, in whose sticky bucket a third user made the area, is used as far as that is safe, and
-/// wholly once root has migrated it.
+/// A root of an older version, in whose sticky bucket a third user created the private area, is used as far as that is
+/// safe, and completely once root has migrated it.
 #[test]
 fn an_old_root_is_migrated() {
     if !is_root() {
@@ -413,7 +417,7 @@ fn an_old_root_is_migrated() {
         store.delete(&shared, &key("plain"), &DeleteOptions::default()).unwrap();
         denied("odd key", put(store, &shared, "alice//key", b"new"));
     });
-    // Also where the owner had made it, as long as everybody may remove what is in it.
+    // The same holds if the owner created the area, as long as everybody may remove its files.
     for path in ["", "odd"] {
         lchown(ground.path(&format!("shared/.fordway/{path}")), Some(0), Some(0)).unwrap();
     }
@@ -438,7 +442,8 @@ fn an_old_root_is_migrated() {
     assert!(ground.check().iter().all(|(kind, _)| kind == "stray-private"), "{:?}", ground.check());
 }
 
-/// Where a user may not go, nobody goes in that user's name.
+/// If a bucket's owner may not reach the bucket, root's `gc` and `fsck`, which act as the owner, do not reach it
+/// either.
 #[test]
 fn a_bucket_that_its_owner_may_not_reach_is_reported() {
     if !is_root() {
@@ -456,7 +461,7 @@ fn a_bucket_that_its_owner_may_not_reach_is_reported() {
     assert_eq!(ground.collect().removed, 1);
 }
 
-/// What an administrator has closed to the owner of a bucket, `gc` finds as the owner of that.
+/// `gc` and `fsck` look at a directory that is closed to the bucket's owner as the owner of that directory.
 #[test]
 fn a_directory_of_another_user_is_looked_at_as_that_user() {
     if !is_root() {
@@ -476,7 +481,7 @@ fn a_directory_of_another_user_is_looked_at_as_that_user() {
     assert_eq!(fs::read(ground.path("shared/closed/file")).unwrap(), b"x");
 }
 
-/// Whatever a user of a shared bucket puts beside what others keep there, they find what is theirs.
+/// Whatever one user of a shared bucket puts next to the files of others, the others find their own objects.
 #[test]
 fn nothing_that_is_planted_hides_what_is_anothers() {
     if !is_root() {
@@ -512,7 +517,7 @@ fn nothing_that_is_planted_hides_what_is_anothers() {
     }
 }
 
-/// Puts links, closed files and directories, and FIFOs of Bob's wherever Bob may.
+/// Puts Bob's links, closed files and directories, and FIFOs wherever Bob may write.
 fn plant_everything(ground: &Ground) {
     let long = format!("{}%", "x".repeat(240));
     for dir in ["", "/odd", "/versions", "/mpu", "/tmp", "/meta", "/versions/k", "/versions/a%2F%2Fb"] {

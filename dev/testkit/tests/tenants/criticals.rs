@@ -1,4 +1,4 @@
-//! The ways in which one user could read, destroy or hold up what is another's.
+//! Ways in which one user could read, destroy or delay what belongs to another.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -15,7 +15,7 @@ use fordway_store::{
 
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, bucket, is_root, key, put, read, snapshot};
 
-/// What a user's directory may hold that looks like what `gc` removes.
+/// Creates files in a user's directory that look like those that `gc` removes.
 fn leave_precious_things(ground: &Ground) {
     ground.bucket("bob", BOB, 0o755);
     ground.write("bob/thesis", BOB, 0o600, "mine");
@@ -26,7 +26,7 @@ fn leave_precious_things(ground: &Ground) {
     fs::remove_file(ground.path("bob/empty/nothing")).unwrap();
 }
 
-/// Links to a victim's directory in the place of each of our own.
+/// Replaces each of our directories by a link to a victim's directory.
 #[test]
 fn gc_removes_nothing_behind_a_link() {
     if !is_root() {
@@ -57,7 +57,8 @@ fn gc_removes_nothing_behind_a_link() {
     assert_eq!(snapshot(&ground.path("bob")), before);
 }
 
-/// What looks old in one's own area goes, although root runs `gc`; another's entry there goes as that user.
+/// `gc`, run by root, still removes old files of the bucket's owner; it removes another user's files in the same place
+/// as that user.
 #[test]
 fn gc_still_collects_what_is_left() {
     if !is_root() {
@@ -77,7 +78,7 @@ fn gc_still_collects_what_is_left() {
     }
 }
 
-/// The table of locks as a link to a victim's file: its mode is nobody else's business.
+/// Replaces the lock table by a link to a victim's file, whose mode must not change.
 #[test]
 fn gc_changes_no_mode_behind_a_link() {
     if !is_root() {
@@ -91,7 +92,7 @@ fn gc_changes_no_mode_behind_a_link() {
             put(store, &alice, name, b"x").unwrap();
         }
     });
-    // A plain file in the place of the directory hides the odd one, which `gc` removes under its lock.
+    // A plain file at the path hides the odd key, which `gc` then removes while holding its lock.
     fs::remove_dir_all(ground.path("alice/a")).unwrap();
     ground.write("alice/a", ALICE, 0o644, "plain");
     let locks = ground.path("alice/.fordway/locks");
@@ -108,7 +109,7 @@ fn gc_changes_no_mode_behind_a_link() {
     assert_eq!(snapshot(&ground.path("bob")), before);
 }
 
-/// Holds every lock of a bucket, as its owner may, for as long as the answer lives.
+/// Holds every lock of a bucket, as its owner may, until the returned file is dropped.
 fn hold_all_locks(ground: &Ground, path: &str) -> File {
     let path = ground.path(path);
     as_user(ALICE, || {
@@ -153,7 +154,7 @@ fn locks_that_are_held_hold_up_their_holder_alone() {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(300));
-        // Bob is served meanwhile as if nothing were.
+        // Meanwhile, Bob's requests are answered normally.
         for round in 0..20 {
             let started = Instant::now();
             assert_eq!(read(&bob, &bobs, "other").unwrap(), b"x");
@@ -174,7 +175,7 @@ fn locks_that_are_held_hold_up_their_holder_alone() {
     put(&alice, &alices, "k", b"free").unwrap();
 }
 
-/// What arrived before the lock was free is published once it is.
+/// An upload that arrived before the lock was free is published once the lock is free.
 #[test]
 fn a_put_that_waited_for_a_lock_is_done() {
     if !is_root() {
@@ -214,7 +215,7 @@ fn a_held_lock_is_a_clear_error() {
         assert_eq!(error.kind(), ErrorKind::LockTimeout, "{lane:?}");
         assert!(error.to_string().contains("lslocks"), "{error}");
     }
-    // What S3 programs are told, word by word.
+    // S3 clients get exactly this response.
     let alice = ground.client("alice");
     let url = alice.presign("DELETE", &alices, &key("k"), 60, std::time::SystemTime::now()).unwrap();
     let answer = http(&ground, "DELETE", &url);
@@ -223,7 +224,7 @@ fn a_held_lock_is_a_clear_error() {
     assert!(answer.contains("<Code>SlowDown</Code>"), "{answer}");
 }
 
-/// Sends one request, and answers what comes.
+/// Sends one request; returns the response.
 fn http(ground: &Ground, method: &str, url: &str) -> String {
     use std::io::{Read, Write};
     let endpoint = ground.endpoint();
@@ -236,7 +237,7 @@ fn http(ground: &Ground, method: &str, url: &str) -> String {
     answer
 }
 
-/// A record as any program can write it, of a part whose bytes are in `file`.
+/// Returns a record, as any program could write it, of a part whose bytes are in `file`.
 pub(crate) fn record_of_part(size: u64, etag: &str, file: Option<&str>) -> Vec<u8> {
     let mut record = vec![1];
     let mut field = |tag: u8, value: &[u8]| {
@@ -252,7 +253,8 @@ pub(crate) fn record_of_part(size: u64, etag: &str, file: Option<&str>) -> Vec<u
     record
 }
 
-/// A part's record names a file that only the gateway's user may read.
+/// A part's record names a file that only the gateway's user may read; completing the upload must not publish that
+/// file.
 #[test]
 fn a_completion_publishes_no_file_that_a_record_names() {
     if !is_root() {
@@ -309,7 +311,7 @@ fn a_completion_publishes_no_file_that_a_record_names() {
     }
 }
 
-/// Numbers that no part has make no offsets, sums or memory.
+/// Impossible numbers in the records of parts are never used as offsets, in sums, or as sizes of allocations.
 #[test]
 fn numbers_in_records_are_checked() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! A directory of many users, and everything that serves or looks after it, run by root.
+//! A directory of many users, with the gateways that serve it and the commands that maintain it, all run by root.
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;
@@ -18,14 +18,14 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 pub(crate) const ALICE: u32 = 54_321;
 pub(crate) const BOB: u32 = 54_322;
-/// A group that Alice and Bob are in beside their own.
+/// A group that Alice and Bob are in, besides their own.
 pub(crate) const TEAM: u32 = 54_330;
 
 pub(crate) fn is_root() -> bool {
     fordway_needs::root("be several users")
 }
 
-/// Does `act` in a thread that is `uid` in every respect, and a member of the team.
+/// Runs `act` in a thread that has `uid` as its real, effective and saved user ID, and is a member of the team.
 pub(crate) fn as_user<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
     let become_user = || {
         let (user, group) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)));
@@ -39,7 +39,7 @@ pub(crate) fn as_user<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// One of the ways to the objects.
+/// One of the lanes to the objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     Http,
@@ -51,7 +51,7 @@ impl Lane {
     pub(crate) const ALL: [Lane; 3] = [Lane::Http, Lane::Node, Lane::Embedded];
 }
 
-/// A directory that everybody may make buckets in, with an HTTP gateway of one thread and a node gateway.
+/// A directory in which everybody may create buckets, with an HTTP gateway of one thread and a node gateway.
 pub(crate) struct Ground {
     dir: tempfile::TempDir,
     http: RunningGateway,
@@ -63,7 +63,7 @@ impl Ground {
         Ground::with_user("")
     }
 
-    /// With one more user in the credentials file.
+    /// Creates the directory with one more user in the credentials file.
     pub(crate) fn with_user(more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
@@ -93,11 +93,11 @@ impl Ground {
         S3Store::new(S3Config { max_retries: 0, ..config }).unwrap()
     }
 
-    /// Does `act` with the store as `uid` has it on `lane`.
+    /// Runs `act` with the store on `lane` as `uid`.
     pub(crate) fn on<T: Send>(&self, lane: Lane, uid: u32, act: impl FnOnce(&dyn Store) -> T + Send) -> T {
         match lane {
             Lane::Http => act(&self.client(if uid == ALICE { "alice" } else { "bob" })),
-            // Made there, so that the connection is opened by that user.
+            // The client is created in that thread, so that its connection is opened by that user.
             Lane::Node => {
                 as_user(uid, || act(&NodeStore::new(NodeAddress::Unix(self.dir.path().join("socket")))))
             }
@@ -105,12 +105,12 @@ impl Ground {
         }
     }
 
-    /// The store opened by the calling thread.
+    /// Opens the store in the calling thread.
     pub(crate) fn embedded(&self) -> PosixStore {
         PosixStore::open(&self.path(""), impatient()).unwrap()
     }
 
-    /// What root's `gc` does, of any age; what it could not do is counted.
+    /// Runs root's `gc` with all ages set to 0; the summary also counts failures.
     pub(crate) fn collect(&self) -> GcSummary {
         let (staged_age, upload_age, empty_dir_age) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         let options =
@@ -118,7 +118,7 @@ impl Ground {
         self.embedded().collect_garbage(&options, &mut |_: GcEvent| Ok(())).unwrap()
     }
 
-    /// What root's `fsck --read` finds: kinds and paths.
+    /// Runs root's `fsck --read`; returns the kinds and paths of its findings.
     pub(crate) fn check(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let options = FsckOptions { buckets: Vec::new(), read: true };
@@ -133,7 +133,7 @@ impl Ground {
         found
     }
 
-    /// Makes a directory in the root, as a bucket that `uid` owns.
+    /// Creates a directory in the root, as a bucket that `uid` owns.
     pub(crate) fn bucket(&self, name: &str, uid: u32, mode: u32) -> Bucket {
         fs::create_dir(self.path(name)).unwrap();
         lchown(self.path(name), Some(uid), Some(uid)).unwrap();
@@ -141,7 +141,7 @@ impl Ground {
         bucket(name)
     }
 
-    /// Writes a file for `uid`, with the directories above it.
+    /// Writes a file owned by `uid`, and its parent directories.
     pub(crate) fn write(&self, below: &str, uid: u32, mode: u32, body: impl AsRef<[u8]>) {
         let path = self.path(below);
         self.make_dirs(path.parent().unwrap(), uid);
@@ -158,13 +158,13 @@ impl Ground {
         }
     }
 
-    /// Whose the file or directory is.
+    /// Returns the user ID of the owner of the file or directory.
     pub(crate) fn owner(&self, below: &str) -> u32 {
         fs::symlink_metadata(self.path(below)).unwrap().uid()
     }
 }
 
-/// Waits for no lock longer than a test can.
+/// Returns a configuration that waits for locks only briefly.
 fn impatient() -> PosixConfig {
     PosixConfig { lock_patience: Duration::from_millis(300), ..PosixConfig::default() }
 }
@@ -212,7 +212,7 @@ pub(crate) fn denied(what: &str, result: Result<impl Sized>) {
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{what}: {error}");
 }
 
-/// All that lies below `dir`, with all that can be changed of it.
+/// Describes everything below `dir`, including all properties that can be changed.
 pub(crate) fn snapshot(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     look_at(dir, &mut found);

@@ -1,6 +1,6 @@
-//! Hostile tenants: users who may write to a directory that others use too, by the side of whatever serves
-//! it. What one of them leaves on disk, holds or asks must not hurt another. As whom a process acts can be
-//! changed by root only: elsewhere these tests are skipped, and say so.
+//! Hostile tenants: users who may write to a directory that other users and the gateways use too. Whatever a tenant
+//! leaves on disk, holds or requests must not hurt another tenant. Only root can change the user that a process acts
+//! as; without root, these tests are skipped and say so.
 
 mod area;
 mod buckets;

@@ -1,6 +1,6 @@
-//! Everything that Fordway keeps in a bucket, replaced by everything that a tenant can put in its place,
-//! beneath everything that looks at it. What comes of it for that bucket is the tenant's affair; nothing
-//! waits without end, takes memory by what is stated, or touches what is another's.
+//! Every file that Fordway keeps in a bucket is replaced by everything that a tenant can put in its place, for every
+//! operation that reads it. The effect on that bucket is the tenant's problem; no operation waits without end,
+//! allocates memory according to a stated size, or touches what belongs to another user.
 
 use std::fs;
 use std::os::unix::fs::{lchown, symlink};
@@ -17,28 +17,28 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use crate::criticals::record_of_part;
 use crate::ground::{ALICE, BOB, Ground, Lane, bucket, chmod, is_root, key, put, read, snapshot};
 
-/// Longer than any call takes that is not held up, on a busy machine.
+/// Longer than any call takes on a busy machine, unless something blocks it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More than anything here has a use for.
+/// More memory than anything in this test needs.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// What stands in the place of something of ours.
+/// What replaces one of our files or directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instead {
-    /// A link to a file of another user's.
+    /// A link to another user's file.
     LinkToFile,
-    /// A link to a directory of another user's.
+    /// A link to another user's directory.
     LinkToDirectory,
     LinkToItself,
     Fifo,
     Socket,
-    /// A file of a tebibyte, which takes no room.
+    /// A sparse file of one tebibyte, which takes no disk space.
     Huge,
-    /// What was there, but it is another user's and closed.
+    /// The original file, now owned by another user and closed.
     Foreign,
-    /// Bytes that nobody's program writes.
+    /// Bytes that no program of ours writes.
     HandWritten,
-    /// Words of ours that say what cannot be.
+    /// A record in our format with impossible values.
     Lies,
     Directory,
     Empty,
@@ -61,7 +61,7 @@ impl Instead {
         Instead::Nothing,
     ];
 
-    /// Puts it at `path`, whatever is there, as a tenant would.
+    /// Replaces the file or directory at `path` as a tenant would.
     fn put(self, ground: &Ground, path: &Path) {
         if self == Instead::Foreign {
             chmod(path, 0o600);
@@ -89,7 +89,7 @@ impl Instead {
     }
 }
 
-/// The name of a socket is at most 108 bytes long.
+/// The socket is created elsewhere and renamed, because the path of a socket is limited to 108 bytes.
 fn bind(path: &Path) {
     let away = tempfile::Builder::new().tempdir_in("/tmp").unwrap();
     drop(UnixListener::bind(away.path().join("s")).unwrap());
@@ -98,13 +98,13 @@ fn bind(path: &Path) {
     }
 }
 
-/// As many `..` as lead from the directory of `path` to the root.
+/// Returns as many `..` as lead from the directory of `path` to the root.
 fn up_to_root(ground: &Ground, path: &Path) -> PathBuf {
     let below = path.parent().unwrap().strip_prefix(ground.path("")).unwrap();
     below.components().map(|_| "..").collect()
 }
 
-/// A record of ours with numbers, names and texts that lead elsewhere.
+/// Returns a record in our format with numbers, names and texts that could mislead its reader.
 fn lies() -> Vec<u8> {
     let mut record = record_of_part(u64::MAX, "etag\r\nx-injected: yes", Some("../../../../bob/thesis"));
     let mut field = |tag: u8, value: &[u8]| {
@@ -120,7 +120,7 @@ fn lies() -> Vec<u8> {
     record
 }
 
-/// What a bucket has before something in it is replaced.
+/// The content of a bucket before something in it is replaced.
 struct Fixture {
     bucket: Bucket,
     upload: UploadId,
@@ -128,7 +128,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Alice's bucket `name`, with everything in it that Fordway ever makes.
+    /// Creates Alice's bucket `name` with every kind of file that Fordway ever makes.
     fn new(ground: &Ground, name: &str) -> Self {
         ground.bucket(name, ALICE, 0o777);
         let bucket = bucket(name);
@@ -166,7 +166,7 @@ impl Fixture {
         (upload, parts)
     }
 
-    /// Every file and directory of the private area, itself included.
+    /// Returns every file and directory of the private area, including the area itself.
     fn area(&self, ground: &Ground) -> Vec<PathBuf> {
         let (mut found, mut todo) = (Vec::new(), vec![ground.path(self.bucket.as_str()).join(".fordway")]);
         while let Some(path) = todo.pop() {
@@ -179,7 +179,7 @@ impl Fixture {
         found
     }
 
-    /// Asks for all that can be asked for; what is answered does not matter, when does.
+    /// Performs every operation. The responses do not matter, only how long they take.
     fn ask_everything(&self, store: &dyn Store) {
         let Fixture { bucket, upload, parts } = self;
         let _ =
@@ -197,7 +197,7 @@ impl Fixture {
             let _ = (store.head(bucket, &key, &GetOptions::default()), store.tags(bucket, &key, None));
             let _ = store.object_parts(bucket, &key, &GetOptions::default());
             let _ = store.set_tags(bucket, &key, None, &Tags::from([("a".to_owned(), "b".to_owned())]));
-            // To copy a tebibyte takes its time, and its owner's room.
+            // Copying a tebibyte would take too long, and would use its owner's disk space.
             if store.head(bucket, &key, &GetOptions::default()).is_ok_and(|info| info.size < 1 << 20) {
                 let _ = store.copy((bucket, &key), bucket, &crate::ground::key("copied"), &copy);
             }
@@ -227,7 +227,7 @@ impl Fixture {
     }
 }
 
-/// What is Bob's, and must stay as it is.
+/// Creates Bob's files, which must not change.
 fn make_bobs_things(ground: &Ground) {
     ground.bucket("bob", BOB, 0o755);
     ground.write("bob/thesis", BOB, 0o600, "mine");
@@ -246,18 +246,18 @@ fn make_bobs_things(ground: &Ground) {
         ground.write(&format!("bob/{path}"), BOB, 0o666, "mine too");
     }
     fs::create_dir(ground.path("bob/things/empty")).unwrap();
-    // A directory that others may write to: links to it must be of no use all the same.
+    // Others may write to this directory, but links to it must have no effect either.
     chmod(&ground.path("bob/things"), 0o777);
 }
 
-/// Reads what is no longer than anything that was put.
+/// Reads objects that are not larger than any that the test has put.
 fn read_if_short(object: OpenObject) {
     if object.content.len() < 1 << 20 {
         let _ = object.content.into_vec();
     }
 }
 
-/// The most memory that this process had at a time.
+/// Returns the peak memory use of this process.
 fn peak_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -272,7 +272,7 @@ fn in_time<T>(what: &str, act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Runs `act` on a bucket for each thing in it and each `Instead`, and looks whether Bob is well after it.
+/// Runs `act` on a new bucket for each file in it and each `Instead`, and then checks that Bob is unaffected.
 fn for_each_replacement(act: impl Fn(&Ground, &Fixture, &str)) {
     let ground = Ground::new();
     make_bobs_things(&ground);
@@ -291,7 +291,7 @@ fn for_each_replacement(act: impl Fn(&Ground, &Fixture, &str)) {
             in_time(&what, || act(&ground, &fixture, &what));
             assert_eq!(snapshot(&ground.path("bob")), before, "{what}");
             assert_eq!(in_time(&what, || read(&bob, &bucket("bob"), "thesis")).unwrap(), b"mine", "{what}");
-            // What is left is too much to look at again and again.
+            // The bucket is removed, because looking at all earlier ones again and again would take too long.
             let _ = fs::remove_dir_all(ground.path(fixture.bucket.as_str()));
         }
     }
@@ -325,7 +325,7 @@ fn beneath_an_embedded_store() {
     }
 }
 
-/// Root's own program, which the kernel would let do anything.
+/// The program runs as root, so the kernel would allow it everything.
 #[test]
 fn beneath_an_embedded_store_of_roots() {
     if is_root() {

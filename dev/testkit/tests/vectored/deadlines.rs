@@ -1,4 +1,4 @@
-//! Operations that end when their time is up, and what their errors say.
+//! Operations that end at their deadline, and what their errors say.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 use crate::downloads::{WHOLE, copy};
 use crate::{file, read, session, spread};
 
-/// In a hurry, with a patience for silence that would outlast the test.
+/// Returns a session with this deadline and with timeouts for silence that are longer than the test.
 fn hurried(deadline: Duration) -> Arc<HttpSession> {
     session(|options| {
         options.deadline = Some(deadline);

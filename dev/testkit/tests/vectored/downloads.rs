@@ -1,4 +1,4 @@
-//! Whole files in one answer, or in as many as it takes.
+//! Whole files in one response, or in as many responses as necessary.
 
 use std::ops::Range;
 
@@ -92,7 +92,8 @@ fn what_stays_wrong_is_an_error_after_some_tries() {
     }
 }
 
-/// The body has another size than the file, and its framing does not tell: by chunks, or by the end of the connection.
+/// The body has another size than the file, and its framing does not show that: it ends with a last chunk or with the
+/// connection.
 #[test]
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
     for (framing, off) in
@@ -111,7 +112,7 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
     }
 }
 
-/// A length that differs from the range's, in an answer that stays within it.
+/// The body is shorter or longer than the range, in a response whose framing is consistent.
 #[test]
 fn a_length_that_is_not_the_range_s_is_an_error() {
     for off in [11, -11] {

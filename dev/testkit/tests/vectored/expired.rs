@@ -1,5 +1,5 @@
-//! Places that a file was found at by a redirection, and that refuse while it is open: the address that the
-//! caller named knows where it is now.
+//! Locations that a redirection led to, and that refuse requests while the file is open. The address that the caller
+//! named knows the current location.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 
 use crate::{expected, file, patient, read, session, spread};
 
-/// Requests are counted here: none is sent again because the machine is slow.
+/// Requests are counted in these tests, so none may be sent again because the machine is slow.
 fn unhurried() -> Arc<HttpSession> {
     session(|options| {
         patient(options);
@@ -26,7 +26,7 @@ fn serving(script: LieScript) -> HostileServer {
     HostileServer::start(file(), script)
 }
 
-/// All requests are redirected, or GETs alone.
+/// Redirects all requests, or only GETs.
 fn to(there: &HostileServer, status: u16, gets_alone: bool) -> LieScript {
     let lie = Lie::Redirect(status, format!("{}?signature=1", there.url()));
     if gets_alone { LieScript::honest().on_method("GET", lie) } else { LieScript::honest().always(lie) }
@@ -40,7 +40,7 @@ fn gets(server: &HostileServer) -> usize {
     server.requests().iter().filter(|request| request.method == "GET").count()
 }
 
-/// A file that was read where its place refuses by now.
+/// A file that was read from a location that now refuses.
 struct Expired {
     door: HostileServer,
     _first: HostileServer,
@@ -48,7 +48,7 @@ struct Expired {
     opened: RemoteFile,
 }
 
-/// Reads, then has the place refuse and the door name another.
+/// Reads a file, then makes its location refuse and the door redirect to another location.
 fn expired(refused: u16, gets_alone: bool) -> Expired {
     let (first, second) = (serving(LieScript::honest()), serving(LieScript::honest()));
     let door = serving(to(&first, 302, gets_alone));
@@ -87,7 +87,7 @@ fn batches_under_way_go_on_at_the_other_place() {
     assert_eq!((door.requests().len() - before, gets(&second)), (1, 1 + 5));
 }
 
-/// Threads that are refused at the same time share what the first of them is told.
+/// If several threads are refused at the same time, only the first asks for the new location, and all of them use it.
 #[test]
 fn threads_ask_once_between_them() {
     let ranges = spread(40, 100);
@@ -104,7 +104,7 @@ fn threads_ask_once_between_them() {
 #[test]
 fn a_copy_is_resumed_at_the_other_place() {
     let second = serving(LieScript::honest());
-    // HEAD, then an answer that breaks off; nothing more is allowed.
+    // The location answers the HEAD, sends a response that breaks off, and refuses everything afterwards.
     let first = serving(
         LieScript::honest()
             .on_requests(1..2, Lie::ResetAt(50_000))
@@ -129,7 +129,7 @@ fn another_version_behind_the_door_is_not_mixed_in() {
     second.follow(LieScript::honest().always(Lie::Version(7)));
     let error = read(&opened, &[(200, 100)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
-    // Nor where no byte was handed out yet: the caller knows the version that was opened.
+    // Another version is also refused if no byte was passed on yet, because the caller knows which version was opened.
     let (first, second) =
         (serving(LieScript::honest()), serving(LieScript::honest().always(Lie::Version(7))));
     let door = serving(to(&first, 302, false));

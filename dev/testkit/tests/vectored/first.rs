@@ -1,4 +1,4 @@
-//! Files that are opened by what is read of them first.
+//! Files that are opened by the first read.
 
 use fordway_http::HttpVersion;
 use fordway_http::vector::{RangeTicket, RemoteFile};
@@ -30,8 +30,8 @@ fn refusal(server: &HostileServer, ranges: &[(u64, usize)]) -> ErrorKind {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// As with a file that is open. What the first answer says of size and version is believed, so a server that has
-    /// another version from the start is read in that, and in no other.
+    /// The same as for a file that is already open. The client believes the size and version in the first response, so
+    /// if a server has another version from the start, that version is read, and no other.
     #[test]
     fn lies_give_the_right_bytes_or_an_error(
         lies in prop::collection::vec((some_lie(), prop::option::of(1_usize..6)), 1..3),
@@ -130,7 +130,7 @@ fn a_refusal_of_the_file_is_told_at_once() {
     assert_eq!(refusal(&silent, &[(0, 10)]), ErrorKind::Timeout);
 }
 
-/// What is cut in the midst of the first answer is asked for again, and what came is kept.
+/// If the first response is cut short, the rest is requested again, and the bytes received are kept.
 #[test]
 fn a_first_answer_that_is_cut_is_resumed() {
     let content = file();
@@ -143,7 +143,7 @@ fn a_first_answer_that_is_cut_is_resumed() {
     assert!(starts.windows(2).all(|pair| pair[0] != pair[1]), "{starts:?}");
 }
 
-/// The right to the connection stays with what is under way on it.
+/// The requests in progress keep their claim to the connection.
 #[test]
 fn the_cap_on_connections_holds() {
     let content = file();

@@ -1,4 +1,4 @@
-//! A server that lies, against ranges by chance.
+//! A server that lies, tested with random ranges.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use proptest::prelude::*;
 
 use crate::{SIZE, VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
 
-/// Every lie that a read may survive, told always or only at first. Those that hold up are told once.
+/// Returns every lie that a read may survive, either always or only at first. Those that delay the client are told
+/// once.
 pub(crate) fn some_lie() -> impl Strategy<Value = Lie> {
     let boundary = prop_oneof![Just(("a b;c", true)), Just(("--", false)), Just(("x\"y", false))];
     prop_oneof![
@@ -48,8 +49,8 @@ pub(crate) fn some_lie() -> impl Strategy<Value = Lie> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// A `Content-Range` that is moved and stays within what was asked for, of a version without a
-    /// mark, cannot be told from the truth: all else can.
+    /// A moved `Content-Range` that stays within the requested range cannot be detected if the version has no
+    /// validator; all other lies can.
     #[test]
     fn lies_give_the_right_bytes_or_an_error(
         lies in prop::collection::vec((some_lie(), prop::option::of(1_usize..6)), 1..3),
@@ -75,7 +76,7 @@ proptest! {
     }
 }
 
-/// All that was asked for has come when it shows that the body goes on, or it does not come at all.
+/// The client notices bytes beyond the range only after all requested bytes have arrived; missing bytes never arrive.
 #[test]
 fn a_body_that_does_not_end_with_its_range_is_an_error() {
     let content = file();
@@ -96,7 +97,7 @@ fn a_body_that_does_not_end_with_its_range_is_an_error() {
     }
 }
 
-/// A server that knows no ranges sends more than the file, or less.
+/// A server that ignores ranges sends more than the file, or less.
 #[test]
 fn a_whole_file_that_does_not_end_where_it_should_is_an_error() {
     let content = file();
@@ -111,7 +112,7 @@ fn a_whole_file_that_does_not_end_where_it_should_is_an_error() {
     }
 }
 
-/// The carriage return of the delimiter, or the delimiter's first bytes, are no content.
+/// The carriage return of the delimiter, or the first bytes of the delimiter, must not be taken as content.
 #[test]
 fn parts_that_are_a_byte_off_are_an_error() {
     let content = file();
@@ -127,7 +128,7 @@ fn parts_that_are_a_byte_off_are_an_error() {
     }
 }
 
-/// More places than one system call fills.
+/// More buffers than one system call can fill.
 #[test]
 fn thousands_of_neighbours_are_read() {
     let content = file();
@@ -141,7 +142,8 @@ fn thousands_of_neighbours_are_read() {
     }
 }
 
-/// What is foreseen of the parts of an answer, and received into place, is something else.
+/// The client predicts where the parts of a response begin and receives them directly into their buffers; here the
+/// prediction is wrong.
 #[test]
 fn parts_that_come_otherwise_than_foreseen_are_put_right() {
     let content = file();
@@ -205,7 +207,7 @@ fn a_lie_that_stays_is_an_error_that_says_why() {
     }
 }
 
-/// What brings a few bytes at a time would take for ever.
+/// A server that sends only a few bytes per response would take forever.
 #[test]
 fn a_server_that_cuts_every_answer_short_is_given_up() {
     for version in VERSIONS {
@@ -221,7 +223,7 @@ fn a_server_that_cuts_every_answer_short_is_given_up() {
     }
 }
 
-/// Bytes are resumed, not read again: of a connection that is cut over and over, each brings some.
+/// Received bytes are not requested again: each of several broken connections delivers some of them.
 #[test]
 fn a_cut_answer_is_resumed() {
     let content = file();

@@ -1,4 +1,4 @@
-//! What a server does not do is found out once, and then not asked of it again.
+//! The client finds out once what a server does not support, and does not request it again.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn a_refusal_of_lists_is_learned_once() {
         assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{lie:?}");
         assert_eq!(opened.learned().ranges_per_request, most_ranges, "{lie:?}");
         let before = server.requests().len();
-        // Another file of the same server, another session: the process remembers.
+        // This is another file of the same server in another session: what was learned is kept for the whole process.
         let second = open(&server.url());
         assert!(read(&second, &ranges).unwrap() == expected(&file(), &ranges));
         let asked = &server.requests()[before..];
@@ -90,7 +90,8 @@ fn a_server_without_pipelining_gets_several_connections() {
     assert!(!opened.learned().pipelines);
 }
 
-/// No timeout is waited for, and it is no failure: with `max_retries` 0 that would be the end.
+/// The client does not wait for a timeout, and does not count this as a failure: with `max_retries` 0, a failure would
+/// end the read.
 #[test]
 fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
     let script = LieScript::honest().always(Lie::LeavesPipelined).always(Lie::WholeOverRanges(1));
@@ -110,8 +111,8 @@ fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
     assert_eq!(server.connections(), made, "nothing is found out twice");
 }
 
-/// It answers what comes with other requests, but for one now and then: the time limit is waited for twice, and
-/// then nothing is sent ahead any more.
+/// The server answers pipelined requests except for an occasional one. The client waits for the time limit twice, and
+/// then stops pipelining.
 #[test]
 fn a_server_that_forgets_requests_is_not_sent_any_ahead() {
     let content = file();

@@ -1,5 +1,4 @@
-//! Vectored reads over HTTP: whatever is asked, of whatever server, the bytes are the file's or there
-//! is an error.
+//! Vectored reads over HTTP: whatever is read from whatever server, the result is the file's bytes or an error.
 
 mod ahead;
 mod credentials;
@@ -25,26 +24,26 @@ use fordway_store::Result;
 use fordway_testkit::hostile::{HostileServer, LieScript};
 use proptest::prelude::*;
 
-/// Bytes of the files that are served.
+/// The size of the served files, in bytes.
 const SIZE: usize = 600_000;
 
-/// A file in which no two pieces are alike.
+/// Returns a file in which no two pieces are alike.
 fn file() -> Vec<u8> {
     (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
 
-/// A session that gives up soon.
+/// Returns a session with short timeouts.
 fn session(change: impl FnOnce(&mut SessionOptions)) -> Arc<HttpSession> {
     let wait = Duration::from_millis(1_500);
     let timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: Duration::from_secs(5) };
-    // A machine that is busy must not be taken for a server that pipelines nothing.
+    // This is long enough that a busy machine is not mistaken for a server that does not support pipelining.
     let mut options =
         SessionOptions { timeouts, max_retries: 2, patience: wait, ..SessionOptions::default() };
     change(&mut options);
     Arc::new(HttpSession::new(options))
 }
 
-/// For servers that do not lie: what is late comes from a busy machine.
+/// Sets long timeouts, for servers that do not lie: there, a late response means that the machine is busy.
 fn patient(options: &mut SessionOptions) {
     let wait = Duration::from_secs(30);
     options.timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: wait };
@@ -54,10 +53,10 @@ fn open(url: &str) -> RemoteFile {
     RemoteFile::open(&session(|_| {}), url).unwrap()
 }
 
-/// What a server may speak with us.
+/// The HTTP versions that are tested.
 const VERSIONS: [HttpVersion; 2] = [HttpVersion::Http1, HttpVersion::Http2];
 
-/// A server that speaks it.
+/// Starts a server for this version.
 fn start(version: HttpVersion, content: Vec<u8>, script: LieScript) -> HostileServer {
     match version {
         HttpVersion::Http1 => HostileServer::start(content, script),
@@ -65,12 +64,12 @@ fn start(version: HttpVersion, content: Vec<u8>, script: LieScript) -> HostileSe
     }
 }
 
-/// A file at such a server.
+/// Opens a file at a server of this version.
 fn open_in(version: HttpVersion, url: &str) -> RemoteFile {
     RemoteFile::open(&session(|options| options.http = version), url).unwrap()
 }
 
-/// Reads ranges (offset, length) in a call that waits.
+/// Reads ranges (offset, length) in a blocking call.
 fn read(file: &RemoteFile, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
     let mut buffers: Vec<Vec<u8>> = ranges.iter().map(|(_, length)| vec![0xa5; *length]).collect();
     let buffers_of_ranges = ranges.iter().zip(&mut buffers);
@@ -80,12 +79,12 @@ fn read(file: &RemoteFile, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
     Ok(buffers)
 }
 
-/// What `ranges` have in `content`.
+/// Returns the bytes of `ranges` in `content`.
 fn expected(content: &[u8], ranges: &[(u64, usize)]) -> Vec<Vec<u8>> {
     ranges.iter().map(|(offset, length)| content[*offset as usize..][..*length].to_vec()).collect()
 }
 
-/// Ranges of a file of [`SIZE`] bytes: near and far, overlapping, contained, twice, empty, in any order.
+/// Generates ranges of a file of [`SIZE`] bytes: near and far, overlapping, contained, repeated, empty, in any order.
 fn some_ranges(most: usize) -> impl Strategy<Value = Vec<(u64, usize)>> {
     let length = prop_oneof![0_usize..3, 1_usize..500, 1_usize..40_000];
     let fitting = |(start, length): (usize, usize)| (start as u64, length.min(SIZE - start));
@@ -94,7 +93,7 @@ fn some_ranges(most: usize) -> impl Strategy<Value = Vec<(u64, usize)>> {
     prop::collection::vec(prop_oneof![anywhere, nearby], 0..most)
 }
 
-/// Ranges that nothing merges: `count` of `length` bytes, far from each other.
+/// Returns `count` ranges of `length` bytes that are too far apart to be merged.
 fn spread(count: usize, length: usize) -> Vec<(u64, usize)> {
     (0..count).map(|n| ((n * (SIZE / count)) as u64, length)).collect()
 }

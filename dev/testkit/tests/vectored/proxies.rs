@@ -1,4 +1,4 @@
-//! Servers that are reached by way of a proxy.
+//! Servers that are reached through a proxy.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use fordway_testkit::proxy::{ProxyRules, ProxyServer};
 use crate::servers::{Server, start_nginx};
 use crate::{expected, file, read, session, spread};
 
-/// What `me:secret` becomes in a header.
+/// The header value for the login `me:secret`.
 const LOGIN: &str = "Basic bWU6c2VjcmV0";
 
 fn by(proxy: &ProxyServer, except: &str) -> ProxySettings {
@@ -36,7 +36,7 @@ fn origin() -> HostileServer {
     HostileServer::start(file(), LieScript::honest())
 }
 
-/// The server's URL by a name that only the proxy knows.
+/// Returns the server's URL with a host name that only the proxy can resolve.
 fn named(server: &HostileServer) -> String {
     format!("http://{}/file?x=1", name(server))
 }
@@ -171,14 +171,15 @@ fn objects_are_read_by_way_of_a_proxy() {
             assert!(head.starts_with(&format!("GET http://{host}/bkt/k HTTP/1.1")), "{head}");
             assert!(server.requests()[0].header("authorization").unwrap().starts_with("AWS4-HMAC-SHA256"));
         } else {
-            // The server does not speak it: what matters is that the way there is a tunnel.
+            // The server does not speak HTTP/2; the test only checks that the request goes through a tunnel.
             read.unwrap_err();
             assert!(head.starts_with(&format!("CONNECT {host} ")) && !head.contains("AWS4"), "{head}");
         }
     }
 }
 
-/// Apache httpd as a proxy that wants a login: what our own test proxy understands may be our own mistake.
+/// Apache httpd as a proxy that requires a login, because our own test proxy and our client could share a
+/// misunderstanding.
 #[test]
 fn apache_forwards_and_tunnels() {
     let (Some(apache), Some(nginx)) = (fordway_needs::program("apache2"), fordway_needs::program("nginx"))

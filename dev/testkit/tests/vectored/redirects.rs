@@ -1,4 +1,4 @@
-//! Files that are somewhere else.
+//! Files at other addresses than the one that was opened.
 
 use fordway_http::SessionCredentials;
 use fordway_http::vector::RemoteFile;
@@ -48,7 +48,7 @@ fn what_moved_for_good_is_remembered_and_what_did_not_is_asked_for_again() {
     }
 }
 
-/// What was remembered is wrong by now: it is forgotten, and the server asked again.
+/// The remembered location is no longer valid: it is forgotten, and the server is asked again.
 #[test]
 fn a_file_that_moved_back_is_found_again() {
     let session = session(|_| {});
@@ -158,7 +158,7 @@ fn a_server_that_wants_time_gets_it() {
     assert_eq!(server.requests().len(), 2);
 }
 
-/// The way of data servers with a door: it answers HEAD, and sends to the disks for bytes.
+/// Starts a door in front of data servers: it answers HEAD itself, and redirects GETs to the server that has the bytes.
 fn door_to(there: &HostileServer, status: u16) -> HostileServer {
     HostileServer::start(file(), LieScript::honest().on_method("GET", Lie::Redirect(status, there.url())))
 }
@@ -167,7 +167,7 @@ fn door_to(there: &HostileServer, status: u16) -> HostileServer {
 fn a_redirection_of_get_alone_is_followed_once_for_the_life_of_a_file() {
     let ranges = spread(40, 100);
     for status in [301, 302, 307] {
-        // It has other marks than the door, and refuses HEAD.
+        // The data server has other validators than the door, and refuses HEAD.
         let script = LieScript::honest().on_method("HEAD", Lie::Status(403, None)).always(Lie::NoETag);
         let there = HostileServer::start(file(), script);
         let door = door_to(&there, status);
@@ -230,7 +230,7 @@ fn gets_that_lead_nowhere_are_errors() {
     let error = read(&opened, &[(0, 9)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadResponse);
     assert!(error.to_string().contains("circle"), "{error}");
-    // It answers for the first byte, and sends away who wants more.
+    // The data server answers the first request, and redirects later ones back to the door.
     let there = honest();
     let door = door_to(&there, 302);
     let opened = open(&door.url());

@@ -1,4 +1,4 @@
-//! Servers as they are: nginx, Apache httpd, lighttpd, XRootD, and our own gateway.
+//! Real servers: nginx, Apache httpd, lighttpd, XRootD, and our own gateway.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::shared::read_by_many_threads;
 use crate::{expected, file, patient, read, session, some_ranges, spread};
 
-/// A server of one file; ended when dropped.
+/// A server of one file; killed when dropped.
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
@@ -35,8 +35,9 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Starts `program` with the configuration that `configure` makes of a directory and a port, and
-    /// with `arguments`, in which `CONFIG` stands for the configuration's file, `DIR` and `PORT` for those.
+    /// Starts `program` with the configuration that `configure` makes for a directory and a port, and with `arguments`,
+    /// in which `CONFIG` stands for the path of the configuration file, and `DIR` and `PORT` for the directory and the
+    /// port.
     pub(crate) fn start(
         program: &Path,
         arguments: &[&str],
@@ -70,7 +71,8 @@ impl Server {
     }
 }
 
-/// Ranges by chance, and as many as a call has; the second time nothing is refused any more.
+/// Checks random ranges, and a call with many ranges. Once the client has learned the server's limits, no request is
+/// refused.
 fn holds_for(server: &Server, most_ranges: usize) {
     let content = file();
     let first = spread(400, 300);
@@ -93,12 +95,13 @@ fn holds_for(server: &Server, most_ranges: usize) {
     assert!(read(&opened, &many).unwrap() == expected(&content, &many));
     let after = opened.traffic();
     assert_eq!(opened.learned().ranges_per_request, most_ranges);
-    // By the server's limit, or by the limit of a header's length: 600 ranges of 14 bytes and more.
+    // The number of ranges per request is limited by the server, or by the length of a header: 600 ranges of 14 bytes
+    // and more.
     let expected_requests = 1_200_usize.div_ceil(most_ranges).max(3) as u64;
     assert!(after.requests - before.requests <= expected_requests + 1, "{before:?} {after:?}");
 }
 
-/// nginx with `listen` for the address and all that belongs to it.
+/// Starts nginx; `listen` returns the directives for the address.
 pub(crate) fn start_nginx(program: &Path, listen: impl FnOnce(&str, u16) -> String) -> Server {
     Server::start(program, &["-c", "CONFIG", "-e", "stderr"], |dir, port| {
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -117,7 +120,7 @@ fn nginx() {
     let Some(program) = fordway_needs::program("nginx") else { return };
     let server = start_nginx(&program, |_, port| format!("listen 127.0.0.1:{port};"));
     holds_for(&server, 1_000);
-    // nginx closes a connection after 1,000 requests, whatever is under way on it.
+    // After 1,000 requests, nginx closes a connection, even if requests are in progress on it.
     let reads_each = if std::env::var_os("FORDWAY_SOAK").is_some() { 10_000 } else { 100 };
     let opened = read_by_many_threads(&server.url, reads_each);
     let least = 64 * reads_each as u64 / 1_000;
@@ -217,7 +220,7 @@ fn lighttpd() {
     holds_for(&server, 10);
 }
 
-/// It refuses to run as root, so it becomes the user that its package made.
+/// Returns the user and group that Debian's package creates for XRootD, which refuses to run as root.
 fn user_of_xrootd() -> Option<(u32, u32)> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let line = users.lines().find_map(|line| line.strip_prefix("xrootd:"))?;
@@ -225,8 +228,8 @@ fn user_of_xrootd() -> Option<(u32, u32)> {
     Some((fields.next()??, fields.next()??))
 }
 
-/// XRootD by HTTP. It leaves a request unanswered that came with another one, refuses to speak of digests
-/// where it keeps none, and states neither ETag nor time.
+/// XRootD over HTTP. It does not answer a request that arrives together with another one, refuses requests for digests
+/// if it stores none, and states neither an ETag nor a time.
 #[test]
 fn xrootd() {
     let Some(program) = fordway_needs::program("xrootd") else { return };
@@ -252,12 +255,12 @@ fn xrootd() {
         options.max_retries = 0;
     });
     let found_out = RemoteFile::open(&patient, &server.url).unwrap();
-    // More than a request holds: two are sent together.
+    // These ranges do not fit into one request: two requests are sent together.
     let many = spread(1_500, 100);
     assert!(read(&found_out, &many).unwrap() == expected(&file(), &many));
     assert!(!found_out.learned().pipelines);
     holds_for(&server, 1_000);
-    // Requests that follow each other closely are answered, or are not.
+    // Requests in quick succession are sometimes answered and sometimes not.
     let other = session(|options| {
         options.patience = Duration::from_millis(50);
         options.timeouts.first_byte = Duration::from_secs(60);

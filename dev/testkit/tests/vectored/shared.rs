@@ -1,4 +1,4 @@
-//! One session for many threads, and batches under way.
+//! One session for many threads, and several batches in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use fordway_testkit::hostile::{HostileServer, Lie, LieScript};
 
 use crate::{SIZE, expected, file, open, patient, session, spread};
 
-/// 64 threads read by chance through one session of 4 connections; returns what they read from.
+/// Reads random ranges in 64 threads through one session of 4 connections; returns the file.
 pub(crate) fn read_by_many_threads(url: &str, reads_each: usize) -> Arc<RemoteFile> {
     let shared = session(|options| {
         patient(options);
@@ -20,7 +20,7 @@ pub(crate) fn read_by_many_threads(url: &str, reads_each: usize) -> Arc<RemoteFi
     opened
 }
 
-/// 64 threads read by chance.
+/// Reads random ranges in 64 threads.
 pub(crate) fn read_in_many_threads(opened: &Arc<RemoteFile>, reads_each: usize) {
     let content = Arc::new(file());
     let reader = |thread: usize| {

@@ -13,13 +13,13 @@ use crate::servers::start_nginx;
 use crate::streams::certify;
 use crate::{VERSIONS, expected, file, read, session, spread, start};
 
-/// A session that goes by way of a proxy, named as a variable names it.
+/// Returns a session that uses a proxy, configured as an environment variable would.
 fn through(scheme: &str, login: &str, proxy: &SocksServer, version: HttpVersion) -> Arc<HttpSession> {
     let url = format!("{scheme}://{login}{}", proxy.address());
     session(|options| {
         options.http = version;
         options.proxies = ProxySettings::resolve(&|name| (name == "ALL_PROXY").then(|| url.clone()));
-        // It is for the server, and goes by way of nobody without TLS.
+        // The token is for the server, and is not sent through a proxy without TLS.
         options.credentials = SessionCredentials::none().with_bearer_token("ours");
     })
 }
@@ -48,7 +48,7 @@ fn names_are_looked_up_by_whom_the_scheme_says() {
             assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges));
             assert_eq!(proxy.asked(), [host.as_str()], "{scheme}");
         }
-        // Nobody but the proxy knows it.
+        // Only the proxy can resolve the name.
         let proxy = SocksServer::start(SocksRules::default());
         let session = through("socks5", "", &proxy, version);
         let error = RemoteFile::open(&session, &format!("http://{name}/file")).err().expect("an error");
@@ -78,7 +78,7 @@ fn refusals_say_why() {
     }
 }
 
-/// TLS is between us and the server: the proxy sees nothing, and a token may go.
+/// TLS is between the client and the server: the proxy sees no content, and a token may be sent.
 #[test]
 fn tls_goes_through() {
     let Some(program) = fordway_needs::program("nginx") else { return };

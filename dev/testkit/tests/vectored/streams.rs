@@ -1,4 +1,4 @@
-//! HTTP/2: ranges as streams of one connection. What both versions have to stand is in `hostile`.
+//! HTTP/2: ranges as streams of one connection. Tests that both versions must pass are in `hostile`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,12 +41,12 @@ fn one_connection_is_enough() {
         for ticket in tickets {
             assert!(opened.wait(ticket).unwrap().bytes == expected(&content, &ranges).concat());
         }
-        // Of single ranges there are more than the server takes streams.
+        // There are more single ranges than the server allows streams.
         assert!(server.connections() <= if most == 1 { 8 } else { 1 });
     }
 }
 
-/// What is learned of a server by HTTP/2 is not known of it by HTTP/1.1, nor the other way round.
+/// What a client learns of a server over HTTP/2 is not applied to HTTP/1.1, and vice versa.
 #[test]
 fn each_version_is_learned_by_itself() {
     let server = served(Lie::WholeOverRanges(1));
@@ -54,7 +54,7 @@ fn each_version_is_learned_by_itself() {
     read(&opened, &spread(20, 10)).unwrap();
     assert_eq!(opened.learned().ranges_per_request, 1);
     let other = session(|options| options.http = HttpVersion::Http1);
-    // It does not speak HTTP/1.1: that there is no answer is found out by asking.
+    // The server does not speak HTTP/1.1; the client finds that out by sending a request.
     assert!(RemoteFile::open(&other, &server.url()).is_err());
     let again = open(&server);
     let before = server.requests().len();
@@ -71,13 +71,13 @@ fn no_more_streams_than_the_server_takes() {
         read(&opened, &ranges).unwrap();
         let learned = server.requests().len();
         assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges));
-        // Each range once: nothing was refused for want of streams.
+        // Each range was requested once: no stream was refused because there were too many.
         assert_eq!(server.requests().len() - learned, 200);
         assert!(server.connections() <= 8);
     }
 }
 
-/// Nobody's failure, however often it happens.
+/// Requests that the server did not process are sent again, and do not count as failures, however often this happens.
 #[test]
 fn what_a_server_did_not_look_at_is_asked_for_again() {
     let content = file();
@@ -106,7 +106,7 @@ fn what_a_server_did_not_look_at_is_asked_for_again() {
     }
 }
 
-/// A connection that ends at once, with all that is under way on it.
+/// A connection is closed suddenly, with all requests in progress on it.
 #[test]
 fn a_connection_that_goes_away_is_replaced() {
     let content = file();
@@ -132,7 +132,7 @@ fn a_server_that_refuses_every_stream_is_unavailable() {
     assert!(error.to_string().contains("after 3 tries"), "{error}");
 }
 
-/// What is given up costs its stream, and not the connection that others use.
+/// Cancelling a read ends its stream, but not the connection that others use.
 #[test]
 fn what_is_given_up_ends_no_connection() {
     let content = file();
@@ -189,7 +189,7 @@ fn reading_ahead_is_by_streams() {
     assert!(asked < 20, "{asked} requests for 60 reads");
 }
 
-/// A client of HTTP/1.1 learns in the handshake that it is not spoken, once.
+/// A client of HTTP/1.1 learns in the handshake, once, that the server does not support it.
 #[test]
 fn a_server_that_knows_nothing_else_is_asked_by_it() {
     let server = HostileServer::start_secure_http2(file(), LieScript::honest());
@@ -209,7 +209,7 @@ fn a_server_that_knows_nothing_else_is_asked_by_it() {
     }
 }
 
-/// nginx with TLS, which chooses in the handshake. It says goodbye after 1,000 requests of a connection.
+/// nginx with TLS, where the handshake selects the version. nginx closes a connection in order after 1,000 requests.
 #[test]
 fn nginx_by_http2() {
     let Some(program) = fordway_needs::program("nginx") else { return };
@@ -231,13 +231,13 @@ fn nginx_by_http2() {
     holds_for_any_ranges(|ranges| read(&opened, ranges));
     let many = spread(1_200, 200);
     assert!(read(&opened, &many).unwrap() == expected(&file(), &many));
-    // What is asked in HTTP/1.1 is answered so, of the same port.
+    // On the same port, an HTTP/1.1 client gets HTTP/1.1 responses.
     let plain = RemoteFile::open(&trusting(HttpVersion::Http1), &url).unwrap();
     assert!(read(&plain, &many).unwrap() == expected(&file(), &many));
     read_in_many_threads(&Arc::new(opened), 100);
 }
 
-/// Debian's nginx knows it in the clear too, on a port that speaks nothing else.
+/// Debian's nginx also supports HTTP/2 without TLS, on a port that speaks nothing else.
 #[test]
 fn nginx_by_prior_knowledge_with_lists_and_without() {
     let Some(program) = fordway_needs::program("nginx") else { return };
@@ -296,7 +296,7 @@ fn gateway(root: &Path, certificate: Option<&Path>) -> (S3Store, RunningGateway)
     (S3Store::new(config).unwrap(), gateway)
 }
 
-/// Makes a certificate of this machine, and its key.
+/// Creates a certificate for this machine, and its key.
 pub(crate) fn certify(dir: &Path) -> (PathBuf, PathBuf) {
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let (cert, key) = (dir.join("cert"), dir.join("key"));
@@ -305,7 +305,7 @@ pub(crate) fn certify(dir: &Path) -> (PathBuf, PathBuf) {
     (cert, key)
 }
 
-/// Ranges by chance.
+/// Checks `read` with random ranges.
 fn holds_for_any_ranges(read: impl Fn(&[(u64, usize)]) -> fordway_store::Result<Vec<Vec<u8>>>) {
     let content = file();
     let mut runner = TestRunner::new(ProptestConfig { cases: 100, ..ProptestConfig::default() });

@@ -76,7 +76,7 @@ fn what_cannot_be_is_told_apart() {
     let (f, d) = (server.url("f"), server.url("d"));
     assert_eq!(kind(dav.make_collection(&d)), ErrorKind::PreconditionFailed);
     dav.make_collections(&d).unwrap();
-    // It answers 400 to a file's name with a slash.
+    // Apache responds 400 if the name of a file ends in a slash.
     assert_eq!(kind(dav.make_collections(&f)), ErrorKind::InvalidArgument);
     assert_eq!(kind(dav.make_collection(&server.url("no/d"))), ErrorKind::NoSuchKey);
     assert_eq!(kind(put(&dav, &server.url("no/f"), b"x", true)), ErrorKind::NoSuchKey);
@@ -92,7 +92,7 @@ fn what_cannot_be_is_told_apart() {
     let new = DavUpload { size_bytes: Some(1), only_new: true, ..DavUpload::default() };
     assert_eq!(kind(dav.put(&f, &new, &mut |sink| sink(b"x"))), ErrorKind::PreconditionFailed);
     dav.put(&server.url("new"), &new, &mut |sink| sink(b"x")).unwrap();
-    // A source that has less or more than it said is not published.
+    // If a source delivers fewer or more bytes than it stated, nothing is published.
     let says_two = DavUpload { size_bytes: Some(2), ..DavUpload::default() };
     assert_eq!(
         kind(dav.put(&server.url("short"), &says_two, &mut |sink| sink(b"x"))),
@@ -105,7 +105,7 @@ fn what_cannot_be_is_told_apart() {
     assert_eq!(below(&dav, &server.url("")), ["d/", "f", "new"]);
 }
 
-/// Locks a resource, as another client would.
+/// Locks a resource as another client would.
 fn lock(server: &ForeignServer, path: &str) {
     let url = server.url(path);
     let authority = url.split('/').nth(2).unwrap();

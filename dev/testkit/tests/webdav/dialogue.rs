@@ -1,4 +1,4 @@
-//! A server that answers each request as a function of the test says.
+//! A server that responds to each request as a function of the test decides.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A request as it came.
+/// A request as received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -17,7 +17,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The value of a header, whose name is given in small letters.
+    /// The value of a header, whose name is given in lower case.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(has, _)| has == name).map(|(_, value)| value.as_str())
     }
@@ -39,10 +39,10 @@ impl Request {
     }
 }
 
-/// What a test says to a request: bytes as they go out. Without any the connection is closed.
+/// The function that returns the bytes of the response to a request. If it returns none, the connection is closed.
 type Say = dyn Fn(&Request, usize) -> Vec<u8> + Send + Sync;
 
-/// The server; gone when dropped.
+/// The server; stopped when dropped.
 pub(crate) struct Dialogue {
     address: std::net::SocketAddr,
     shared: Arc<Shared>,
@@ -54,13 +54,13 @@ struct Shared {
     requests: Mutex<Vec<Request>>,
     open: Mutex<Vec<TcpStream>>,
     is_stopping: AtomicBool,
-    /// Connections that the client has closed.
+    /// The number of connections that the client has closed.
     closed: Mutex<usize>,
 }
 
 impl Dialogue {
-    /// Answers by `say`, which is given the number of the request too. A request that waits to be asked for its
-    /// body (`Expect`) is answered before that comes, unless the answer begins with 100.
+    /// Starts a server that responds with `say`, which also gets the number of the request. A request with `Expect`
+    /// gets its response before its body arrives, unless the response begins with 100.
     pub(crate) fn start(say: impl Fn(&Request, usize) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -96,7 +96,7 @@ impl Dialogue {
         self.shared.requests.lock().unwrap().clone()
     }
 
-    /// How often each method was asked for.
+    /// Returns the methods of all requests, in their order.
     pub(crate) fn methods(&self) -> Vec<String> {
         self.requests().into_iter().map(|request| request.method).collect()
     }
@@ -155,12 +155,12 @@ fn serve(stream: &TcpStream, shared: &Shared) {
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-/// An answer with a body of known length.
+/// Returns a response with a body of known length.
 pub(crate) fn answer(status: u16, headers: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status} Told\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// A multistatus answer of responses.
+/// Returns a multistatus response.
 pub(crate) fn multistatus(responses: &str) -> Vec<u8> {
     answer(
         207,
@@ -169,7 +169,7 @@ pub(crate) fn multistatus(responses: &str) -> Vec<u8> {
     )
 }
 
-/// What a multistatus document says of a file.
+/// Returns the entry of a file in a multistatus document.
 pub(crate) fn file(href: &str, bytes: usize) -> String {
     format!(
         "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype/><D:getcontentlength>{bytes}\
@@ -177,7 +177,7 @@ pub(crate) fn file(href: &str, bytes: usize) -> String {
     )
 }
 
-/// What a multistatus document says of a collection.
+/// Returns the entry of a collection in a multistatus document.
 pub(crate) fn collection(href: &str) -> String {
     format!(
         "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype><D:collection/></D:resourcetype>\
@@ -185,7 +185,7 @@ pub(crate) fn collection(href: &str) -> String {
     )
 }
 
-/// What a multistatus document says of a resource that failed.
+/// Returns the entry of a resource that failed in a multistatus document.
 pub(crate) fn failed(href: &str, status: u16) -> String {
     format!("<D:response><D:href>{href}</D:href><D:status>HTTP/1.1 {status} Told</D:status></D:response>")
 }

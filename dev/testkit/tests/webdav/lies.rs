@@ -1,4 +1,4 @@
-//! Servers that answer wrongly, late, or elsewhere.
+//! Servers that respond wrongly, late, or redirect.
 
 use fordway_http::SessionCredentials;
 use fordway_store::ErrorKind;
@@ -37,7 +37,7 @@ fn listings_that_make_no_sense_are_errors() {
 
 #[test]
 fn a_walk_stays_below_and_ends() {
-    // Every collection holds one of the same name: a link that leads in a circle.
+    // Every collection contains one of the same name, as a circular link would.
     let server = Dialogue::start(|request, _| {
         let here = request.target.trim_end_matches('/');
         multistatus(&(collection(&format!("{here}/")) + &collection(&format!("{here}/c/"))))
@@ -98,18 +98,18 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
         assert_eq!(server.requests().len(), requests, "{method}");
         assert_eq!(done.is_ok(), requests == 2, "{method}: {done:?}");
     }
-    // What an answer that was lost has removed already is removed.
+    // If the response to a removal was lost, a 404 for the repeated request means success.
     let lost = Dialogue::start(|_, number| if number == 0 { Vec::new() } else { answer(404, "", "") });
     client(|_| {}).remove(&lost.url("x")).unwrap();
     let missing = Dialogue::start(|_, _| answer(404, "", ""));
     assert_eq!(kind(client(|_| {}).remove(&missing.url("x"))), ErrorKind::NoSuchKey);
-    // Some servers do not want to be asked.
+    // Some servers refuse requests with `Expect`.
     let blunt = Dialogue::start(|request, _| {
         answer(if request.header("expect").is_some() { 417 } else { 201 }, "", "")
     });
     put(&client(|_| {}), &blunt.url("x"), &content(100_000), true).unwrap();
     assert_eq!(blunt.requests().iter().map(|request| request.body_bytes).collect::<Vec<_>>(), [0, 100_000]);
-    // Whoever is asked to come back has done nothing.
+    // A server that asks the client to come back later has done nothing.
     let busy =
         Dialogue::start(|_, number| answer(if number == 0 { 503 } else { 201 }, "Retry-After: 0\r\n", ""));
     client(|_| {}).make_collection(&busy.url("x")).unwrap();
@@ -120,7 +120,7 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
     assert!(error.detail().ends_with(": quota of atlas"), "{error}");
 }
 
-/// As dCache and EOS do it: the door names the pool, which takes the bytes.
+/// As with dCache and EOS, the door redirects to the pool, which receives the bytes.
 #[test]
 fn a_body_goes_where_it_is_wanted_and_nowhere_else() {
     let pool = Dialogue::start(|_, _| {
@@ -153,7 +153,7 @@ fn members_are_asked_for_where_the_caller_named_them() {
     assert_eq!(below(&client(|_| {}), &server.url("d?authz=t")), ["e/", "e/f"]);
 }
 
-/// XRootD reports a copy within it as it reports those between servers.
+/// XRootD reports a copy within one server like a copy between servers.
 #[test]
 fn a_copy_that_failed_after_its_status_is_a_failure() {
     let server = Dialogue::start(|_, _| {

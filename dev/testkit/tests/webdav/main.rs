@@ -1,4 +1,4 @@
-//! WebDAV against real servers, and against one that says what it is told to.
+//! WebDAV against real servers, and against one that responds as the test says.
 
 mod apache;
 mod dialogue;
@@ -14,7 +14,7 @@ use fordway_http::vector::{HttpSession, RemoteFile, SessionOptions};
 use fordway_http::webdav::{DavUpload, WebDav};
 use fordway_store::{ErrorKind, Result};
 
-/// Content in which no two pieces are alike.
+/// Returns content in which no two pieces are alike.
 fn content(bytes: usize) -> Vec<u8> {
     (0..bytes.div_ceil(4) as u32)
         .flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes())
@@ -22,7 +22,7 @@ fn content(bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A client that tries again soon, with `change` made to its options.
+/// Returns a client that retries soon, with `change` applied to its options.
 fn client(change: impl FnOnce(&mut SessionOptions)) -> WebDav {
     let mut options = SessionOptions { max_retries: 2, ..SessionOptions::default() };
     options.timeouts.first_byte = Duration::from_secs(30);
@@ -30,7 +30,7 @@ fn client(change: impl FnOnce(&mut SessionOptions)) -> WebDav {
     WebDav::new(Arc::new(HttpSession::new(options)))
 }
 
-/// Writes `body`; in chunks where its size is not said.
+/// Writes `body`; in chunks if its size is not stated.
 fn put(dav: &WebDav, url: &str, body: &[u8], says_size: bool) -> Result<()> {
     let upload = DavUpload { size_bytes: says_size.then_some(body.len() as u64), ..DavUpload::default() };
     dav.put(url, &upload, &mut |sink| body.chunks(100_000).try_for_each(&mut *sink))
@@ -45,13 +45,13 @@ fn get(dav: &WebDav, url: &str) -> Result<Vec<u8>> {
     Ok(body)
 }
 
-/// The kind of a failure; a success is none.
+/// Returns the kind of a failure; panics if there was none.
 #[track_caller]
 fn kind<T>(result: Result<T>) -> ErrorKind {
     result.err().expect("an error").kind()
 }
 
-/// The names below a collection, collections with a slash.
+/// Returns the names below a collection; those of collections end in a slash.
 fn below(dav: &WebDav, url: &str) -> Vec<String> {
     let found = dav.walk(url).map(|found| {
         let found = found.unwrap();

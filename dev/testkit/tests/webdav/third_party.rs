@@ -1,4 +1,4 @@
-//! The dialogue of a third-party copy, as WLCG's servers lead it.
+//! The protocol of third-party copies, as WLCG's servers speak it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn marker(bytes: u64) -> String {
     )
 }
 
-/// A server that answers COPY by `report`, in chunks, and says of files that they have `bytes`.
+/// Starts a server that responds to COPY with `report`, in chunks, and states that files have `bytes`.
 fn server(status: u16, report: String, bytes: usize) -> Dialogue {
     Dialogue::start(move |request, _| match request.method.as_str() {
         "PROPFIND" => multistatus(&file(&request.target, bytes)),
@@ -109,7 +109,7 @@ fn what_servers_say_at_the_end_counts_and_is_checked() {
     assert_eq!(failure(&server(202, marker(9), 9)).kind(), ErrorKind::IncompleteBody);
     assert_eq!(failure(&server(202, "success: Created".to_owned(), 8)).kind(), ErrorKind::Corrupt);
     assert_eq!(failure(&server(202, "x".repeat(20_000), 9)).kind(), ErrorKind::BadResponse);
-    // One that does not report is believed as far as the size goes.
+    // If a server does not report on the copy, the client trusts it if the size is right.
     let silent = |bytes| {
         Dialogue::start(move |request, _| match request.method.as_str() {
             "PROPFIND" => multistatus(&file(&request.target, bytes)),
@@ -136,7 +136,7 @@ fn refusals_are_told_apart() {
     }
 }
 
-/// A server that goes on for ever after a first marker.
+/// Starts a server that never ends its response after a first marker.
 fn endless() -> Dialogue {
     Dialogue::start(|request, _| match request.method.as_str() {
         "PROPFIND" => multistatus(&file(&request.target, 9)),

@@ -1,5 +1,5 @@
-//! The other side of round trips: a process that answers with as many bytes as it is asked for, on the
-//! socket and by the system calls that a gateway answers with, and does nothing else.
+//! The other side of round trips: a process that responds with as many bytes as a request asks for, on the same kind of
+//! socket and with the same system calls as a gateway, and does nothing else.
 
 use std::fs::File;
 use std::io;
@@ -19,42 +19,42 @@ use tokio::runtime::Builder;
 
 use super::components::framing::PIECE_BYTES;
 
-/// How long both sides of the node lane look out before they sleep.
+/// How long both sides of the node lane poll before they sleep.
 const LOOKOUT: Duration = Duration::from_micros(20);
-/// This many spins in a row may have no effect before they become rare.
+/// The number of polls in a row without effect after which polling becomes rare.
 const MISSES_MAX: u32 = 4;
-/// How rarely.
+/// Polling is then tried once in this many waits.
 const RARELY: u32 = 64;
-/// What a request begins with.
+/// The size of the order at the start of a request, in bytes.
 pub(super) const ORDER_BYTES: usize = 24;
-/// What is received at a time; heads are shorter.
+/// The most bytes received at a time; heads are shorter.
 const RECEIVED_BYTES_MAX: usize = 256 << 10;
 
-/// How an answer leaves.
+/// How a response is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyForm {
-    /// From memory.
+    /// The body is sent from memory.
     Bytes,
-    /// By `sendfile`, behind a head.
+    /// The body is sent by `sendfile`, after the head.
     File,
-    /// The head alone, with the descriptor of the file.
+    /// Only the head is sent, with the descriptor of the file.
     Descriptor,
 }
 
-/// What is asked for.
+/// The request for one response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EchoRequest {
-    /// Bytes of the whole request; at least [`ORDER_BYTES`].
+    /// The size of the whole request in bytes; at least [`ORDER_BYTES`].
     pub(super) request_bytes: usize,
-    /// Bytes of the answer's head.
+    /// The size of the response's head in bytes.
     pub(super) head_bytes: usize,
-    /// Bytes of its body.
+    /// The size of the response's body in bytes.
     pub(super) body_bytes: usize,
     pub(super) form: ReplyForm,
 }
 
 impl EchoRequest {
-    /// The request: the order, and zeros up to its length.
+    /// Returns the request: the order, and zeros up to its length.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let form = match self.form {
             ReplyForm::Bytes => 0u32,
@@ -89,8 +89,8 @@ impl EchoRequest {
     }
 }
 
-/// Answers at `address` (`unix:PATH`, `tcp:HOST:PORT` or `loop:HOST:PORT`, where the measuring process listens) until that
-/// hangs up. Errors: the address, the file and the socket.
+/// Responds to requests at `address` (`unix:PATH`, `tcp:HOST:PORT` or `loop:HOST:PORT`, where the measuring process
+/// listens) until that process closes the connection. Errors: from the address, the file and the socket.
 pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     let served = File::open(file).and_then(|file| match address.split_once(':') {
         Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, &file)),
@@ -101,8 +101,7 @@ pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     served.map(|()| CommandExit::Ok).map_err(|error| file_error("answering", address, error))
 }
 
-/// Waits as either side of the node lane does: awake for a moment, unless that recently had no effect, then
-/// asleep.
+/// Waits like either side of the node lane: polls for a moment, unless polling recently had no effect, and then sleeps.
 #[derive(Default)]
 pub(super) struct AdaptiveWait {
     misses: u32,
@@ -130,7 +129,7 @@ impl AdaptiveWait {
     }
 }
 
-/// As the gateway of a node: a thread that looks out and sleeps in `recv`.
+/// Responds like the node gateway: a thread that polls and then sleeps in `recv`.
 fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
     let mut buffer = vec![0; RECEIVED_BYTES_MAX];
     let answer = vec![1; 1 << 20];
@@ -150,7 +149,7 @@ fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
     }
 }
 
-/// As the gateway of HTTP: `epoll_wait`, `recv`, `send` or `sendfile`, on a socket that does not block.
+/// Responds like the HTTP gateway: `epoll_wait`, `recv`, `send` or `sendfile` on a non-blocking socket.
 fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
     socket.set_nodelay(true)?;
     send_unpaced_on_loopback(socket, socket.peer_addr()?.ip())?;
@@ -178,7 +177,7 @@ fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
     }
 }
 
-/// As the gateway of HTTP/2: by the event loop of a library, from memory, a piece at a time.
+/// Responds like the gateway over HTTP/2: with the event loop of a library, from memory, one piece at a time.
 fn serve_by_event_loop(socket: TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     send_unpaced_on_loopback(&socket, socket.peer_addr()?.ip())?;
@@ -197,7 +196,7 @@ fn serve_by_event_loop(socket: TcpStream) -> io::Result<()> {
     })
 }
 
-/// A request without content; `None` at the end.
+/// Reads a request without content; `None` at the end of the connection.
 async fn awaited(socket: &mut tokio::net::TcpStream, request: &mut [u8]) -> io::Result<Option<EchoRequest>> {
     let mut filled = 0;
     loop {
@@ -212,7 +211,8 @@ async fn awaited(socket: &mut tokio::net::TcpStream, request: &mut [u8]) -> io::
     }
 }
 
-/// Takes a request off the socket, its content over and over into the same memory; `None` at the end.
+/// Reads a request from the socket, its content again and again into the same memory; `None` at the end of the
+/// connection.
 fn taken(
     buffer: &mut [u8],
     mut receive: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
@@ -223,7 +223,7 @@ fn taken(
         if let Some(order) = order.filter(|order| got >= order.request_bytes) {
             return Ok(Some(order));
         }
-        // The order stays; what comes behind it nobody looks at.
+        // The order is kept; the bytes after it are overwritten, because they are not used.
         let room = if filled < buffer.len() { &mut buffer[filled..] } else { &mut buffer[ORDER_BYTES..] };
         match receive(room)? {
             0 => return Ok(None),
@@ -235,7 +235,7 @@ fn taken(
     }
 }
 
-/// Waits for one socket as event loops do.
+/// Waits for one socket, as event loops do.
 struct SocketPoll(OwnedFd);
 
 impl SocketPoll {
@@ -246,7 +246,7 @@ impl SocketPoll {
         Ok(SocketPoll(poll))
     }
 
-    /// Until something happens to the socket.
+    /// Waits until the socket has an event.
     fn wait(&self) -> Result<(), Errno> {
         let mut events = [MaybeUninit::uninit(); 8];
         epoll::wait(&self.0, &mut events, None).map(drop).or_else(|errno| match errno {
@@ -280,7 +280,7 @@ impl EchoServer<'_> {
         self.all(body_bytes, |at| send_file(self.socket, self.file, at as u64, body_bytes - at))
     }
 
-    /// Calls `send` from where it left off, until all of `bytes` are with the kernel.
+    /// Calls `send` from where it left off, until the kernel has taken all `bytes`.
     fn all(&self, bytes: usize, send: impl Fn(usize) -> Result<usize, Errno>) -> io::Result<()> {
         let mut done = 0;
         while done < bytes {
@@ -316,7 +316,7 @@ mod tests {
         assert!(EchoRequest::read(&[0; ORDER_BYTES - 1]).is_none());
     }
 
-    /// Content beyond the buffer is taken to its last byte, and no byte of what follows.
+    /// All content beyond the buffer is read, and no byte of what follows.
     #[test]
     fn a_request_is_taken_whole_whatever_pieces_it_comes_in() {
         for (request_bytes, piece) in [(ORDER_BYTES, 7), (1_000, 64), (1_000, 1), (64, 64)] {

@@ -32,7 +32,7 @@ struct MachineBenchmark<'a> {
     run: Box<dyn FnMut() -> Result<Vec<f64>> + 'a>,
 }
 
-/// What is known of a machine.
+/// The measurements of a machine.
 #[derive(Serialize)]
 struct MachineMeasurements {
     schema: &'static str,

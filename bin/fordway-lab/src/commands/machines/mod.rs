@@ -1,5 +1,5 @@
-//! `machines`: what is known of the machines that results come from. `compare` is how similar the machines of two catalogues
-//! are, `pick` what is most like a machine.
+//! `machines`: the properties of machines on which results were measured. `compare` shows how similar the machines of
+//! two catalogues are; `pick` finds the machine that is most similar to a given one.
 
 mod measure;
 mod probe;
@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::args::{MachinesAction, MachinesArgs, PickArgs, ProbeArgs, SimilarityArgs};
 
-/// What the JSON says it is; `fordway model` asks for it.
+/// The schema name in the JSON; `fordway model` requires it.
 const PROBE_SCHEMA: &str = "fordway.probe";
 
 pub(super) fn run(args: &MachinesArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -45,12 +45,12 @@ fn probe(args: &ProbeArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// Reads a catalogue. Errors: from reading, `InvalidArgument` naming the file.
+/// Reads a catalogue. Errors: from reading, or `InvalidArgument` with the name of the file.
 fn catalogue(file: &Path) -> Result<MachineCatalogue> {
     parsed(file, MachineCatalogue::parse)
 }
 
-/// Reads a file as `parse` does.
+/// Reads a file and parses it with `parse`.
 fn parsed<T>(file: &Path, parse: fn(&str) -> Result<T>) -> Result<T> {
     let text = std::fs::read_to_string(file).map_err(|error| file_error("reading", file.display(), error))?;
     parse(&text).map_err(|error| {
@@ -59,7 +59,7 @@ fn parsed<T>(file: &Path, parse: fn(&str) -> Result<T>) -> Result<T> {
     })
 }
 
-/// A reader would otherwise think that a similarity covers all features.
+/// Without this note, a reader would think that a similarity covers all features.
 fn warn_of_left_out(left_out: &[OmittedFeature], context: &CommandContext) {
     for OmittedFeature { feature, missing_in } in left_out {
         let (feature, machines) = (feature.name(), missing_in.join(", "));
@@ -67,13 +67,13 @@ fn warn_of_left_out(left_out: &[OmittedFeature], context: &CommandContext) {
     }
 }
 
-/// A value in as many digits as repeat, with its unit.
+/// Formats a value with as many digits as are reproducible, and its unit.
 fn figure(value: f64, unit: &str) -> String {
     let digits = if value.fract() == 0.0 || value >= 1000.0 { 0 } else { 2 };
     format!("{value:.digits$} {unit}").trim_end().to_owned()
 }
 
-/// All that was found.
+/// The results of `machines probe`.
 #[derive(Serialize)]
 struct MachineProbe {
     schema: &'static str,
@@ -81,14 +81,14 @@ struct MachineProbe {
     quantities: Vec<ProbedQuantity>,
 }
 
-/// One quantity, and where it comes from.
+/// One quantity, and how it was obtained.
 #[derive(Serialize)]
 struct ProbedQuantity {
     name: &'static str,
-    /// `None`: not measured.
+    /// The value; `None` if it was not measured.
     value: Option<f64>,
     unit: &'static str,
-    /// How it was obtained, or why it was not.
+    /// How the value was obtained, or why it was not measured.
     how: String,
 }
 
@@ -113,14 +113,14 @@ impl fmt::Display for MachineProbe {
     }
 }
 
-/// What the JSON says it is.
+/// The schema name in the JSON.
 const SIMILARITIES_SCHEMA: &str = "fordway.similarities";
 
-/// A table, and the best of it.
+/// The similarities of two catalogues, with the most similar pairs.
 #[derive(Serialize)]
 struct SimilarityReport {
     schema: &'static str,
-    /// `None` where only the similarities are known.
+    /// The features compared; `None` if only the similarities are known.
     features: Option<Vec<Feature>>,
     left_out: Vec<OmittedFeature>,
     #[serde(flatten)]
@@ -206,10 +206,10 @@ impl fmt::Display for SimilarityReport {
     }
 }
 
-/// What the JSON says it is.
+/// The schema name in the JSON.
 const PICK_SCHEMA: &str = "fordway.pick";
 
-/// All that may be picked, the most similar first.
+/// All machines that may be picked, the most similar first.
 #[derive(Serialize)]
 struct MachineRanking {
     schema: &'static str,
@@ -231,7 +231,7 @@ struct FeatureRatio {
     feature: Feature,
     like: f64,
     value: f64,
-    /// The smaller as a share of the larger.
+    /// The smaller value divided by the larger one.
     ratio: f64,
 }
 
@@ -253,7 +253,7 @@ fn pick(args: &PickArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// Those that fulfil the conditions. A feature that is not known fulfils none.
+/// Returns the machines that fulfil the conditions. An unknown feature fulfils no condition.
 fn allowed<'a>(within: &'a MachineCatalogue, args: &PickArgs, like: &MachineEntry) -> Vec<&'a MachineEntry> {
     let fulfils = |entry: &MachineEntry| {
         let is_large =
@@ -262,7 +262,7 @@ fn allowed<'a>(within: &'a MachineCatalogue, args: &PickArgs, like: &MachineEntr
             |(feature, most): &(Feature, f64)| entry.get(*feature).is_some_and(|value| value <= *most);
         args.at_least.iter().all(is_large) && args.at_most.iter().all(is_small)
     };
-    // Within one catalogue a machine is not its own substitute.
+    // A machine is not a substitute for itself within one catalogue.
     let is_itself = |entry: &MachineEntry| args.of.is_none() && entry.name == like.name;
     within.entries().iter().filter(|entry| fulfils(entry) && !is_itself(entry)).collect()
 }

@@ -1,4 +1,4 @@
-//! Programs of the system that measure: what each is asked, and what its answer is.
+//! Measuring programs of the system: how each is called, and which figure of its output is used.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,15 +15,15 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Spheres along each side of the cube in the picture.
+/// The number of spheres along each side of the cube in the picture.
 const SPHERES: usize = 7;
 /// The picture's width and height in pixels.
 const PIXELS: usize = 1024;
-/// How long iperf3 sends.
+/// How long iperf3 sends data, in seconds.
 const NETWORK_SECONDS: &str = "2";
 const BYTES_PER_MB: f64 = 1e6;
 
-/// CPU time that tachyon takes for a picture on one thread, in seconds.
+/// Measures the CPU time that tachyon takes for a picture on one thread, in seconds.
 pub(super) fn tachyon(interrupt: &InterruptFlag) -> Result<f64> {
     let failed = |error| file_error("writing", "a scene for tachyon", error);
     let mut scene = tempfile::Builder::new().suffix(".dat").tempfile().map_err(failed)?;
@@ -31,7 +31,7 @@ pub(super) fn tachyon(interrupt: &InterruptFlag) -> Result<f64> {
     let mut command = Command::new("tachyon");
     command.arg(scene.path()).args(["-numthreads", "1", "-nosave"]);
     let done = ToolProcess::start(command, "tachyon")?.finish(interrupt)?;
-    // It ends well also with a scene that it does not understand.
+    // tachyon also ends with success if it does not understand the scene.
     match done.stdout.contains("Ray Tracing Time") {
         true => Ok(done.cpu.as_secs_f64()),
         false => Err(Error::new(ErrorKind::BadResponse, "tachyon made no picture; is it another version?")),
@@ -45,7 +45,7 @@ pub(super) fn tachyon_how() -> String {
     )
 }
 
-/// A cube of spheres that mirror one another, with two lights.
+/// Returns a scene with a cube of spheres that mirror one another, and two lights.
 fn scene_text() -> String {
     let head = format!(
         "BEGIN_SCENE\nRESOLUTION {PIXELS} {PIXELS}\nCAMERA\nZOOM 1.0\nASPECTRATIO 1.0\nANTIALIASING 1\nRAYDEPTH 8\n\
@@ -66,7 +66,7 @@ fn scene_text() -> String {
     head + &(0..SPHERES.pow(3)).map(sphere).collect::<String>() + "END_SCENE\n"
 }
 
-/// A disk, through a file in a directory of its own.
+/// A disk, measured through a file in a new directory.
 pub(super) struct TestDisk {
     dir: TempDir,
     bytes: u64,
@@ -74,7 +74,7 @@ pub(super) struct TestDisk {
 }
 
 impl TestDisk {
-    /// Errors: from making a directory in `parent`.
+    /// Creates the directory in `parent`. Errors: from creating it.
     pub(super) fn new(parent: &Path, bytes: u64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-machines-").tempdir_in(parent);
         let dir = dir.map_err(|error| file_error("making a directory in", parent.display(), error))?;
@@ -94,8 +94,7 @@ impl TestDisk {
         )
     }
 
-    /// Writes the file and reads it: MB/s of both.
-    /// Errors: `InvalidArgument` if there is no disk beneath.
+    /// Writes the file and reads it; returns MB/s of both. Errors: `InvalidArgument` if the directory is not on a disk.
     pub(super) fn write_and_read(&self, interrupt: &InterruptFlag) -> Result<Vec<f64>> {
         if matches!(self.kind.as_str(), "tmpfs" | "ramfs") {
             let why = format!("{} is memory, no disk; name a directory on a disk with --disk", self.kind);
@@ -114,7 +113,7 @@ impl TestDisk {
     }
 }
 
-/// MB/s of one connection to `peer`, or without one to this machine by loopback.
+/// Measures the MB/s of one connection to `peer`, or over loopback if there is no peer.
 pub(super) fn iperf3(peer: Option<&str>, interrupt: &InterruptFlag) -> Result<f64> {
     let Some(peer) = peer else { return loopback(interrupt) };
     let (host, port) = match peer.rsplit_once(':') {
@@ -147,12 +146,12 @@ fn client(host: &str, port: &str, interrupt: &InterruptFlag) -> Result<f64> {
     Ok(number_at("iperf3", &done.stdout, "/end/sum_received/bits_per_second")? / 8.0 / BYTES_PER_MB)
 }
 
-/// The most time that one run of a program has.
+/// The maximum time for one run of a program.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often a program is looked after.
+/// How often a running program is checked.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A program that runs. It is killed when this is dropped, and with this process.
+/// A running program. It is killed when this value is dropped, and when this process ends.
 pub(super) struct ToolProcess {
     program: String,
     child: Child,
@@ -161,19 +160,18 @@ pub(super) struct ToolProcess {
     started: Instant,
 }
 
-/// What a program did that ended well.
+/// The output and CPU time of a program that succeeded.
 pub(super) struct ToolResult {
     pub(super) stdout: String,
     pub(super) cpu: Duration,
 }
 
 impl ToolProcess {
-    /// Starts `command`, which Debian has in `package`.
-    /// Errors: `Unavailable` if it is not installed.
+    /// Starts `command`, which is in Debian's package `package`. Errors: `Unavailable` if it is not installed.
     pub(super) fn start(mut command: Command, package: &str) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |error| file_error("starting", &program, error);
-        // Files, as nobody reads along while it measures, and a pipe would fill up.
+        // The output goes to files, because nothing reads it while the program measures, and a pipe would fill up.
         let (stdout, stderr) = (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
         command.stdin(Stdio::null());
         command.stdout(stdout.try_clone().map_err(failed)?).stderr(stderr.try_clone().map_err(failed)?);
@@ -188,10 +186,11 @@ impl ToolProcess {
         Ok(ToolProcess { program, child, stdout, stderr, started: Instant::now() })
     }
 
-    /// Waits until it has said `text` on standard output. Errors: `Unavailable` if it ended without.
+    /// Waits until the program has printed `text` on standard output. Errors: `Unavailable` if it ended without
+    /// printing it.
     pub(super) fn await_text(&mut self, text: &str, interrupt: &InterruptFlag) -> Result<()> {
         loop {
-            // Asked first: what ends now may say it in between.
+            // This is checked first, because a program that ends now may print the text before the next check.
             let has_ended = self.has_ended()?;
             match content(&self.stdout)?.contains(text) {
                 true => return Ok(()),
@@ -201,12 +200,12 @@ impl ToolProcess {
         }
     }
 
-    /// Waits until it has ended. Errors: `Unavailable` if it failed, `Timeout` if it took too long.
+    /// Waits until the program has ended. Errors: `Unavailable` if it failed, `Timeout` if it took too long.
     pub(super) fn finish(mut self, interrupt: &InterruptFlag) -> Result<ToolResult> {
         while !self.has_ended()? {
             self.pause(interrupt)?;
         }
-        // It is not yet waited for, so its CPU time can still be asked for.
+        // The program has not been reaped yet, so its CPU time can still be read.
         let cpu = fordway_sys::process_cpu_ns(self.child.id());
         let cpu =
             cpu.map_err(|errno| file_error("asking for the CPU time of", &self.program, errno.into()))?;
@@ -234,7 +233,7 @@ impl ToolProcess {
         Ok(())
     }
 
-    /// With the last thing it said, which is why.
+    /// Returns the error of a failed program, with the last line of its output, which usually states the reason.
     fn failed(&self, what: &str) -> Error {
         let said = content(&self.stderr).unwrap_or_default() + &content(&self.stdout).unwrap_or_default();
         let said = said
@@ -248,13 +247,13 @@ impl ToolProcess {
 
 impl Drop for ToolProcess {
     fn drop(&mut self) {
-        // One that has been waited for is not touched: the standard library knows.
+        // Both calls do nothing if the program has been reaped, because the standard library remembers that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What is in a file by now, wherever its writer is.
+/// Returns the current content of a file, regardless of the position at which its writer is.
 fn content(file: &File) -> Result<String> {
     let failed = |error| file_error("reading", "what a program said", error);
     let mut bytes = vec![0; file.metadata().map_err(failed)?.len() as usize];
@@ -262,8 +261,8 @@ fn content(file: &File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A number in JSON that a program printed, after what else it may have said.
-/// Errors: `BadResponse` if it is not there, or not above 0.
+/// Returns a number in JSON that a program printed, possibly after other text. Errors: `BadResponse` if the number is
+/// missing or not above 0.
 pub(super) fn number_at(program: &str, text: &str, pointer: &str) -> Result<f64> {
     let json = text.find('{').and_then(|start| serde_json::from_str::<Value>(&text[start..]).ok());
     let number = json.as_ref().and_then(|json| json.pointer(pointer)).and_then(Value::as_f64);
@@ -288,7 +287,7 @@ mod tests {
     #[test]
     fn what_it_said_and_used() {
         let interrupt = InterruptFlag::default();
-        // More than a pipe holds.
+        // The output is larger than the buffer of a pipe.
         let script = "i=0; while [ $i -lt 20000 ]; do echo 12345; i=$((i+1)); done";
         let done = ToolProcess::start(shell(script), "dash").unwrap().finish(&interrupt).unwrap();
         assert_eq!(done.stdout.lines().count(), 20_000);

@@ -17,17 +17,17 @@ const PORTS: (u16, u16) = (18_080, 18_081);
 pub(super) struct MeasuredSetup {
     pub(super) setup: NetworkSetup,
     pub(super) running: Result<Vec<RunningSetup>>,
-    /// How long it took to start, or to give up.
+    /// How long the set-up took to start, or to give up.
     pub(super) started_in: Duration,
 }
 
 impl MeasuredSetup {
-    /// Returns its name in tables.
+    /// Returns the set-up's name in tables.
     pub(super) fn label(&self) -> String {
         self.setup.label()
     }
 
-    /// Returns the reason why it is not up.
+    /// Returns the reason why the set-up is not up.
     pub(super) fn problem(&self) -> Option<String> {
         self.running.as_ref().err().map(ToString::to_string)
     }

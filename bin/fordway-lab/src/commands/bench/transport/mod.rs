@@ -112,7 +112,7 @@ struct TransportSet {
     programs: Vec<ChildProgram>,
     gateways: Vec<GatewayProcess>,
     nginx: Option<NginxServer>,
-    /// The processes that send requests, including this one, and those that respond.
+    /// The process IDs of the processes that send requests, including this one, and of those that respond.
     askers: Vec<u32>,
     answerers: Vec<u32>,
     /// The transports that were left out, and why.

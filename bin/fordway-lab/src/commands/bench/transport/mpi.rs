@@ -1,5 +1,5 @@
-//! The ranks of an MPI: two, started by its own launcher, over TCP or shared memory; or by themselves, as their MPI places
-//! and connects them, to measure the round trip alone.
+//! MPI as a transport: two ranks, started by the launcher of their MPI, over TCP or shared memory. Or two ranks alone,
+//! placed and connected as their MPI chooses, to measure only the round trip.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,13 @@ use fordway_workload::transport::RemoteTransport;
 use super::process::{CallbackListener, ChildProgram};
 use crate::args::TransportArgs;
 
-/// Where Debian has it.
+/// The message if there is no fordway-mpi; it names Debian's packages.
 const NOT_BUILT: &str = "MPI is left out: there is no fordway-mpi; `make mpi` builds it for Debian's Open MPI \
     (packages openmpi-bin libopenmpi-dev), `make mpi MPICC=mpicc.mpich MPIRUN=mpirun.mpich` for MPICH (mpich \
     libmpich-dev)";
 
-/// What has Open MPI allow what containers and small machines make necessary; others do not look at it.
+/// Makes Open MPI accept what containers and small machines require: running as root, and more ranks than cores. Other
+/// MPIs ignore these variables.
 const PERMISSIVE: [(&str, &str); 4] = [
     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
@@ -26,7 +27,7 @@ const PERMISSIVE: [(&str, &str); 4] = [
     ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
 ];
 
-/// Which MPI.
+/// The MPI implementations that need different settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MpiFamily {
     OpenMpi,
@@ -34,14 +35,14 @@ enum MpiFamily {
     Other,
 }
 
-/// What carries the messages.
+/// The way in which messages are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MpiCarrier {
     Tcp,
     Shm,
 }
 
-/// One fordway-mpi, and the MPI that it is linked to.
+/// A fordway-mpi program, and the MPI that it is linked to.
 #[derive(Debug)]
 pub(super) struct MpiProgram {
     binary: PathBuf,
@@ -49,16 +50,16 @@ pub(super) struct MpiProgram {
     launcher: PathBuf,
 }
 
-/// Two ranks that wait for orders.
+/// Two running ranks that wait for orders.
 pub(super) struct MpiJob {
     pub(super) remote: RemoteTransport,
     pub(super) program: ChildProgram,
-    /// The rank that asks, and the rank that answers.
+    /// The process IDs of the rank that sends requests and of the rank that responds.
     pub(super) sides: [u32; 2],
 }
 
-/// `fordway-mpi transport` by itself on two ranks, as its MPI places and connects them, still to be given its
-/// options. Errors: the sentence that says what is missing.
+/// Returns the command that starts `fordway-mpi transport` on two ranks, placed and connected as their MPI chooses, and
+/// the name of the MPI. The caller adds the options. Errors: a sentence that says what is missing.
 pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
     let mpi = MpiProgram::of(default_binary().ok_or(NOT_BUILT)?, None)?;
     let mut command = Command::new(&mpi.launcher);
@@ -66,7 +67,7 @@ pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
     Ok((command, mpi.implementation))
 }
 
-/// All that there are, and what is missing, in sentences.
+/// Returns all programs that can be started, and sentences about what is missing.
 pub(super) fn find(args: &TransportArgs) -> (Vec<MpiProgram>, Vec<String>) {
     let binaries = match args.mpi.is_empty() {
         false => args.mpi.clone(),
@@ -116,7 +117,7 @@ impl MpiProgram {
         }
     }
 
-    /// What it can be made to use. An MPI that we do not know chooses by itself.
+    /// Returns the carriers that the program can be restricted to. An unknown MPI chooses by itself.
     pub(super) fn carriers(&self) -> &'static [Option<MpiCarrier>] {
         match MpiFamily::of(&self.implementation) {
             MpiFamily::Other => &[None],
@@ -124,8 +125,7 @@ impl MpiProgram {
         }
     }
 
-    /// Starts two ranks that take orders, and waits until they do.
-    /// Errors: `Unavailable` where the launcher ends first.
+    /// Starts two ranks, and waits until they accept orders. Errors: `Unavailable` if the launcher ends first.
     pub(super) fn start(&self, carrier: Option<MpiCarrier>, is_yielding: bool) -> Result<MpiJob> {
         let way = match carrier {
             Some(MpiCarrier::Tcp) => "-tcp",
@@ -135,8 +135,8 @@ impl MpiProgram {
         let name = format!("{}{way}", self.name());
         let door = CallbackListener::open()?;
         let mut command = Command::new(&self.launcher);
-        // Open MPI binds each of two ranks to a core of its own by default; the processes of the other transports are
-        // free.
+        // By default, Open MPI binds each of two ranks to its own core; the processes of the other transports are not
+        // bound.
         command.args(["-n", "2", "--bind-to", "none"]).arg(&self.binary).arg("transport");
         command.arg("--control").arg(door.address()?.to_string());
         command.envs(self.settings(carrier, is_yielding)).stdin(Stdio::null()).stdout(Stdio::null());
@@ -160,7 +160,7 @@ impl MpiProgram {
         })
     }
 
-    /// What makes it use `carrier` and nothing else.
+    /// Returns the environment variables that restrict the MPI to `carrier`.
     fn settings(&self, carrier: Option<MpiCarrier>, is_yielding: bool) -> Vec<(&'static str, &'static str)> {
         match (MpiFamily::of(&self.implementation), carrier) {
             (MpiFamily::OpenMpi, Some(carrier)) => {
@@ -171,7 +171,7 @@ impl MpiProgram {
                     MpiCarrier::Tcp => {
                         vec![("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_btl_tcp_if_include", "lo")]
                     }
-                    // Version 5 has a new name for it.
+                    // Version 5 has renamed this component.
                     MpiCarrier::Shm if self.implementation.contains(" v4") => {
                         vec![("OMPI_MCA_btl", "self,vader")]
                     }
@@ -179,7 +179,7 @@ impl MpiProgram {
                 });
                 all
             }
-            // It is built on UCX (as Debian 12 has it) or on libfabric.
+            // MPICH is built on UCX (as in Debian 12) or on libfabric.
             (MpiFamily::Mpich, Some(MpiCarrier::Tcp)) => vec![
                 ("MPIR_CVAR_NOLOCAL", "1"),
                 ("UCX_TLS", "tcp"),
@@ -202,7 +202,7 @@ impl MpiFamily {
     }
 }
 
-/// The first line of what the implementation says of itself.
+/// Returns the first line of the library version that the program prints.
 fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
     let name = binary.display();
     let told = Command::new(binary).args(["transport", "--which"]).stdin(Stdio::null()).output();
@@ -220,12 +220,12 @@ fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
     }
 }
 
-/// A byte, often enough for a median that holds, in less than a second.
+/// Messages of one byte, enough of them for a stable median, in less than a second.
 const PLAN: [&str; 6] = ["--size", "1", "--rounds", "5", "--messages", "1000"];
 const EXCHANGE: &str = "half-round-trip";
 
-/// Half the round trip of a byte between two ranks of this node in nanoseconds, and the library.
-/// Errors: the sentence that says what is missing or failed. Cost: the launcher's start, and a second.
+/// Returns half the round-trip time of a byte between two ranks of this node, in nanoseconds, and the name of the
+/// library. Errors: a sentence that says what is missing or failed. Cost: the launcher's start, and a second.
 pub(in crate::commands) fn half_round_trip_ns() -> Result<(u64, String), String> {
     let (mut command, library) = two_ranks()?;
     let place = tempfile::tempdir().map_err(|error| format!("no place for the run: {error}"))?;
