@@ -15,24 +15,24 @@ use crate::failure::{CallFailure, guarded, last_sentence};
 use crate::files;
 use crate::source::{AccessKeys, CheckedOptions, FileSource};
 
-/// The version of the library, as in `0.1.0`. Never NULL.
+/// Returns the version of the library, such as `0.1.0`. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
     VERSION.as_ptr().cast()
 }
 
-/// A sentence about this thread's last failure: what failed, on what, why, and what to do. Never NULL;
-/// valid until the thread's next failure.
+/// Returns a message about this thread's last failure: the operation, the file, the cause, and what to do. Never NULL.
+/// The text is valid until the thread's next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_last_error() -> *const c_char {
     last_sentence()
 }
 
-/// Opens a file to read: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint of `options` or of the
-/// environment, `file:///PATH`, or a path. `options` may be NULL. Returns the file's number, or -1 with
-/// errno: ENOENT, EACCES, EINVAL, EHOSTUNREACH, ETIMEDOUT, EPROTO and others. What is read later is of
-/// the version that was opened; where that is gone, reads fail with ESTALE.
+/// Opens a file for reading: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint of `options` or of the
+/// environment, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno: ENOENT,
+/// EACCES, EINVAL, EHOSTUNREACH, ETIMEDOUT, EPROTO and others. All reads return bytes of the version that was opened;
+/// if that version no longer exists, they fail with ESTALE.
 ///
 /// # Safety
 ///
@@ -47,21 +47,21 @@ pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const OpenOp
     })
 }
 
-/// Closes a file. What was submitted and not waited for is given up: when this returns, nothing is
-/// written to its buffers any more. Returns 0, or -1 with errno EBADF.
+/// Closes a file. Cancels submitted reads that were not waited for: after this call returns, the library no longer
+/// writes to their buffers. Returns 0, or -1 with errno EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_close(file: c_int) -> c_int {
     guarded(|| files::close(file).map(|()| 0))
 }
 
-/// Bytes of the file, or -1 with errno EBADF.
+/// Returns the size of the file in bytes, or -1 with errno EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_size(file: c_int) -> i64 {
     guarded(|| Ok(i64::try_from(files::get(file)?.source.size_bytes()).unwrap_or(i64::MAX)))
 }
 
-/// Reads up to `length` bytes at `offset`; returns how many, which are fewer only where the file ends,
-/// or -1 with errno. Reads whose order can be told are read ahead.
+/// Reads up to `length` bytes at `offset`. Returns the number of bytes read, which is smaller than `length` only at the
+/// end of the file, or -1 with errno. If the library detects the order of reads, it reads ahead.
 ///
 /// # Safety
 ///
@@ -88,9 +88,9 @@ pub unsafe extern "C" fn fordway_pread(
     })
 }
 
-/// Fills `count` fragments, which may overlap and come in any order, in as few requests as the server
-/// takes. Returns the bytes of all, or -1 with errno: ERANGE where one ends behind the file. What the
-/// buffers then hold is not defined.
+/// Reads `count` fragments, which may overlap and be in any order, in as few requests as the server allows. Returns the
+/// sum of their lengths, or -1 with errno; ERANGE if a fragment ends after the end of the file. After a failure, the
+/// content of the buffers is undefined.
 ///
 /// # Safety
 ///
@@ -111,9 +111,9 @@ pub unsafe extern "C" fn fordway_pread_vector(
     })
 }
 
-/// Sends for `count` fragments and does not wait for them. Returns a ticket for `fordway_wait` or
-/// `fordway_cancel`, or -1 with errno. The list of fragments may go at once; their buffers are the
-/// library's until one of the two, or `fordway_close`, has returned.
+/// Starts reading `count` fragments without waiting for them. Returns a ticket for `fordway_wait` or `fordway_cancel`,
+/// or -1 with errno. The array of fragments may be freed at once. Their buffers belong to the library until one of
+/// these two functions, or `fordway_close`, has returned.
 ///
 /// # Safety
 ///
@@ -129,23 +129,23 @@ pub unsafe extern "C" fn fordway_submit(file: c_int, fragments: *const Fragment,
     })
 }
 
-/// Waits until the fragments of a ticket are filled; all other tickets of the file make progress
-/// meanwhile. Returns their bytes, or -1 with errno: EINVAL for no ticket of this file, ECANCELED where
-/// another thread closed the file. The ticket is gone then.
+/// Waits until the fragments of a ticket are read; the other tickets of the file make progress meanwhile. Returns the sum
+/// of the fragments' lengths, or -1 with errno: EINVAL if it is not a ticket of this file, ECANCELED if another thread
+/// closed the file. The ticket is invalid afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_wait(file: c_int, ticket: i64) -> ssize_t {
     guarded(|| Ok(files::get(file)?.wait(ticket)? as ssize_t))
 }
 
-/// Gives a ticket up: when this returns, nothing is written to its buffers any more. Returns 0, or -1
-/// with errno: EINVAL for no ticket of this file, or one that another thread waits for.
+/// Cancels a ticket: after this call returns, the library no longer writes to its buffers. Returns 0, or -1 with errno
+/// EINVAL if it is not a ticket of this file, or another thread waits for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn fordway_cancel(file: c_int, ticket: i64) -> c_int {
     guarded(|| files::get(file)?.cancel(ticket).map(|()| 0))
 }
 
-/// Says something of the reads to come (`FORDWAY_ADVICE_...`), as posix_fadvise does. `fragments` is for
-/// `FORDWAY_ADVICE_WILLNEED` alone; only offset and length are looked at. Returns 0, or -1 with errno.
+/// Announces future reads (`FORDWAY_ADVICE_...`), as posix_fadvise does. `fragments` is used by
+/// `FORDWAY_ADVICE_WILLNEED` only, which ignores their buffers. Returns 0, or -1 with errno.
 ///
 /// # Safety
 ///
