@@ -253,7 +253,7 @@ pub(crate) struct TransportArgs {
     /// Where the messages lie that servers read [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// Whether there is a page of it.
+    /// Whether to write a page of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
     /// Be the other side of the bare TCP connection

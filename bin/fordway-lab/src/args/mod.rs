@@ -132,7 +132,7 @@ pub(crate) struct CompareArgs {
     /// Where the run is written.
     #[command(flatten)]
     pub(crate) output: OutArgs,
-    /// Whether there is a page of it.
+    /// Whether to write a page of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
     /// Also measure the reference lane with a delay of about 1 ms per call, and report whether the measurement finds it
@@ -291,7 +291,7 @@ pub(crate) struct SpeedupArgs {
     /// Where the run is written.
     #[command(flatten)]
     pub(crate) output: OutArgs,
-    /// Whether there is a page of it.
+    /// Whether to write a page of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
     /// Recompute a published table instead: a CSV file, or richter, which is built in
