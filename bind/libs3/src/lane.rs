@@ -16,6 +16,7 @@ use fordway_sys::ProcessIdentity;
 
 use super::response::Outcome;
 use crate::arguments::checked;
+use crate::queue::RequestWeight;
 
 /// Where a program says that its objects are, and its credentials. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,13 @@ impl BucketTarget {
         let address = address.checked()?;
         let (bucket, lane) = (Bucket::new(checked(bucket)?)?, lane(&address)?);
         Ok(TakenTarget(Some(Box::new(BucketTarget { bucket, lane, pool, address: address.kept() }))))
+    }
+}
+
+impl BucketTarget {
+    /// What a request to it costs the thread that carries it out, if it moves `bytes` of content.
+    pub(crate) fn weight(&self, bytes: u64) -> RequestWeight {
+        RequestWeight::of(&self.lane, bytes)
     }
 }
 

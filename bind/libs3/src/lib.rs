@@ -8,6 +8,7 @@
 //! * [`abi`], [`status`]: types and numbers of both; the compiler checks where C puts the fields
 //! * `arguments`: what C hands over, checked and turned into our own types
 //! * `queue`: request contexts; without one, a request is carried out at once
+//! * `relay`: the threads that carry out a context's requests, and their callbacks on the thread that drives it
 //! * `object`, `bucket`: what each request does with its store
 //! * `response`: how it ends, who is told, and the buffer through which content passes
 //! * `lane`: stores, opened once for the process and anew after a fork
@@ -22,6 +23,7 @@ pub mod exports;
 mod lane;
 mod object;
 mod queue;
+mod relay;
 mod response;
 pub mod status;
 
