@@ -133,23 +133,33 @@ fn deliver(content: ObjectContent, callback: GetDataCallback, responder: &Callba
         ObjectContent::Bytes(bytes) => bytes.chunks(PIECE_BYTES).try_for_each(hand_over),
         ObjectContent::File(region) => {
             let len = region.len;
-            pump(region, len, hand_over)
+            pump(region, len, responder.piece_bytes_min(), hand_over)
         }
-        ObjectContent::Stream(reader, len) => pump(reader, len, hand_over),
+        ObjectContent::Stream(reader, len) => pump(reader, len, responder.piece_bytes_min(), hand_over),
     }
 }
 
-/// Hands over the next `left` bytes of `reader`.
-fn pump(mut reader: impl Read, mut left: u64, mut hand_over: impl FnMut(&[u8]) -> Outcome) -> Outcome {
+/// Hands over the next `left` bytes of `reader`, in pieces of at least `least` bytes but for the last.
+fn pump(
+    mut reader: impl Read,
+    mut left: u64,
+    least: usize,
+    mut hand_over: impl FnMut(&[u8]) -> Outcome,
+) -> Outcome {
     with_piece(|piece| {
         while left > 0 {
             let wanted = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            let got = reader.read(&mut piece[..wanted]).map_err(|error| broken(error, left))?;
-            if got == 0 {
-                return Err(broken(std::io::ErrorKind::UnexpectedEof.into(), left));
+            let mut filled = 0;
+            while filled < least.clamp(1, wanted) {
+                let missing = left - filled as u64;
+                let got = reader.read(&mut piece[filled..wanted]).map_err(|error| broken(error, missing))?;
+                if got == 0 {
+                    return Err(broken(std::io::ErrorKind::UnexpectedEof.into(), missing));
+                }
+                filled += got;
             }
-            hand_over(&piece[..got])?;
-            left -= got as u64;
+            hand_over(&piece[..filled])?;
+            left -= filled as u64;
         }
         Ok(())
     })

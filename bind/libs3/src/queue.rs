@@ -73,6 +73,8 @@ pub(crate) struct RequestQueue(Mutex<QueueState>);
 struct QueueState {
     process: ProcessIdentity,
     relay: Arc<CallbackRelay>,
+    /// What the relay was told last.
+    told: DriverDemand,
     signal: Option<Arc<OwnedFd>>,
     /// Who is told the end, in the order in which they came.
     unfinished: BTreeMap<RequestNumber, UnfinishedRequest>,
@@ -98,6 +100,7 @@ impl Default for QueueState {
         QueueState {
             process: ProcessIdentity::current(),
             relay: Arc::default(),
+            told: DriverDemand::default(),
             signal: None,
             unfinished: BTreeMap::new(),
             unstarted: VecDeque::new(),
@@ -119,7 +122,7 @@ impl QueueState {
         let events = lost.map(|number| RelayEvent::Ended(*number, Err(parents())));
         let relay = CallbackRelay::with_events(events);
         self.unfinished.values_mut().for_each(|request| request.on_worker = RequestWeight::Quick);
-        self.relay = Arc::new(relay);
+        (self.relay, self.told) = (Arc::new(relay), DriverDemand::default());
         (self.process, self.signal, self.long, self.remote) = (ProcessIdentity::current(), None, 0, 0);
         self.tell_demand();
     }
@@ -135,9 +138,13 @@ impl QueueState {
         self.unstarted.front().is_some_and(|(_, weight, _)| self.has_room(*weight))
     }
 
-    fn tell_demand(&self) {
+    fn tell_demand(&mut self) {
         let is_unfinished = !self.unfinished.is_empty();
-        self.relay.demand(DriverDemand { is_startable: self.is_startable(), is_unfinished });
+        let demand = DriverDemand { is_startable: self.is_startable(), is_unfinished };
+        if self.told != demand {
+            self.relay.demand(demand);
+            self.told = demand;
+        }
     }
 
     fn count(&mut self, weight: RequestWeight) -> &mut usize {

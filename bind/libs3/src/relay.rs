@@ -176,10 +176,8 @@ impl CallbackRelay {
     /// Tells what there is for the driver beside callbacks.
     pub(crate) fn demand(&self, demand: DriverDemand) {
         let mut state = self.locked();
-        if state.demand != demand {
-            state.demand = demand;
-            self.wake_driver(&mut state);
-        }
+        state.demand = demand;
+        self.wake_driver(&mut state);
     }
 
     /// What came first of what the driving thread is to do.

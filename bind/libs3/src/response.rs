@@ -131,6 +131,15 @@ impl CallbackResponder {
         }
     }
 
+    /// The fewest bytes of content that are worth a call of [`CallbackResponder::call`], where more are to come. What trickles
+    /// over a network would wake the driving thread for each segment.
+    pub(crate) fn piece_bytes_min(&self) -> usize {
+        match &self.route {
+            CallbackRoute::Direct | CallbackRoute::Driver(..) => 1,
+            CallbackRoute::Worker(_) => PIECE_BYTES / 4,
+        }
+    }
+
     /// What [`CallbackResponder::finish_by`] left to a worker.
     pub(crate) fn take_rest(&self) -> Option<RequestWork> {
         match &self.route {
