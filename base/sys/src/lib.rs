@@ -56,7 +56,7 @@ pub use namespace::{
 pub use nowait::{drop_cached, is_cached, is_to_be_done_again, read_cached, without_waiting, would_wait};
 pub use process::{
     ProcessIdentity, ResourceUsage, ThreadCores, current_core, process_cpu_ns, process_usage,
-    raise_open_files, terminate, thread_cpu_ns, usable_cores,
+    raise_open_files, terminate, thread_cpu_ns, usable_cores, with_signals_blocked,
 };
 pub use root::{PathResolution, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};

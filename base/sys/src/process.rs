@@ -111,6 +111,22 @@ impl ProcessIdentity {
     }
 }
 
+/// Does `work` with all signals blocked. A thread that it starts inherits that, so that the signals of the process go to
+/// other threads. Cost: two system calls.
+pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: `sigset_t` is plain data, for which all zeros is a valid value.
+    let (mut all, mut before) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    // SAFETY: both are valid sets of signals; with a valid set and SIG_SETMASK neither call can fail.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+    }
+    let done = work();
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    done
+}
+
 /// Returns the number of the processor that the calling thread runs on. Cost: no system call.
 pub fn current_core() -> u32 {
     sched_getcpu() as u32
@@ -199,6 +215,23 @@ mod tests {
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
         assert!(parent.is_current());
+    }
+
+    #[test]
+    fn a_thread_that_is_started_with_signals_blocked_has_none() {
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let line =
+                status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim().to_owned();
+            u64::from_str_radix(&line, 16).unwrap()
+        };
+        let before = blocked();
+        let of_thread = with_signals_blocked(|| std::thread::spawn(blocked)).join().unwrap();
+        assert_eq!(blocked(), before);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGALRM, libc::SIGCHLD] {
+            assert!(of_thread & (1 << (signal - 1)) != 0, "signal {signal} of {of_thread:x}");
+            assert!(before & (1 << (signal - 1)) == 0, "the test needs signal {signal}");
+        }
     }
 
     #[test]

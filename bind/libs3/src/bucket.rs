@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-use fordway_store::{Bucket, GetOptions, Key, ListEntry, ListQuery, MAX_KEYS, ObjectListing};
+use fordway_store::{Bucket, BucketInfo, GetOptions, Key, ListEntry, ListQuery, MAX_KEYS, ObjectListing};
 use fordway_wire::s3_xml::{self, AclDocument};
 
 use super::response::{Outcome, RequestFailure};
@@ -41,17 +41,32 @@ pub(crate) fn list_all(
     let buckets = lane.store.list_buckets()?;
     responder.succeeded(SuccessProperties::default)?;
     let Some(callback) = callback else { return Ok(()) };
-    for bucket in buckets {
-        let name = c_text(bucket.name.as_str());
-        let created_s = seconds(bucket.created);
-        // SAFETY: the handler's creator guarantees the callback and its data; the texts outlive the call.
-        checked(unsafe { callback(c"".as_ptr(), c"".as_ptr(), name.as_ptr(), created_s, responder.data()) })?;
-    }
-    Ok(())
+    responder.call(|| buckets.iter().try_for_each(|bucket| tell_bucket(bucket, callback, responder)))
 }
 
-/// Checks that the bucket exists. Errors: `NoSuchBucket`, `AccessDenied`.
-pub(crate) fn test(target: &BucketTarget, responder: &CallbackResponder) -> Outcome {
+fn tell_bucket(bucket: &BucketInfo, callback: ListServiceCallback, responder: &CallbackResponder) -> Outcome {
+    let name = c_text(bucket.name.as_str());
+    let created_s = seconds(bucket.created);
+    // SAFETY: the handler's creator vouches for the callback and its data; the texts outlive it.
+    checked(unsafe { callback(c"".as_ptr(), c"".as_ptr(), name.as_ptr(), created_s, responder.data()) })
+}
+
+/// Whether the bucket is there; the `capacity` bytes at `location` get its location.
+/// Errors: `NoSuchBucket`, `AccessDenied`.
+///
+/// # Safety
+/// Where callbacks may run, `location` is NULL or may be written.
+pub(crate) unsafe fn test(
+    target: &BucketTarget,
+    (location, capacity): (*mut c_char, usize),
+    responder: &CallbackResponder,
+) -> Outcome {
+    responder.call(|| {
+        // S3's first region has no name as a location, and neither has a directory.
+        // SAFETY: the caller vouches for it.
+        unsafe { write_text(location, capacity, "") };
+        Ok(())
+    })?;
     target.lane.store.head_bucket(&target.bucket)?;
     responder.succeeded(SuccessProperties::default)
 }
@@ -108,9 +123,11 @@ pub(crate) fn list(
     let Some(callback) = callback else { return Ok(()) };
     let next = page.next.as_deref().map(c_text);
     let marker = next.as_deref().map_or(c"".as_ptr(), |next| next.as_ptr());
-    let told = tell_entries(&page, marker, callback, responder);
-    LAST_MARKER.set(next);
-    told
+    responder.call(|| {
+        let told = tell_entries(&page, marker, callback, responder);
+        LAST_MARKER.set(next);
+        told
+    })
 }
 
 fn tell_entries(
@@ -226,8 +243,8 @@ pub(crate) fn get_acl(
 ) -> Outcome {
     check(target, key, "access control lists")?;
     let id = owner();
-    // SAFETY: `S3_get_acl` requires two buffers of 128 bytes from its caller, and room for 100 grants.
-    unsafe {
+    // SAFETY: `S3_get_acl` asks its caller for two buffers of 128 bytes, and for room for 100 grants.
+    responder.call(|| unsafe {
         write_text(returns.owner_id, MAX_OWNER_BYTES, &id);
         write_text(returns.owner_name, MAX_OWNER_BYTES, &id);
         if let (Some(count), Some(first)) = (returns.count.as_mut(), returns.grants.as_mut()) {
@@ -235,7 +252,8 @@ pub(crate) fn get_acl(
             *first = AccessGrant { grantee, permission: PERMISSION_FULL_CONTROL }.to_c()?;
             *count = 1;
         }
-    }
+        Ok(())
+    })?;
     responder.succeeded(SuccessProperties::default)
 }
 
@@ -281,15 +299,16 @@ pub(crate) fn get_logging(
     responder: &CallbackResponder,
 ) -> Outcome {
     check(target, None, "access logs")?;
-    // SAFETY: `S3_get_server_access_logging` requires two buffers from its caller, of which we write one byte each, and
-    // a number.
-    unsafe {
+    // SAFETY: `S3_get_server_access_logging` asks its caller for two buffers, of which we write one
+    // byte, and for a number.
+    responder.call(|| unsafe {
         write_text(bucket, 1, "");
         write_text(prefix, 1, "");
         if let Some(count) = count.as_mut() {
             *count = 0;
         }
-    }
+        Ok(())
+    })?;
     responder.succeeded(SuccessProperties::default)
 }
 

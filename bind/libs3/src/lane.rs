@@ -16,6 +16,7 @@ use fordway_sys::ProcessIdentity;
 
 use super::response::Outcome;
 use crate::arguments::checked;
+use crate::queue::RequestWeight;
 
 /// A program's address of its objects, with its credentials. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +60,14 @@ impl BucketTarget {
     }
 }
 
-/// A target in use by one request; the thread's next request finds it again.
+impl BucketTarget {
+    /// What a request to it costs the thread that carries it out, if it moves `bytes` of content.
+    pub(crate) fn weight(&self, bytes: u64) -> RequestWeight {
+        RequestWeight::of(&self.lane, bytes)
+    }
+}
+
+/// A target in the hands of one request; the thread's next one finds it again.
 pub(crate) struct TakenTarget(
     /// `None` only while the value is dropped.
     Option<Box<BucketTarget>>,

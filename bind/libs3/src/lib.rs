@@ -5,9 +5,10 @@
 //! From the outside in:
 //!
 //! * `exports`: the functions that C calls, for libs3 4.1 and (feature `abi-2-0`) for libs3 2.0
-//! * [`abi`], [`status`]: types and numbers of both; the compiler checks the offsets of the fields in C
-//! * `arguments`: the arguments from C, checked and converted to our own types
-//! * `queue`: request contexts; without one, a request runs at once
+//! * [`abi`], [`status`]: types and numbers of both; the compiler checks where C puts the fields
+//! * `arguments`: what C hands over, checked and turned into our own types
+//! * `queue`: request contexts; without one, a request is carried out at once
+//! * `relay`: the threads that carry out a context's requests, and their callbacks on the thread that drives it
 //! * `object`, `bucket`: what each request does with its store
 //! * `response`: the result of a request, its callbacks, and the buffer through which content passes
 //! * `lane`: stores, opened once for the process and again after a fork
@@ -22,6 +23,7 @@ pub mod exports;
 mod lane;
 mod object;
 mod queue;
+mod relay;
 mod response;
 pub mod status;
 

@@ -33,15 +33,16 @@ pub(crate) struct CopyReturns {
 
 impl CopyReturns {
     /// # Safety
-    /// The pointers are NULL or may be written to; `etag` has `etag_capacity` bytes.
-    pub(crate) unsafe fn tell(&self, made: &PutResult) {
-        // SAFETY: the caller guarantees the pointers.
-        unsafe {
+    /// Where callbacks may run, the pointers are NULL or may be written, `etag_capacity` bytes at `etag`.
+    pub(crate) unsafe fn tell(&self, made: &PutResult, responder: &CallbackResponder) -> Outcome {
+        // SAFETY: the caller vouches for the pointers.
+        responder.call(|| unsafe {
             if let Some(last_modified_s) = self.last_modified_s.as_mut() {
                 *last_modified_s = seconds(made.modified);
             }
             write_text(self.etag, self.etag_capacity, &format!("\"{}\"", made.etag));
-        }
+            Ok(())
+        })
     }
 }
 
@@ -52,6 +53,7 @@ pub(crate) fn put(
     key: Option<&Key>,
     said: ContentProperties,
     source: ContentSource,
+    responder: &CallbackResponder,
 ) -> Outcome<PutResult> {
     let Some(key) = key else { return Err(no_key()) };
     let options = PutOptions {
@@ -61,35 +63,29 @@ pub(crate) fn put(
         ..Default::default()
     };
     with_piece(|piece| match said.md5 {
-        None if source.left_bytes() <= PIECE_BYTES as u64 => put_small(target, key, &options, source, piece),
+        None if source.left_bytes() <= PIECE_BYTES as u64 => {
+            let mut source = source;
+            let filled = source.fill(piece, responder)?;
+            Ok(target.lane.store.put(&target.bucket, key, &piece[..filled], &options)?)
+        }
         md5 => {
             let expected = ExpectedContent { size: options.size_hint, md5, ..Default::default() };
             let writer = target.lane.store.writer(&target.bucket, key, &options)?;
-            write_all(writer, source, piece, &expected)
+            write_all(writer, source, piece, &expected, responder)
         }
     })
 }
 
-fn put_small(
-    target: &BucketTarget,
-    key: &Key,
-    options: &PutOptions,
-    mut source: ContentSource,
-    piece: &mut [u8],
-) -> Outcome<PutResult> {
-    let filled = source.fill(piece)?;
-    Ok(target.lane.store.put(&target.bucket, key, &piece[..filled], options)?)
-}
-
-/// Writes all of `source` to `writer`, and publishes it.
+/// Feeds `writer` with all of `source`, and publishes.
 pub(crate) fn write_all(
     mut writer: Box<dyn Writer>,
     mut source: ContentSource,
     piece: &mut [u8],
     expected: &ExpectedContent,
+    responder: &CallbackResponder,
 ) -> Outcome<PutResult> {
     while source.left_bytes() > 0 {
-        let filled = source.fill(piece)?;
+        let filled = source.fill(piece, responder)?;
         writer.write(&piece[..filled])?;
     }
     Ok(writer.commit(expected)?)
@@ -121,39 +117,50 @@ pub(crate) fn get(
 ) -> Outcome {
     let object = target.lane.store.get(&target.bucket, key, options)?;
     responder.succeeded(|| SuccessProperties::of_object(&object.info, object.content.len()))?;
-    match callback {
-        Some(callback) => deliver(object.content, callback, responder.data()),
-        None => Ok(()),
-    }
+    let Some(callback) = callback else { return Ok(()) };
+    let content = object.content;
+    responder.finish_by(content.len(), move |responder| deliver(content, callback, responder))
 }
 
-fn deliver(content: ObjectContent, callback: GetDataCallback, data: *mut c_void) -> Outcome {
+fn deliver(content: ObjectContent, callback: GetDataCallback, responder: &CallbackResponder) -> Outcome {
     let hand_over = |piece: &[u8]| {
-        // SAFETY: the handler's creator guarantees the callback and its data. A piece has at most `PIECE_BYTES` bytes,
-        // which fit in an `int`.
-        checked(unsafe { callback(piece.len() as i32, piece.as_ptr().cast(), data) })
+        responder.call(|| {
+            // SAFETY: the handler's creator vouches for the callback and its data. A piece has at most
+            // `PIECE_BYTES` bytes, which fit in an `int`.
+            checked(unsafe { callback(piece.len() as i32, piece.as_ptr().cast(), responder.data()) })
+        })
     };
     match content {
         ObjectContent::Bytes(bytes) => bytes.chunks(PIECE_BYTES).try_for_each(hand_over),
         ObjectContent::File(region) => {
             let len = region.len;
-            pump(region, len, hand_over)
+            pump(region, len, responder.piece_bytes_min(), hand_over)
         }
-        ObjectContent::Stream(reader, len) => pump(reader, len, hand_over),
+        ObjectContent::Stream(reader, len) => pump(reader, len, responder.piece_bytes_min(), hand_over),
     }
 }
 
-/// Passes the next `left` bytes of `reader` to `hand_over`.
-fn pump(mut reader: impl Read, mut left: u64, mut hand_over: impl FnMut(&[u8]) -> Outcome) -> Outcome {
+/// Hands over the next `left` bytes of `reader`, in pieces of at least `least` bytes but for the last.
+fn pump(
+    mut reader: impl Read,
+    mut left: u64,
+    least: usize,
+    mut hand_over: impl FnMut(&[u8]) -> Outcome,
+) -> Outcome {
     with_piece(|piece| {
         while left > 0 {
             let wanted = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            let got = reader.read(&mut piece[..wanted]).map_err(|error| broken(error, left))?;
-            if got == 0 {
-                return Err(broken(std::io::ErrorKind::UnexpectedEof.into(), left));
+            let mut filled = 0;
+            while filled < least.clamp(1, wanted) {
+                let missing = left - filled as u64;
+                let got = reader.read(&mut piece[filled..wanted]).map_err(|error| broken(error, missing))?;
+                if got == 0 {
+                    return Err(broken(std::io::ErrorKind::UnexpectedEof.into(), missing));
+                }
+                filled += got;
             }
-            hand_over(&piece[..got])?;
-            left -= got as u64;
+            hand_over(&piece[..filled])?;
+            left -= filled as u64;
         }
         Ok(())
     })
@@ -221,8 +228,8 @@ pub(crate) fn initiate_upload(
     responder.succeeded(SuccessProperties::default)?;
     let Some(callback) = callback else { return Ok(()) };
     let id = c_text(upload.as_str());
-    // SAFETY: the handler's creator guarantees the callback and its data; `id` outlives the call.
-    checked(unsafe { callback(id.as_ptr(), responder.data()) })
+    // SAFETY: the handler's creator vouches for the callback and its data; `id` outlives the call.
+    responder.call(|| checked(unsafe { callback(id.as_ptr(), responder.data()) }))
 }
 
 /// A part of an upload.
@@ -257,12 +264,14 @@ pub(crate) fn upload_part(
     part: &UploadPart,
     md5: Option<[u8; 16]>,
     source: ContentSource,
+    responder: &CallbackResponder,
 ) -> Outcome<PutResult> {
     let size = Some(source.left_bytes());
     let options = PartOptions { check_md5: md5.is_some(), size_hint: size, ..Default::default() };
     let store = &target.lane.store;
     let writer = store.part_writer(&target.bucket, &part.key, &part.upload, part.number, &options)?;
-    with_piece(|piece| write_all(writer, source, piece, &ExpectedContent { size, md5, ..Default::default() }))
+    let expected = ExpectedContent { size, md5, ..Default::default() };
+    with_piece(|piece| write_all(writer, source, piece, &expected, responder))
 }
 
 /// Fills a part with `count` bytes of an object from `start` on; a `count` of 0 means to the end.
@@ -286,17 +295,17 @@ pub(crate) fn complete_upload(
     callback: Option<CommitCallback>,
     responder: &CallbackResponder,
 ) -> Outcome {
-    let parts = read_parts(source)?;
+    let parts = read_parts(source, responder)?;
     let options = CompleteOptions::default();
     let made = target.lane.store.complete_upload(&target.bucket, key, upload, &parts, &options)?;
     responder.succeeded(|| SuccessProperties::of_written(&made))?;
     let Some(callback) = callback else { return Ok(()) };
     let (location, etag) = (c_text(&format!("/{}/{key}", target.bucket)), QuotedTag::new(&made.etag));
-    // SAFETY: the handler's creator guarantees the callback and its data; the texts outlive the call.
-    checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) })
+    // SAFETY: the handler's creator vouches for the callback and its data; the texts outlive the call.
+    responder.call(|| checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) }))
 }
 
-fn read_parts(mut source: ContentSource) -> Outcome<Vec<CompletedPart>> {
+fn read_parts(mut source: ContentSource, responder: &CallbackResponder) -> Outcome<Vec<CompletedPart>> {
     if source.left_bytes() > MAX_DOCUMENT_BYTES {
         let why =
             format!("the document that names the parts has over {MAX_DOCUMENT_BYTES} bytes; use fewer parts");
@@ -304,7 +313,7 @@ fn read_parts(mut source: ContentSource) -> Outcome<Vec<CompletedPart>> {
     }
     let mut document = vec![0; source.left_bytes() as usize];
     for piece in document.chunks_mut(PIECE_BYTES) {
-        source.fill(piece)?;
+        source.fill(piece, responder)?;
     }
     s3_xml::completed_parts(&document).map_err(|error| {
         let why = format!("the document that names the parts: {}", error.detail());
@@ -332,7 +341,7 @@ pub(crate) fn list_parts(
 ) -> Outcome {
     let page = target.lane.store.list_parts(&target.bucket, key, upload, query)?;
     responder.succeeded(SuccessProperties::default)?;
-    callback.map_or(Ok(()), |callback| tell_parts(&page, callback, responder.data()))
+    callback.map_or(Ok(()), |callback| responder.call(|| tell_parts(&page, callback, responder.data())))
 }
 
 fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void) -> Outcome {
@@ -379,7 +388,7 @@ pub(crate) fn list_uploads(
 ) -> Outcome {
     let page = target.lane.store.list_uploads(&target.bucket, query)?;
     responder.succeeded(SuccessProperties::default)?;
-    callback.map_or(Ok(()), |callback| tell_uploads(&page, callback, responder.data()))
+    callback.map_or(Ok(()), |callback| responder.call(|| tell_uploads(&page, callback, responder.data())))
 }
 
 fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut c_void) -> Outcome {

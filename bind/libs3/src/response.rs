@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::io::IsTerminal;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::Once;
+use std::sync::{Arc, Once};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayString;
@@ -16,8 +16,10 @@ use fordway_store::{ETag, Error, Metadata, ObjectInfo, PageBuffer, PutResult};
 use tracing_subscriber::EnvFilter;
 
 use crate::abi::{
-    AbiVersion, ErrorDetails, NameValue, PutDataCallback, ResponseHandler, ResponseProperties, StatusNumber,
+    AbiVersion, ErrorDetails, NameValue, PropertiesCallback, PutDataCallback, ResponseHandler,
+    ResponseProperties, StatusNumber,
 };
+use crate::relay::{CallbackRelay, RequestWork, interrupted};
 use crate::status::Status;
 
 /// The content type that S3 returns for content whose writer stated none.
@@ -35,6 +37,18 @@ pub(crate) struct CallbackResponder {
     abi: AbiVersion,
     handler: ResponseHandler,
     data: *mut c_void,
+    route: CallbackRoute,
+}
+
+/// The way from where a request is carried out to where its callbacks run.
+enum CallbackRoute {
+    /// None: who makes the request carries it out.
+    Direct,
+    /// None, for as long as the context is there: the thread that drives it carries the request out. What would take it too
+    /// long is left in the cell.
+    Driver(Arc<CallbackRelay>, Cell<Option<RequestWork>>),
+    /// To the thread that drives the context.
+    Worker(Arc<CallbackRelay>),
 }
 
 /// The properties of a request that succeeded, for the properties callback.
@@ -78,7 +92,62 @@ impl<'a> SuccessProperties<'a> {
 
 impl CallbackResponder {
     pub(crate) fn new(abi: AbiVersion, handler: ResponseHandler, data: *mut c_void) -> Self {
-        CallbackResponder { abi, handler, data }
+        CallbackResponder { abi, handler, data, route: CallbackRoute::Direct }
+    }
+
+    /// The same, for the thread that drives the context of `relay`.
+    pub(crate) fn on_driver(&self, relay: Arc<CallbackRelay>) -> Self {
+        CallbackResponder { route: CallbackRoute::Driver(relay, Cell::default()), ..*self }
+    }
+
+    /// The same, for a worker of the context of `relay`.
+    pub(crate) fn on_worker(&self, relay: Arc<CallbackRelay>) -> Self {
+        CallbackResponder { route: CallbackRoute::Worker(relay), ..*self }
+    }
+
+    /// Runs `callback` where callbacks run, and returns what it returned. All that touches memory of the program belongs
+    /// into it: outside, the program may have freed it already. Errors: those of `callback`, `Interrupted`.
+    #[inline]
+    pub(crate) fn call<T>(&self, callback: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+        match &self.route {
+            CallbackRoute::Driver(relay, _) if relay.is_closed() => Err(interrupted()),
+            CallbackRoute::Direct | CallbackRoute::Driver(..) => callback(),
+            CallbackRoute::Worker(relay) => relay.call(callback),
+        }
+    }
+
+    /// Does `rest`, the last of the request, which moves `bytes`: at once, or on a worker if this thread drives a context
+    /// and they would keep it.
+    #[inline]
+    pub(crate) fn finish_by(
+        &self,
+        bytes: u64,
+        rest: impl FnOnce(&CallbackResponder) -> Outcome + 'static,
+    ) -> Outcome {
+        match &self.route {
+            CallbackRoute::Driver(_, left) if bytes > QUICK_MAX_BYTES => {
+                left.set(Some(Box::new(rest)));
+                Ok(())
+            }
+            _ => rest(self),
+        }
+    }
+
+    /// The fewest bytes of content that are worth a call of [`CallbackResponder::call`], where more are to come. What trickles
+    /// over a network would wake the driving thread for each segment.
+    pub(crate) fn piece_bytes_min(&self) -> usize {
+        match &self.route {
+            CallbackRoute::Direct | CallbackRoute::Driver(..) => 1,
+            CallbackRoute::Worker(_) => PIECE_BYTES / 4,
+        }
+    }
+
+    /// What [`CallbackResponder::finish_by`] left to a worker.
+    pub(crate) fn take_rest(&self) -> Option<RequestWork> {
+        match &self.route {
+            CallbackRoute::Driver(_, left) => left.take(),
+            CallbackRoute::Direct | CallbackRoute::Worker(_) => None,
+        }
     }
 
     /// Returns the pointer that the caller wants back in each callback.
@@ -90,7 +159,10 @@ impl CallbackResponder {
     /// Errors: `Callback`.
     pub(crate) fn succeeded<'a>(&self, describe: impl FnOnce() -> SuccessProperties<'a>) -> Outcome {
         let Some(callback) = self.handler.properties else { return Ok(()) };
-        let told = describe();
+        self.call(|| self.tell_properties(callback, &describe()))
+    }
+
+    fn tell_properties(&self, callback: PropertiesCallback, told: &SuccessProperties) -> Outcome {
         let (content_type, user) = (told.content_type(), told.user());
         let pairs = user.iter().map(|(name, value)| NameValue { name: name.as_ptr(), value: value.as_ptr() });
         let pairs: Vec<NameValue> = pairs.collect();
@@ -310,6 +382,10 @@ pub(crate) fn start_diagnosis() {
 /// and 29 % more.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
+/// The most content of a local file that the thread which drives a context moves itself, in one go: handing it over to a
+/// worker piece by piece takes longer.
+pub(crate) const QUICK_MAX_BYTES: u64 = 4 << 20;
+
 thread_local! {
     /// Kept between requests, because fresh memory would cost a page fault for each 4 KiB.
     static SPARE: Cell<Option<PageBuffer>> = const { Cell::new(None) };
@@ -339,13 +415,18 @@ impl ContentSource {
         self.left_bytes
     }
 
-    /// Fills `piece`, or as much of it as there is content left; returns the number of bytes in it.
-    /// Errors: the caller aborts, or has less content than it announced.
-    pub(crate) fn fill(&mut self, piece: &mut [u8]) -> Outcome<usize> {
+    /// Fills `piece`, or as much of it as there is content left; returns the bytes in it.
+    /// Errors: the caller aborts, or has less than it announced.
+    pub(crate) fn fill(&mut self, piece: &mut [u8], responder: &CallbackResponder) -> Outcome<usize> {
         let wanted = usize::try_from(self.left_bytes).map_or(piece.len(), |left| left.min(piece.len()));
-        let mut filled = 0;
-        while filled < wanted {
-            filled += self.ask(&mut piece[filled..wanted])?;
+        if wanted > 0 {
+            responder.call(|| {
+                let mut filled = 0;
+                while filled < wanted {
+                    filled += self.ask(&mut piece[filled..wanted])?;
+                }
+                Ok(())
+            })?;
         }
         self.left_bytes -= wanted as u64;
         Ok(wanted)

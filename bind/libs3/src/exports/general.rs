@@ -1,6 +1,7 @@
 //! Functions that are the same in both ABIs: the library's own state, names, and request contexts.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::os::fd::RawFd;
 use std::ptr;
 
 use super::exported;
@@ -8,7 +9,7 @@ use crate::abi::{AbiVersion, AclGrant, MAX_OWNER_BYTES, STYLE_VIRTUAL_HOST, Stat
 use crate::arguments::{self, text};
 use crate::bucket::AccessControlList;
 use crate::lane;
-use crate::queue::RequestContext;
+use crate::queue::{RequestContext, RequestQueue};
 use crate::response::{self, Outcome, RequestFailure, without_panic, write_text};
 use crate::status::Status;
 
@@ -24,17 +25,34 @@ pub(super) fn status_of(work: impl FnOnce() -> Outcome) -> StatusNumber {
     }
 }
 
-/// Runs waiting requests until none waits, or until `is_done`, which is called before each, returns true.
+/// Drives a context by `run`.
 ///
 /// # Safety
-/// `context` is NULL or a context that has not been destroyed.
-unsafe fn drive(context: *const RequestContext, mut is_done: impl FnMut() -> bool) -> StatusNumber {
+/// `context` is NULL or a context that is not destroyed.
+pub(super) unsafe fn drive(
+    context: *const RequestContext,
+    run: impl FnOnce(&RequestQueue) -> Outcome,
+) -> StatusNumber {
     status_of(|| {
         // SAFETY: the caller vouches for it.
         let context = unsafe { crate::arguments::required(context, "request context") }?;
-        while !is_done() && context.run_one() {}
-        Ok(())
+        // A callback may destroy the context.
+        run(&context.queue())
     })
+}
+
+/// The longest that a program is told to wait, in milliseconds: it need not know of callbacks that come by the descriptor.
+const WAIT_MAX_MS: i64 = 1000;
+/// The same where the program cannot wait for the descriptor.
+const BLIND_WAIT_MAX_MS: i64 = 10;
+
+fn no_descriptor(error: std::io::Error) -> RequestFailure {
+    RequestFailure::refused(Status::OutOfMemory, format!("no descriptor is left: {error}"))
+}
+
+/// Whether `select` can wait for it.
+fn fits_a_set(fd: RawFd) -> bool {
+    (fd as usize) < libc::FD_SETSIZE
 }
 
 exported! {
@@ -101,44 +119,44 @@ exported! {
     /// Creates a request context.
     fn S3_create_request_context(made: *mut *mut RequestContext) -> StatusNumber {
         status_of(|| {
-            let context = RequestContext::new()
-                .map_err(|error| RequestFailure::refused(Status::OutOfMemory, format!("no descriptor is left: {error}")))?;
             // SAFETY: the caller vouches for it.
-            unsafe { *made = Box::into_raw(Box::new(context)) };
+            unsafe { *made = Box::into_raw(Box::new(RequestContext::new())) };
             Ok(())
         })
     }
 
-    /// Ends the waiting requests as interrupted, then destroys the context.
+    /// Ends the requests that are not finished as interrupted, then the context. Does not wait for other machines.
     fn S3_destroy_request_context(context: *mut RequestContext) {
         if !context.is_null() {
             // SAFETY: it was made by `Box::into_raw`, and the caller gives it up.
             let context = unsafe { Box::from_raw(context) };
-            context.interrupt();
+            context.queue().interrupt();
         }
     }
 
-    /// Runs all waiting requests, and those that their callbacks add.
+    /// Carries out all requests, and what their callbacks add. Sleeps while there is nothing to do.
     fn S3_runall_request_context(context: *mut RequestContext) -> StatusNumber {
         // SAFETY: the caller vouches for it.
-        unsafe { drive(context, || false) }
+        unsafe { drive(context, RequestQueue::run_all) }
     }
 
-    /// Runs one request, and reports how many are still waiting.
+    /// Begins requests and runs callbacks, as far as that can be done now and in a moment; tells how many requests are
+    /// unfinished.
     fn S3_runonce_request_context(context: *mut RequestContext, remaining: *mut c_int) -> StatusNumber {
-        let mut ran = 0;
-        let is_done = || std::mem::replace(&mut ran, 1) > 0;
         // SAFETY: the caller vouches for both pointers.
         unsafe {
-            let status = drive(context, is_done);
-            if let (Some(remaining), Some(context)) = (remaining.as_mut(), context.as_ref()) {
-                *remaining = context.waiting() as c_int;
-            }
-            status
+            drive(context, |queue| {
+                let ran = queue.run_once();
+                if let Some(remaining) = remaining.as_mut() {
+                    *remaining = queue.unfinished() as c_int;
+                }
+                ran
+            })
         }
     }
 
-    /// Adds the descriptor to wait for, which is ready as long as any request waits.
+    /// What to wait for: a descriptor that is readable exactly when a callback waits or a request can be begun; none if no
+    /// request is unfinished.
     fn S3_get_request_context_fdsets(
         context: *mut RequestContext,
         read: *mut libc::fd_set,
@@ -150,7 +168,7 @@ exported! {
             // SAFETY: the caller vouches for all pointers; `FD_SET` is given a descriptor that fits.
             unsafe {
                 let context = crate::arguments::required(context, "request context")?;
-                let fd = context.ready_fd().filter(|fd| (*fd as usize) < libc::FD_SETSIZE);
+                let fd = context.queue().signal().map_err(no_descriptor)?.filter(|fd| fits_a_set(*fd));
                 if let (Some(fd), Some(read)) = (fd, read.as_mut()) {
                     libc::FD_SET(fd, read);
                 }
@@ -162,12 +180,16 @@ exported! {
         })
     }
 
-    /// Returns the longest time to wait, in milliseconds: 0 while any request waits, else -1.
+    /// How many milliseconds to wait at most: none while there is something to do, -1 if no request is unfinished.
     fn S3_get_request_context_timeout(context: *mut RequestContext) -> i64 {
         // SAFETY: the caller vouches for it.
-        match unsafe { context.as_ref() } {
-            Some(context) if context.waiting() > 0 => 0,
-            _ => -1,
+        let Some(context) = (unsafe { context.as_ref() }) else { return -1 };
+        let queue = context.queue();
+        match queue.signal() {
+            Ok(None) => -1,
+            _ if queue.has_work() => 0,
+            Ok(Some(fd)) if fits_a_set(fd) => WAIT_MAX_MS,
+            _ => BLIND_WAIT_MAX_MS,
         }
     }
 }

@@ -16,9 +16,12 @@ use crate::arguments::{
 use crate::bucket::{self, AclReturns};
 use crate::lane::{self, BucketTarget, TakenTarget};
 use crate::object::{self, CopyReturns, UploadPart, part_number, upload_id};
-use crate::queue::{RequestContext, submit};
+use crate::queue::{RequestContext, RequestWeight, submit};
 use crate::response::{self, CallbackResponder, ContentSource, Outcome, RequestFailure};
 use crate::status::Status;
+
+/// The content of a request that does not say, or reads many names.
+const UNKNOWN: u64 = u64::MAX;
 
 /// What every request has beside its own arguments.
 #[derive(Clone, Copy)]
@@ -35,8 +38,11 @@ impl RequestArguments {
     /// # Safety
     /// The handler is NULL or one whose callbacks may be called with `data`; the queue is NULL or
     /// not destroyed.
-    unsafe fn submit<Work>(self, handler: *const ResponseHandler, prepare: impl FnOnce() -> Outcome<Work>)
-    where
+    unsafe fn submit<Work>(
+        self,
+        handler: *const ResponseHandler,
+        prepare: impl FnOnce() -> Outcome<(RequestWeight, Work)>,
+    ) where
         Work: FnOnce(&CallbackResponder) -> Outcome + 'static,
     {
         response::start_diagnosis();
@@ -77,7 +83,9 @@ pub(super) unsafe fn list_service<C: ContextFields>(
         call.submit(handler.cast(), || {
             let (lane, callback) =
                 (lane::lane(&context.address(call.timeout_ms).checked()?)?, callback(handler));
-            Ok(move |responder: &CallbackResponder| bucket::list_all(&lane, callback, responder))
+            Ok((RequestWeight::of(&lane, 0), move |responder: &CallbackResponder| {
+                bucket::list_all(&lane, callback, responder)
+            }))
         });
     }
 }
@@ -95,11 +103,9 @@ pub(super) unsafe fn test_bucket<C: ContextFields>(
         call.submit(handler, || {
             let (target, capacity) =
                 (context.target(call.timeout_ms)?, count(capacity, "locationConstraintReturnSize")?);
-            Ok(move |responder: &CallbackResponder| {
-                // S3's first region has no name as a location, and neither has a directory.
-                response::write_text(location, capacity, "");
-                bucket::test(&target, responder)
-            })
+            Ok((target.weight(0), move |responder: &CallbackResponder| {
+                bucket::test(&target, (location, capacity), responder)
+            }))
         });
     }
 }
@@ -118,9 +124,9 @@ pub(super) unsafe fn create_bucket<C: ContextFields>(
             check_acl(acl)?;
             let (target, location, region) =
                 (context.target(call.timeout_ms)?, owned(location)?, owned(region)?);
-            Ok(move |responder: &CallbackResponder| {
+            Ok((target.weight(0), move |responder: &CallbackResponder| {
                 bucket::create(&target, location.as_deref(), region.as_deref(), responder)
-            })
+            }))
         });
     }
 }
@@ -136,7 +142,7 @@ pub(super) unsafe fn delete_bucket<C: ContextFields>(
     unsafe {
         call.submit(handler, || {
             let target = context.target(call.timeout_ms)?;
-            Ok(move |responder: &CallbackResponder| bucket::delete(&target, responder))
+            Ok((target.weight(0), move |responder: &CallbackResponder| bucket::delete(&target, responder)))
         });
     }
 }
@@ -156,7 +162,9 @@ pub(super) unsafe fn list_bucket<C: ContextFields>(
             let max_keys = count(max_keys, "maxkeys")?;
             let query = bucket::query(text(prefix)?, text(marker)?, text(delimiter)?, max_keys);
             let (target, callback) = (call.target(context)?, callback(handler));
-            Ok(move |responder: &CallbackResponder| bucket::list(&target, &query, callback, responder))
+            Ok((target.weight(UNKNOWN), move |responder: &CallbackResponder| {
+                bucket::list(&target, &query, callback, responder)
+            }))
         });
     }
 }
@@ -176,13 +184,13 @@ pub(super) unsafe fn put_object<C: ContextFields, P: PropertyFields>(
             let (target, key, said) =
                 (call.target(context)?, key(name)?, properties(said)?.unwrap_or_default());
             let source = ContentSource::new(callback(handler), call.data, length);
-            Ok(move |responder: &CallbackResponder| {
+            Ok((target.weight(length), move |responder: &CallbackResponder| {
                 if key.is_none() && length == 0 {
                     return object::touch_bucket(&target, responder);
                 }
-                let made = object::put(&target, key.as_ref(), said, source)?;
+                let made = object::put(&target, key.as_ref(), said, source, responder)?;
                 responder.succeeded(|| response::SuccessProperties::of_written(&made))
-            })
+            }))
         });
     }
 }
@@ -205,7 +213,9 @@ pub(super) unsafe fn get_object<C: ContextFields>(
                 conditions: conditions(asked)?,
                 ..Default::default()
             };
-            Ok(move |responder: &CallbackResponder| object::get(&target, &key, &options, callback, responder))
+            Ok((target.weight(length), move |responder: &CallbackResponder| {
+                object::get(&target, &key, &options, callback, responder)
+            }))
         });
     }
 }
@@ -222,7 +232,9 @@ pub(super) unsafe fn head_object<C: ContextFields>(
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
-            Ok(move |responder: &CallbackResponder| object::head(&target, key.as_ref(), responder))
+            Ok((target.weight(0), move |responder: &CallbackResponder| {
+                object::head(&target, key.as_ref(), responder)
+            }))
         });
     }
 }
@@ -239,7 +251,9 @@ pub(super) unsafe fn delete_object<C: ContextFields>(
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
-            Ok(move |responder: &CallbackResponder| object::delete(&target, key.as_ref(), responder))
+            Ok((target.weight(0), move |responder: &CallbackResponder| {
+                object::delete(&target, key.as_ref(), responder)
+            }))
         });
     }
 }
@@ -286,14 +300,14 @@ pub(super) unsafe fn copy_object<C: ContextFields, P: PropertyFields>(
                 }
                 None => None,
             };
-            Ok(move |responder: &CallbackResponder| {
+            Ok((target.weight(UNKNOWN), move |responder: &CallbackResponder| {
                 let made = match &part {
                     Some(part) => object::copy_part(&target, &from, range, (&to_bucket, part))?,
                     None => object::copy(&target, &from, (&to_bucket, &to_key), said)?,
                 };
-                to.returns.tell(&made);
+                to.returns.tell(&made, responder)?;
                 responder.succeeded(|| response::SuccessProperties::of_written(&made))
-            })
+            }))
         });
     }
 }
@@ -311,9 +325,9 @@ pub(super) unsafe fn get_acl<C: ContextFields>(
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
-            Ok(move |responder: &CallbackResponder| {
+            Ok((target.weight(0), move |responder: &CallbackResponder| {
                 bucket::get_acl(&target, key.as_ref(), &returns, responder)
-            })
+            }))
         });
     }
 }
@@ -337,9 +351,9 @@ pub(super) unsafe fn set_acl<C: ContextFields>(
             }
             let grants = if grants.is_null() { &[] } else { std::slice::from_raw_parts(grants, number) };
             let (target, key, grants) = (call.target(context)?, key(name)?, grants.to_vec());
-            Ok(move |responder: &CallbackResponder| {
+            Ok((target.weight(0), move |responder: &CallbackResponder| {
                 bucket::set_acl(&target, key.as_ref(), &grants, responder)
-            })
+            }))
         });
     }
 }
@@ -356,7 +370,9 @@ pub(super) unsafe fn get_logging<C: ContextFields>(
     unsafe {
         call.submit(handler, || {
             let target = call.target(context)?;
-            Ok(move |responder: &CallbackResponder| bucket::get_logging(&target, returns, responder))
+            Ok((target.weight(0), move |responder: &CallbackResponder| {
+                bucket::get_logging(&target, returns, responder)
+            }))
         });
     }
 }
@@ -373,9 +389,9 @@ pub(super) unsafe fn set_logging<C: ContextFields>(
     unsafe {
         call.submit(handler, || {
             let (target, bucket) = (call.target(context)?, owned(to_bucket)?);
-            Ok(move |responder: &CallbackResponder| {
+            Ok((target.weight(0), move |responder: &CallbackResponder| {
                 bucket::set_logging(&target, bucket.as_deref(), responder)
-            })
+            }))
         });
     }
 }
@@ -392,7 +408,7 @@ pub(super) unsafe fn lifecycle<C: ContextFields>(
     unsafe {
         call.submit(handler, || {
             let target = call.target(context)?;
-            Ok(move |_: &CallbackResponder| answer(&target))
+            Ok((target.weight(0), move |_: &CallbackResponder| answer(&target)))
         });
     }
 }
@@ -411,9 +427,9 @@ pub(super) unsafe fn initiate_multipart<C: ContextFields, P: PropertyFields>(
         call.submit(handler.cast(), || {
             let (target, key) = (call.target(context)?, required_key(name)?);
             let (said, callback) = (properties(said)?.unwrap_or_default(), callback(handler));
-            Ok(move |responder: &CallbackResponder| {
+            Ok((target.weight(0), move |responder: &CallbackResponder| {
                 object::initiate_upload(&target, &key, said, callback, responder)
-            })
+            }))
         });
     }
 }
@@ -436,10 +452,10 @@ pub(super) unsafe fn upload_part<C: ContextFields, P: PropertyFields>(
             let md5 = properties(said)?.and_then(|said| said.md5);
             let length = count(length, "partContentLength")? as u64;
             let source = ContentSource::new(callback(handler), call.data, length);
-            Ok(move |responder: &CallbackResponder| {
-                let made = object::upload_part(&target, &part, md5, source)?;
+            Ok((target.weight(length), move |responder: &CallbackResponder| {
+                let made = object::upload_part(&target, &part, md5, source, responder)?;
                 responder.succeeded(|| response::SuccessProperties::of_written(&made))
-            })
+            }))
         });
     }
 }
@@ -462,9 +478,9 @@ pub(super) unsafe fn complete_multipart<C: ContextFields>(
             let callback = own.and_then(|handler| handler.callback);
             let length = count(length, "contentLength")? as u64;
             let source = ContentSource::new(own.and_then(|handler| handler.put_data), call.data, length);
-            Ok(move |responder: &CallbackResponder| {
+            Ok((target.weight(UNKNOWN), move |responder: &CallbackResponder| {
                 object::complete_upload(&target, (&key, &upload), source, callback, responder)
-            })
+            }))
         });
     }
 }
@@ -483,7 +499,9 @@ pub(super) unsafe fn abort_multipart<C: ContextFields>(
         call.submit(handler, || {
             let (target, key, upload) =
                 (call.target(context)?, required_key(name)?, upload_id(text(upload)?)?);
-            Ok(move |responder: &CallbackResponder| object::abort_upload(&target, (&key, &upload), responder))
+            Ok((target.weight(UNKNOWN), move |responder: &CallbackResponder| {
+                object::abort_upload(&target, (&key, &upload), responder)
+            }))
         });
     }
 }
@@ -509,9 +527,9 @@ pub(super) unsafe fn list_parts<C: ContextFields>(
             let (target, key, upload) =
                 (call.target(context)?, required_key(name)?, upload_id(text(upload)?)?);
             let callback = callback(handler);
-            Ok(move |responder: &CallbackResponder| {
+            Ok((target.weight(UNKNOWN), move |responder: &CallbackResponder| {
                 object::list_parts(&target, (&key, &upload), &query, callback, responder)
-            })
+            }))
         });
     }
 }
@@ -540,9 +558,9 @@ pub(super) unsafe fn list_uploads<C: ContextFields>(
                 max_uploads: page_size(max_uploads, "maxuploads")?,
             };
             let (target, callback) = (call.target(context)?, callback(handler));
-            Ok(move |responder: &CallbackResponder| {
+            Ok((target.weight(UNKNOWN), move |responder: &CallbackResponder| {
                 object::list_uploads(&target, &query, callback, responder)
-            })
+            }))
         });
     }
 }

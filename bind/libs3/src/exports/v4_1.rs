@@ -13,7 +13,7 @@ use crate::abi::{
 use crate::arguments::{ContextFields as _, required, required_key, text};
 use crate::bucket::{self, AclReturns};
 use crate::object::{self, CopyReturns};
-use crate::queue::RequestContext;
+use crate::queue::{RequestContext, RequestQueue};
 use crate::response::{RequestFailure, write_text};
 use crate::status::Status;
 
@@ -35,10 +35,10 @@ exported! {
         unsafe { general::S3_create_request_context(made) }
     }
 
-    /// Carries out all that waits.
+    /// Begins requests and runs callbacks, as far as that can be done now.
     fn S3_process_request_context(context: *mut RequestContext) -> StatusNumber {
         // SAFETY: the caller vouches for it.
-        unsafe { general::S3_runall_request_context(context) }
+        unsafe { general::drive(context, RequestQueue::run_ready) }
     }
 
     /// Certificates are always verified, whatever is asked for here; `AWS_CA_BUNDLE` names others to
