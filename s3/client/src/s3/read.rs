@@ -299,7 +299,7 @@ pub(super) fn read_ranges(
         let opened = RemoteFile::open_target_reading(&session.vector, object, &wanted);
         match opened.and_then(|(file, begun)| read_fragments(&file, ranges, begun)) {
             // Another version may have taken its place in between; and of a refusal more is told below.
-            Err(error) if error.kind() != ErrorKind::InvalidRange && !is_passing(error.kind()) => {}
+            Err(error) if !is_final(error.kind()) => {}
             read => return read,
         }
     }
@@ -307,6 +307,11 @@ pub(super) fn read_ranges(
     let version = FileVersion::tagged(info.size, info.etag.as_str());
     let object = RangedVersion::new(session, (bucket, key), info.version.or_else(|| options.version.clone()));
     read_fragments(&RemoteFile::of_version(&session.vector, Box::new(object), version), ranges, None)
+}
+
+/// Whether a second way to the ranges would end the same way, or is not wanted any more.
+fn is_final(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::InvalidRange | ErrorKind::Interrupted) || is_passing(kind)
 }
 
 /// The ranges as (offset, length), if all of them state their end.
