@@ -344,7 +344,7 @@ class ObjectWriter:
 
     @property
     def closed(self) -> bool:
-        """Whether it takes nothing more: committed, discarded, or given up after an error."""
+        """Whether it takes nothing more: committed, discarded, failed, or of a parent process."""
 
     def write(self, data: ReadableBuffer) -> int:
         """Appends `data`, any buffer in one piece, and returns its length in bytes.

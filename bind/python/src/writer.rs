@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{Error, ErrorKind, ExpectedContent, Result, Writer};
+use fordway_sys::ProcessIdentity;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -16,20 +17,28 @@ use crate::store::without_interpreter;
 pub(crate) struct PyObjectWriter {
     /// `None` once it is committed, discarded or broken.
     inner: Mutex<Option<Box<dyn Writer>>>,
+    /// A forked child neither finishes nor removes what its parent writes.
+    begun_by: ProcessIdentity,
 }
 
 impl PyObjectWriter {
     pub(crate) fn new(writer: Box<dyn Writer>) -> Self {
-        PyObjectWriter { inner: Mutex::new(Some(writer)) }
+        PyObjectWriter { inner: Mutex::new(Some(writer)), begun_by: ProcessIdentity::current() }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Option<Box<dyn Writer>>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    /// `None` in a forked child, where a thread that is not there may hold the lock for ever.
+    fn locked(&self) -> Option<MutexGuard<'_, Option<Box<dyn Writer>>>> {
+        let is_ours = self.begun_by.is_current();
+        is_ours.then(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn take(&self) -> Option<Box<dyn Writer>> {
+        self.locked().and_then(|mut inner| inner.take())
     }
 
     /// Appends `data`. After an error, what has arrived of the object is unknown, so it is given up.
     fn append(&self, data: &[u8]) -> Result<usize> {
-        let mut inner = self.locked();
+        let mut inner = self.locked().ok_or_else(closed)?;
         let mut writer = inner.take().ok_or_else(closed)?;
         writer.write(data)?;
         *inner = Some(writer);
@@ -37,16 +46,27 @@ impl PyObjectWriter {
     }
 }
 
+impl Drop for PyObjectWriter {
+    fn drop(&mut self) {
+        if !self.begun_by.is_current() {
+            let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(inner.take());
+        }
+    }
+}
+
 fn closed() -> Error {
-    Error::new(ErrorKind::InvalidArgument, "the object is committed, discarded or failed; begin another")
+    let why =
+        "the object is committed, discarded, failed, or of the process that forked this one; begin another";
+    Error::new(ErrorKind::InvalidArgument, why)
 }
 
 #[pymethods]
 impl PyObjectWriter {
-    /// Whether it takes nothing more: committed, discarded, or given up after an error.
+    /// Whether it takes nothing more: committed, discarded, failed, or of a parent process.
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.locked().is_none())
+        py.detach(|| self.locked().is_none_or(|inner| inner.is_none()))
     }
 
     /// Appends `data`, any buffer in one piece, and returns its length in bytes.
@@ -71,7 +91,7 @@ impl PyObjectWriter {
     /// Raises `PreconditionFailedError`, and `InvalidArgumentError` if the writer is closed.
     fn commit(&self, py: Python<'_>) -> PyResult<String> {
         without_interpreter(py, || {
-            let writer = self.locked().take().ok_or_else(closed)?;
+            let writer = self.take().ok_or_else(closed)?;
             Ok(writer.commit(&ExpectedContent::default())?.etag.to_string())
         })
     }
@@ -79,7 +99,7 @@ impl PyObjectWriter {
     /// Drops what was written; nothing if the writer is closed.
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
         without_interpreter(py, || {
-            drop(self.locked().take());
+            drop(self.take());
             Ok(())
         })
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
+import os
 import pickle
 import uuid
 from datetime import UTC, datetime
@@ -206,6 +208,27 @@ def test_a_block_that_raises_leaves_what_was_there(fs: ObjectFileSystem, bucket:
             raise ZeroDivisionError
     assert fs.cat(f"{bucket}/old") == b"old"
     assert below(bucket, fs.find(bucket)) == ["old"]
+
+
+def test_a_forked_child_leaves_the_object_to_its_parent(fs: ObjectFileSystem, bucket: str) -> None:
+    path = f"{bucket}/parents"
+    file = fs.open(path, "wb")
+    file.write(CONTENT * 60)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with pytest.raises(InvalidArgumentError, match="forked"):
+                file.write(CONTENT * 60)
+            del file
+            gc.collect()
+            status = 1 if fs.exists(path) else 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    file.write(b"end")
+    file.close()
+    assert fs.cat(path) == CONTENT * 60 + b"end"
 
 
 def test_exclusive_creation_has_one_winner(fs: ObjectFileSystem, bucket: str) -> None:

@@ -156,7 +156,13 @@ impl Write for TcpSocket {
         let waiting = if self.waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
         let flags = SendFlags::NOSIGNAL | waiting;
         let limit = if self.waits { self.write_timeout } else { Duration::ZERO };
-        within(limit, || sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), flags))
+        let sent =
+            within(limit, || sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), flags))?;
+        if self.waits && sent < pieces.iter().map(|piece| piece.len()).sum() {
+            // A signal, or the end of a short wait, also ends a call that has sent something.
+            fordway_sys::after_signal()?;
+        }
+        Ok(sent)
     }
 
     fn flush(&mut self) -> io::Result<()> {

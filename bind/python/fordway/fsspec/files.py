@@ -162,6 +162,6 @@ class NewObject(io.BufferedIOBase):
         self.close()
 
     def __del__(self) -> None:
-        # Without a writer it never came to be, and has nothing to close.
-        if hasattr(self, "_writer"):
+        # Without a writer it never came to be; and a forked child leaves the object to its parent.
+        if hasattr(self, "_writer") and not self._writer.closed:
             self.close()
