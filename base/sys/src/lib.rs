@@ -30,6 +30,7 @@ mod nowait;
 mod process;
 mod root;
 mod shared;
+mod signal;
 mod socket;
 
 pub use counters::{
@@ -62,8 +63,9 @@ pub use root::{PathResolution, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
 pub use shared::{FileSystemSharing, inode_in, look_again, stat_now};
+pub use signal::{after_signal, ask_after_signals, sleep, wait_at_most};
 pub use socket::{
     PeerCredentials, TcpInfo, WaitMode, is_writable, keep_alive, offer_room, peer_of, receive,
     receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,
-    tcp_info,
+    set_receive_timeout, tcp_info,
 };

@@ -16,6 +16,7 @@ use rustix::net::{
 
 use super::file::last_errno;
 use crate::call::sendfile;
+use crate::signal::after_signal;
 
 /// Whether a call waits for the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +37,9 @@ impl WaitMode {
 }
 
 /// Sends all of `first` and then all of `second`; `descriptor` is sent with the first byte. Errors: `PIPE` and
-/// `CONNRESET` if the other side is gone, `WOULDBLOCK` if the socket's time limit passed. Cost: one `sendmsg` (one
-/// `send` of `first` alone), more if the buffer of the socket is full.
+/// `CONNRESET` if the other side is gone, `WOULDBLOCK` if the socket's time limit passed, `CANCELED` if a signal came
+/// and the program wants to stop. Cost: one `sendmsg` (one `send` of `first` alone), more if the buffer of the socket is
+/// full.
 pub fn send_all(
     socket: impl AsFd,
     mut first: &[u8],
@@ -50,7 +52,10 @@ pub fn send_all(
             _ => send_parts(&socket, &[IoSlice::new(first), IoSlice::new(second)], descriptor),
         };
         let sent = match sent {
-            Err(Errno::INTR) => continue,
+            Err(Errno::INTR) => {
+                after_signal()?;
+                continue;
+            }
             sent => sent?,
         };
         descriptor = None;
@@ -71,11 +76,11 @@ fn send_parts(socket: impl AsFd, parts: &[IoSlice<'_>], descriptor: Option<Borro
 }
 
 /// Receives the bytes that have arrived, up to the length of `buffer`; returns 0 at the end of the stream. Passed
-/// descriptors are closed. Cost: one `recv`.
+/// descriptors are closed. Errors: as [`send_all`]. Cost: one `recv`.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: WaitMode) -> Result<usize> {
     loop {
         match recv(&socket, &mut *buffer, wait.flags()) {
-            Err(Errno::INTR) => {}
+            Err(Errno::INTR) => after_signal()?,
             done => return done.map(|(count, _)| count),
         }
     }
@@ -92,7 +97,10 @@ pub fn receive_with_descriptor(
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = wait.flags() | RecvFlags::CMSG_CLOEXEC;
         let received = match recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
-            Err(Errno::INTR) => continue,
+            Err(Errno::INTR) => {
+                after_signal()?;
+                continue;
+            }
             received => received?,
         };
         let mut descriptors = control.drain().filter_map(|message| match message {
@@ -101,6 +109,11 @@ pub fn receive_with_descriptor(
         });
         return Ok((received.bytes, descriptors.next().and_then(|mut passed| passed.next())));
     }
+}
+
+/// Limits how long calls that receive wait before they fail with `WOULDBLOCK`.
+pub fn set_receive_timeout(socket: impl AsFd, limit: std::time::Duration) -> Result<()> {
+    sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(limit))
 }
 
 /// Makes the kernel detect that the other end of a TCP connection is gone: after 30 s of silence it sends probes, and

@@ -1,8 +1,26 @@
 """Types of the compiled module."""
 
+import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import final
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias, final
+
+from fordway.errors import FordwayError
+
+class ExportsBuffer(Protocol):
+    """What has the buffer protocol: `bytes`, `bytearray`, `memoryview`, `array`, `mmap`, ..."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class ExportsArray(Protocol):
+    """The same of NumPy's arrays, whose stubs name `__buffer__` from Python 3.12 on."""
+
+    @property
+    def __array_interface__(self) -> Any: ...  # noqa: ANN401 (NumPy's own)
+
+ReadableBuffer: TypeAlias = ExportsBuffer | ExportsArray
+"""What `put` takes, and `get_into` where it can be written."""
 
 __version__: str
 ERROR_KINDS: tuple[str, ...]
@@ -78,17 +96,39 @@ class Store:
 
     Threads may share a store. Every call that touches files lets other Python threads run meanwhile.
     A pickled store is opened anew, by the same endpoint, where it is read.
+    As a context manager it is closed at the end of its block.
     """
 
     @property
     def lane(self) -> str:
         """How the store is reached: `embedded`, `node` or `http`."""
 
-    def list_buckets(self) -> list[BucketInfo]:
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+
+    def close(self) -> None:
+        """Closes the store: lets go of its files and connections. Closing it again does nothing.
+
+        Calls, iterators and writers that are under way go on; new calls raise `InvalidArgumentError`.
+        """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+    def list_buckets(self) -> builtins.list[BucketInfo]:
         """Returns all buckets in byte order of their names."""
 
     def create_bucket(self, bucket: str) -> None:
         """Makes an empty bucket. Raises `AlreadyExistsError`, `InvalidNameError`."""
+
+    def head_bucket(self, bucket: str) -> BucketInfo:
+        """Describes a bucket. Raises `NotFoundError`."""
 
     def delete_bucket(self, bucket: str) -> None:
         """Removes an empty bucket. Raises `NotFoundError`, `BucketNotEmptyError`."""
@@ -106,7 +146,7 @@ class Store:
         self,
         bucket: str,
         key: str,
-        data: bytes | bytearray | memoryview,
+        data: ReadableBuffer,
         *,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -132,23 +172,42 @@ class Store:
         start: int | None = None,
         length: int | None = None,
         version: str | None = None,
+        if_match: str | None = None,
     ) -> bytes:
         """Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or from 0).
 
         Fewer bytes come back only where the object ends before. Objects over 64 KiB are read straight
         into the result; smaller ones are copied once, which costs less than it saves.
+        With `if_match`, only an object with that ETag is read.
 
-        Raises `NotFoundError`; `InvalidArgumentError` if `start` is at or past the end, or `length` is 0.
+        Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` if `start` is negative
+        or not before the end, or `length` is 0.
+        """
+
+    def get_with_info(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        start: int | None = None,
+        length: int | None = None,
+        version: str | None = None,
+        if_match: str | None = None,
+    ) -> tuple[bytes, ObjectInfo]:
+        """Returns the bytes that `get` returns and the description of the whole object, by one open.
+
+        Raises what `get` raises.
         """
 
     def get_into(
         self,
         bucket: str,
         key: str,
-        buffer: bytearray | memoryview,
+        buffer: ReadableBuffer,
         *,
         start: int | None = None,
         version: str | None = None,
+        if_match: str | None = None,
     ) -> int:
         """Reads the object into `buffer`, without a copy on the way, and returns how many bytes it has.
 
@@ -157,12 +216,18 @@ class Store:
         """
 
     def get_ranges(
-        self, bucket: str, key: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
-    ) -> list[bytes]:
+        self,
+        bucket: str,
+        key: str,
+        ranges: Sequence[tuple[int, int]],
+        *,
+        version: str | None = None,
+        if_match: str | None = None,
+    ) -> builtins.list[bytes]:
         """Returns many ranges of one version of an object, each given as start and length, in order.
 
-        A range that ends behind the object is cut. Raises `NotFoundError`, and `InvalidArgumentError`
-        if a range begins at or past the end, or has a length of 0.
+        A range that ends behind the object is cut. Raises `NotFoundError`, `PreconditionFailedError`, and
+        `InvalidArgumentError` if a range begins at or past the end, or has a length of 0.
         """
 
     def map(
@@ -183,6 +248,58 @@ class Store:
 
     def head(self, bucket: str, key: str, *, version: str | None = None) -> ObjectInfo:
         """Describes an object, or a `version` of it, without reading it. Raises `NotFoundError`."""
+
+    def delete_many(self, bucket: str, keys: Sequence[str]) -> builtins.list[FordwayError | None]:
+        """Removes many objects in as few requests as the lane takes.
+
+        Returns one result per key, in order: `None`, or the error.
+
+        Raises `InvalidNameError`, before anything is removed.
+        """
+
+    def copy(
+        self,
+        source_bucket: str,
+        source_key: str,
+        bucket: str,
+        key: str,
+        *,
+        version: str | None = None,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        if_none_match: str | None = None,
+        if_match: str | None = None,
+    ) -> str:
+        """Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
+
+        The content does not pass through this process on the lanes `node` and `http`. A `content_type` or
+        `metadata` replace what the source has of both, and `tags` its tags; else the copy has the source's.
+        Conditions are those of `put`, on the copy.
+
+        Raises `NotFoundError`, `PreconditionFailedError`; `InvalidArgumentError` for a copy onto itself that
+        changes nothing.
+        """
+
+    def writer(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        size: int | None = None,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        if_none_match: str | None = None,
+        if_match: str | None = None,
+    ) -> ObjectWriter:
+        """Begins an object that is written in pieces, and appears whole when it is committed.
+
+        `size` is its length in bytes if that is known, which lets a lane choose how to send it. The other
+        arguments are those of `put`; conditions are checked when the object appears.
+
+        Raises `NotFoundError` (no bucket; perhaps only at `commit`).
+        """
 
     def tags(self, bucket: str, key: str, *, version: str | None = None) -> dict[str, str]:
         """Returns the tags of an object, or of a `version` of it. Raises `NotFoundError`."""
@@ -217,6 +334,42 @@ class Store:
         They come by key in byte order, and the versions of one key from the newest to the oldest.
         Raises `NotFoundError` (no bucket) when the first page is fetched.
         """
+
+@final
+class ObjectWriter:
+    """An object being written in pieces. It appears whole at `commit`, and not at all without it.
+
+    As a context manager it commits at the end of its block, or discards the object if the block raises.
+    """
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes nothing more: committed, discarded, failed, or of a parent process."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Appends `data`, any buffer in one piece, and returns its length in bytes.
+
+        The lane `http` sends parts as they fill up and holds at most one in memory. After an error the object
+        is given up. Raises `InvalidArgumentError` if the writer is closed, `NoSpaceError`, ...
+        """
+
+    def commit(self) -> str:
+        """Publishes the object and returns its ETag (without quotes).
+
+        Raises `PreconditionFailedError`, and `InvalidArgumentError` if the writer is closed.
+        """
+
+    def discard(self) -> None:
+        """Drops what was written; nothing if the writer is closed."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
 
 @final
 class Mapped:

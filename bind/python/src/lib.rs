@@ -3,11 +3,14 @@
 //! Every call that may touch a file or a socket releases the interpreter meanwhile, so that other
 //! threads run. The package around this module (`fordway/`) adds the exceptions and the type stubs.
 
+mod argument;
 mod buffer;
 mod content;
 mod listing;
 mod remote;
+mod signal;
 mod store;
+mod writer;
 
 /// S3 semantics over POSIX directories.
 #[pyo3::pymodule]
@@ -28,6 +31,8 @@ mod _fordway {
     use crate::remote::{PyRemoteFile, open_url};
     #[pymodule_export]
     use crate::store::{PyStore, open};
+    #[pymodule_export]
+    use crate::writer::PyObjectWriter;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -8,7 +8,7 @@ use std::vec;
 use fordway_store::{Bucket, ListEntry, ListQuery, VersionsQuery};
 use pyo3::prelude::*;
 
-use super::store::to_python;
+use super::store::without_interpreter;
 
 /// A bucket.
 #[pyclass(frozen, get_all, name = "BucketInfo", module = "fordway")]
@@ -147,7 +147,7 @@ impl EntryIterator {
         let ready = self.page.next();
         let entry = match ready {
             Some(entry) => Some(entry),
-            None => py.detach(|| self.advance()).map_err(|error| to_python(py, &error))?,
+            None => without_interpreter(py, || self.advance())?,
         };
         entry.map(|entry| to_object(py, entry)).transpose()
     }
@@ -204,7 +204,7 @@ impl VersionIterator {
         let ready = self.page.next();
         let version = match ready {
             Some(version) => Some(version),
-            None => py.detach(|| self.advance()).map_err(|error| to_python(py, &error))?,
+            None => without_interpreter(py, || self.advance())?,
         };
         Ok(version.map(PyVersionSummary::from))
     }

@@ -9,6 +9,8 @@ use fordway_store::{Error, ErrorKind, Result, TRUSTED_BYTES, check_room, receive
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::argument::ByteCount;
+use crate::signal;
 use crate::store::without_interpreter;
 
 /// Bytes of each request for a range so long that memory for it is not allocated on the server's word.
@@ -68,6 +70,7 @@ pub(crate) fn open_url(
     ca_bundle: Option<String>,
     deadline: Option<f64>,
 ) -> PyResult<PyRemoteFile> {
+    signal::listen();
     without_interpreter(py, || {
         let inner = vector::RemoteFile::open(&session(connections, ca_bundle, deadline)?, &url)?;
         Ok(PyRemoteFile { inner, url })
@@ -107,7 +110,13 @@ impl PyRemoteFile {
     }
 
     /// Returns `length` bytes from `start` on; fewer where the file ends.
-    fn read<'py>(&self, py: Python<'py>, start: u64, length: u64) -> PyResult<Bound<'py, PyBytes>> {
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        start: ByteCount,
+        length: ByteCount,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (ByteCount(start), ByteCount(length)) = (start, length);
         let there = self.inner.size_bytes().saturating_sub(start).min(length);
         // Above this, memory is not allocated on the server's word alone.
         if there > TRUSTED_BYTES as u64 {
@@ -126,8 +135,10 @@ impl PyRemoteFile {
     fn read_ranges<'py>(
         &self,
         py: Python<'py>,
-        ranges: Vec<(u64, usize)>,
+        ranges: Vec<(ByteCount, ByteCount)>,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let range = |(start, length): &(ByteCount, ByteCount)| Ok((start.0, usize::try_from(length.0)?));
+        let ranges = ranges.iter().map(range).collect::<PyResult<Vec<_>>>()?;
         let read = without_interpreter(py, || {
             self.check(&ranges)?;
             let mut buffers: Vec<Vec<u8>> = ranges.iter().map(|(_, length)| vec![0; *length]).collect();

@@ -2,21 +2,24 @@
 //! makes one call, and turns the answer back, or the error into the exception that Python code catches.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, Conditions, DeleteOptions, ETag, ETagMatch, Error, ErrorKind,
-    GetOptions, Key, ListQuery, Metadata, ObjectContent, PutOptions, Result, VersionId, VersioningState,
-    VersionsQuery,
+    Bucket, ByteRange, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions,
+    Result, VersionId, VersioningState, VersionsQuery,
 };
+use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
 use super::listing::PyObjectInfo;
+use crate::argument::{ByteCount, Description, ReadArguments, conditions, range};
 use crate::buffer::{MappedContent, read_into};
 use crate::content::{FetchedContent, bytes_of_buffer, u8_buffer};
 use crate::listing::{EntryIterator, PyBucketInfo, VersionIterator};
+use crate::signal;
+use crate::writer::PyObjectWriter;
 
 /// Opens the store at `endpoint`.
 ///
@@ -30,17 +33,21 @@ use crate::listing::{EntryIterator, PyBucketInfo, VersionIterator};
 #[pyo3(signature = (endpoint=None))]
 pub(crate) fn open(py: Python<'_>, endpoint: Option<String>) -> PyResult<PyStore> {
     let options = fordway_lanes::LaneOptions { endpoint: endpoint.clone(), ..Default::default() };
-    let lane = without_interpreter(py, || fordway_lanes::open(&options))?;
-    Ok(PyStore { inner: lane.store, endpoint })
+    signal::listen();
+    let opened = without_interpreter(py, || fordway_lanes::open(&options))?.store;
+    Ok(PyStore { lane: opened.lane(), inner: Mutex::new(Some(opened)), endpoint })
 }
 
 /// The objects behind an endpoint.
 ///
 /// Threads may share a store. Every call that touches files lets other Python threads run meanwhile.
 /// A pickled store is opened anew, by the same endpoint, where it is read.
+/// As a context manager it is closed at the end of its block.
 #[pyclass(frozen, name = "Store", module = "fordway")]
 pub(crate) struct PyStore {
-    inner: Arc<dyn fordway_store::Store>,
+    /// `None` once it is closed. The lock is only taken with the interpreter held, so that no fork finds it taken.
+    inner: Mutex<Option<Arc<dyn fordway_store::Store>>>,
+    lane: &'static str,
     /// As it was opened by; `None` is what the environment names.
     endpoint: Option<String>,
 }
@@ -50,30 +57,68 @@ impl PyStore {
     /// How the store is reached: `embedded`, `node` or `http`.
     #[getter]
     fn lane(&self) -> &'static str {
-        self.inner.lane()
+        self.lane
+    }
+
+    /// Closes the store: lets go of its files and connections. Closing it again does nothing.
+    ///
+    /// Calls, iterators and writers that are under way go on; new calls raise `InvalidArgumentError`.
+    fn close(&self, py: Python<'_>) {
+        let closed = self.locked().take();
+        py.detach(|| drop(closed));
+    }
+
+    /// Whether it is closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.locked().is_none()
+    }
+
+    fn __enter__(store: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        store
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) {
+        self.close(py);
     }
 
     /// Returns all buckets in byte order of their names.
     fn list_buckets(&self, py: Python<'_>) -> PyResult<Vec<PyBucketInfo>> {
-        let buckets = without_interpreter(py, || self.inner.list_buckets())?;
+        let store = self.store(py)?;
+        let buckets = without_interpreter(py, || store.list_buckets())?;
         Ok(buckets.into_iter().map(PyBucketInfo::from).collect())
     }
 
     /// Makes an empty bucket. Raises `AlreadyExistsError`, `InvalidNameError`.
     fn create_bucket(&self, py: Python<'_>, bucket: String) -> PyResult<()> {
-        without_interpreter(py, || self.inner.create_bucket(&Bucket::new(bucket)?))
+        let store = self.store(py)?;
+        without_interpreter(py, || store.create_bucket(&Bucket::new(bucket)?))
+    }
+
+    /// Describes a bucket. Raises `NotFoundError`.
+    fn head_bucket(&self, py: Python<'_>, bucket: String) -> PyResult<PyBucketInfo> {
+        let store = self.store(py)?;
+        without_interpreter(py, || store.head_bucket(&Bucket::new(bucket)?)).map(PyBucketInfo::from)
     }
 
     /// Removes an empty bucket. Raises `NotFoundError`, `BucketNotEmptyError`.
     fn delete_bucket(&self, py: Python<'_>, bucket: String) -> PyResult<()> {
-        without_interpreter(py, || self.inner.delete_bucket(&Bucket::new(bucket)?))
+        let store = self.store(py)?;
+        without_interpreter(py, || store.delete_bucket(&Bucket::new(bucket)?))
     }
 
     /// Whether the bucket keeps old versions: `"enabled"`, `"suspended"`, or `None` if it never did.
     ///
     /// Raises `NotFoundError`.
     fn versioning(&self, py: Python<'_>, bucket: String) -> PyResult<Option<&'static str>> {
-        let found = without_interpreter(py, || self.inner.versioning(&Bucket::new(bucket)?))?;
+        let store = self.store(py)?;
+        let found = without_interpreter(py, || store.versioning(&Bucket::new(bucket)?))?;
         Ok(match found {
             VersioningState::Unversioned => None,
             VersioningState::Enabled => Some("enabled"),
@@ -83,8 +128,9 @@ impl PyStore {
 
     /// Has the bucket keep old versions from now on, or no longer. Raises `NotFoundError`.
     fn set_versioning(&self, py: Python<'_>, bucket: String, enabled: bool) -> PyResult<()> {
+        let store = self.store(py)?;
         let versioning = if enabled { VersioningState::Enabled } else { VersioningState::Suspended };
-        without_interpreter(py, || self.inner.set_versioning(&Bucket::new(bucket)?, versioning))
+        without_interpreter(py, || store.set_versioning(&Bucket::new(bucket)?, versioning))
     }
 
     /// Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
@@ -109,18 +155,13 @@ impl PyStore {
         if_none_match: Option<&str>,
         if_match: Option<&str>,
     ) -> PyResult<String> {
-        let user = metadata.unwrap_or_default().into_iter();
-        let user = user.map(|(name, value)| (name.to_lowercase(), value)).collect();
-        let options = PutOptions {
-            metadata: BoxedMetadata::from(Metadata { content_type, user, ..Metadata::default() }),
-            tags: tags.unwrap_or_default(),
-            conditions: conditions(if_match, if_none_match),
-            ..PutOptions::default()
-        };
+        let store = self.store(py)?;
+        let described = Description { content_type, metadata, tags };
+        let options = described.options(conditions(if_match, if_none_match));
         let put = |body: &[u8]| {
             without_interpreter(py, || {
                 let (bucket, key) = (Bucket::new(bucket)?, Key::new(key)?);
-                Ok(self.inner.put(&bucket, &key, body, &options)?.etag.to_string())
+                Ok(store.put(&bucket, &key, body, &options)?.etag.to_string())
             })
         };
         match data.cast::<PyBytes>() {
@@ -134,63 +175,100 @@ impl PyStore {
     ///
     /// Fewer bytes come back only where the object ends before. Objects over 64 KiB are read straight
     /// into the result; smaller ones are copied once, which costs less than it saves.
+    /// With `if_match`, only an object with that ETag is read.
     ///
-    /// Raises `NotFoundError`; `InvalidArgumentError` if `start` is at or past the end, or `length` is 0.
-    #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None))]
+    /// Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` if `start` is negative
+    /// or not before the end, or `length` is 0.
+    #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn get<'py>(
         &self,
         py: Python<'py>,
         bucket: String,
         key: String,
-        start: Option<u64>,
-        length: Option<u64>,
+        start: Option<ByteCount>,
+        length: Option<ByteCount>,
         version: Option<String>,
+        if_match: Option<&str>,
     ) -> PyResult<Bound<'py, PyBytes>> {
+        let store = self.store(py)?;
         let opened = without_interpreter(py, || {
-            let asked = (range(start, length)?, version);
-            FetchedContent::new(self.open(bucket, key, asked)?)
+            let options = ReadArguments { start, length, version, if_match }.options()?;
+            FetchedContent::new(store.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?.content)
         })?;
         opened.into_bytes(py)
+    }
+
+    /// Returns the bytes that `get` returns and the description of the whole object, by one open.
+    ///
+    /// Raises what `get` raises.
+    #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
+    fn get_with_info<'py>(
+        &self,
+        py: Python<'py>,
+        bucket: String,
+        key: String,
+        start: Option<ByteCount>,
+        length: Option<ByteCount>,
+        version: Option<String>,
+        if_match: Option<&str>,
+    ) -> PyResult<(Bound<'py, PyBytes>, PyObjectInfo)> {
+        let store = self.store(py)?;
+        let (opened, info) = without_interpreter(py, || {
+            let options = ReadArguments { start, length, version, if_match }.options()?;
+            let found = store.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?;
+            Ok((FetchedContent::new(found.content)?, found.info))
+        })?;
+        Ok((opened.into_bytes(py)?, PyObjectInfo::from(info)))
     }
 
     /// Reads the object into `buffer`, without a copy on the way, and returns how many bytes it has.
     ///
     /// With a `start`, reads as many bytes from there as fit; without one, the object must fit.
     /// Raises `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` cannot be written.
-    #[pyo3(signature = (bucket, key, buffer, *, start=None, version=None))]
+    #[pyo3(signature = (bucket, key, buffer, *, start=None, version=None, if_match=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn get_into(
         &self,
         py: Python<'_>,
         bucket: String,
         key: String,
         buffer: &Bound<'_, PyAny>,
-        start: Option<u64>,
+        start: Option<ByteCount>,
         version: Option<String>,
+        if_match: Option<&str>,
     ) -> PyResult<usize> {
-        let room = start.map(|_| u8_buffer(py, buffer).map(|room| room.len_bytes() as u64)).transpose()?;
-        let wanted = range(start, room).map_err(|error| to_python(py, &error))?;
-        let asked = (wanted, version);
-        let content = without_interpreter(py, || self.open(bucket, key, asked))?;
+        let store = self.store(py)?;
+        let room = |buffer: PyBuffer<u8>| ByteCount(buffer.len_bytes() as u64);
+        let length = start.map(|_| u8_buffer(py, buffer).map(room)).transpose()?;
+        let content = without_interpreter(py, || {
+            let options = ReadArguments { start, length, version, if_match }.options()?;
+            Ok(store.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?.content)
+        })?;
         read_into(py, content, buffer)
     }
 
     /// Returns many ranges of one version of an object, each given as start and length, in order.
     ///
-    /// A range that ends behind the object is cut. Raises `NotFoundError`, and `InvalidArgumentError`
-    /// if a range begins at or past the end, or has a length of 0.
-    #[pyo3(signature = (bucket, key, ranges, *, version=None))]
+    /// A range that ends behind the object is cut. Raises `NotFoundError`, `PreconditionFailedError`, and
+    /// `InvalidArgumentError` if a range begins at or past the end, or has a length of 0.
+    #[pyo3(signature = (bucket, key, ranges, *, version=None, if_match=None))]
     fn get_ranges<'py>(
         &self,
         py: Python<'py>,
         bucket: String,
         key: String,
-        ranges: Vec<(u64, u64)>,
+        ranges: Vec<(ByteCount, ByteCount)>,
         version: Option<String>,
+        if_match: Option<&str>,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let store = self.store(py)?;
         let read = without_interpreter(py, || {
             let wanted = ranges.iter().map(|(start, length)| range(Some(*start), Some(*length)));
             let wanted: Vec<ByteRange> = wanted.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-            self.inner.read_ranges(&Bucket::new(bucket)?, &Key::new(key)?, &wanted, &of_version(version)?)
+            let options = ReadArguments { version, if_match, ..ReadArguments::default() }.options()?;
+            store.read_ranges(&Bucket::new(bucket)?, &Key::new(key)?, &wanted, &options)
         })?;
         Ok(read.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
@@ -206,13 +284,14 @@ impl PyStore {
         py: Python<'_>,
         bucket: String,
         key: String,
-        start: Option<u64>,
-        length: Option<u64>,
+        start: Option<ByteCount>,
+        length: Option<ByteCount>,
         version: Option<String>,
     ) -> PyResult<MappedContent> {
+        let store = self.store(py)?;
         without_interpreter(py, || {
-            let asked = (range(start, length)?, version);
-            MappedContent::new(self.open(bucket, key, asked)?)
+            let options = ReadArguments { start, length, version, if_match: None }.options()?;
+            MappedContent::new(store.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?.content)
         })
     }
 
@@ -225,7 +304,8 @@ impl PyStore {
         key: String,
         version: Option<String>,
     ) -> PyResult<PyObjectInfo> {
-        let head = || self.inner.head(&Bucket::new(bucket)?, &Key::new(key)?, &of_version(version)?);
+        let store = self.store(py)?;
+        let head = || store.head(&Bucket::new(bucket)?, &Key::new(key)?, &of_version(version)?);
         without_interpreter(py, head).map(PyObjectInfo::from)
     }
 
@@ -244,11 +324,101 @@ impl PyStore {
         if_match: Option<&str>,
         version: Option<String>,
     ) -> PyResult<()> {
+        let store = self.store(py)?;
         without_interpreter(py, || {
             let version = version.map(VersionId::new).transpose()?;
             let options = DeleteOptions { conditions: conditions(if_match, None), version };
-            self.inner.delete(&Bucket::new(bucket)?, &Key::new(key)?, &options).map(drop)
+            store.delete(&Bucket::new(bucket)?, &Key::new(key)?, &options).map(drop)
         })
+    }
+
+    /// Removes many objects in as few requests as the lane takes.
+    ///
+    /// Returns one result per key, in order: `None`, or the error.
+    ///
+    /// Raises `InvalidNameError`, before anything is removed.
+    fn delete_many<'py>(
+        &self,
+        py: Python<'py>,
+        bucket: String,
+        keys: Vec<String>,
+    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+        let store = self.store(py)?;
+        let results = without_interpreter(py, || {
+            let keys = keys.into_iter().map(Key::new).collect::<Result<Vec<_>>>()?;
+            Ok(store.delete_many(&Bucket::new(bucket)?, &keys))
+        })?;
+        let raised = |error: Error| to_python(py, &error).into_value(py).into_bound(py).into_any();
+        Ok(results.into_iter().map(|result| result.err().map(raised)).collect())
+    }
+
+    /// Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
+    ///
+    /// The content does not pass through this process on the lanes `node` and `http`. A `content_type` or
+    /// `metadata` replace what the source has of both, and `tags` its tags; else the copy has the source's.
+    /// Conditions are those of `put`, on the copy.
+    ///
+    /// Raises `NotFoundError`, `PreconditionFailedError`; `InvalidArgumentError` for a copy onto itself that
+    /// changes nothing.
+    #[pyo3(signature = (source_bucket, source_key, bucket, key, *, version=None, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
+    fn copy(
+        &self,
+        py: Python<'_>,
+        source_bucket: String,
+        source_key: String,
+        bucket: String,
+        key: String,
+        version: Option<String>,
+        content_type: Option<String>,
+        metadata: Option<BTreeMap<String, String>>,
+        tags: Option<BTreeMap<String, String>>,
+        if_none_match: Option<&str>,
+        if_match: Option<&str>,
+    ) -> PyResult<String> {
+        let store = self.store(py)?;
+        let mut described = Description { content_type, metadata, tags };
+        without_interpreter(py, || {
+            let options = CopyOptions {
+                metadata: described.has_metadata().then(|| described.metadata()),
+                tags: described.tags,
+                source_version: version.map(VersionId::new).transpose()?,
+                conditions: conditions(if_match, if_none_match),
+                ..CopyOptions::default()
+            };
+            let source = (&Bucket::new(source_bucket)?, &Key::new(source_key)?);
+            Ok(store.copy(source, &Bucket::new(bucket)?, &Key::new(key)?, &options)?.etag.to_string())
+        })
+    }
+
+    /// Begins an object that is written in pieces, and appears whole when it is committed.
+    ///
+    /// `size` is its length in bytes if that is known, which lets a lane choose how to send it. The other
+    /// arguments are those of `put`; conditions are checked when the object appears.
+    ///
+    /// Raises `NotFoundError` (no bucket; perhaps only at `commit`).
+    #[pyo3(signature = (bucket, key, *, size=None, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
+    fn writer(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        key: String,
+        size: Option<ByteCount>,
+        content_type: Option<String>,
+        metadata: Option<BTreeMap<String, String>>,
+        tags: Option<BTreeMap<String, String>>,
+        if_none_match: Option<&str>,
+        if_match: Option<&str>,
+    ) -> PyResult<PyObjectWriter> {
+        let store = self.store(py)?;
+        let described = Description { content_type, metadata, tags };
+        let options = PutOptions {
+            size_hint: size.map(|size| size.0),
+            ..described.options(conditions(if_match, if_none_match))
+        };
+        let begin = || store.writer(&Bucket::new(bucket)?, &Key::new(key)?, &options);
+        without_interpreter(py, begin).map(PyObjectWriter::new)
     }
 
     /// Returns the tags of an object, or of a `version` of it. Raises `NotFoundError`.
@@ -260,9 +430,10 @@ impl PyStore {
         key: String,
         version: Option<String>,
     ) -> PyResult<BTreeMap<String, String>> {
+        let store = self.store(py)?;
         without_interpreter(py, || {
             let version = version.map(VersionId::new).transpose()?;
-            self.inner.tags(&Bucket::new(bucket)?, &Key::new(key)?, version.as_ref())
+            store.tags(&Bucket::new(bucket)?, &Key::new(key)?, version.as_ref())
         })
     }
 
@@ -278,9 +449,10 @@ impl PyStore {
         tags: BTreeMap<String, String>,
         version: Option<String>,
     ) -> PyResult<()> {
+        let store = self.store(py)?;
         without_interpreter(py, || {
             let version = version.map(VersionId::new).transpose()?;
-            self.inner.set_tags(&Bucket::new(bucket)?, &Key::new(key)?, version.as_ref(), &tags)
+            store.set_tags(&Bucket::new(bucket)?, &Key::new(key)?, version.as_ref(), &tags)
         })
     }
 
@@ -298,7 +470,7 @@ impl PyStore {
     ) -> PyResult<EntryIterator> {
         let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;
         let query = ListQuery { prefix: prefix.to_owned(), delimiter, ..ListQuery::default() };
-        Ok(EntryIterator::new(Arc::clone(&self.inner), bucket, query))
+        Ok(EntryIterator::new(self.store(py)?, bucket, query))
     }
 
     /// Iterates over all versions and delete markers of the keys that start with `prefix`.
@@ -309,11 +481,11 @@ impl PyStore {
     fn list_versions(&self, py: Python<'_>, bucket: String, prefix: &str) -> PyResult<VersionIterator> {
         let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;
         let query = VersionsQuery { prefix: prefix.to_owned(), ..VersionsQuery::default() };
-        Ok(VersionIterator::new(Arc::clone(&self.inner), bucket, query))
+        Ok(VersionIterator::new(self.store(py)?, bucket, query))
     }
 
     fn __repr__(&self) -> String {
-        format!("<Store, lane {}>", self.inner.lane())
+        format!("<Store, lane {}>", self.lane)
     }
 
     /// How pickle makes it again: by opening it.
@@ -323,56 +495,33 @@ impl PyStore {
 }
 
 impl PyStore {
-    /// Opens a range of an object or of a version of it.
-    fn open(
-        &self,
-        bucket: String,
-        key: String,
-        (range, version): (Option<ByteRange>, Option<String>),
-    ) -> Result<ObjectContent> {
-        let options = GetOptions { range, ..of_version(version)? };
-        Ok(self.inner.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?.content)
+    fn locked(&self) -> MutexGuard<'_, Option<Arc<dyn fordway_store::Store>>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store itself. Errors: `InvalidArgument` if it is closed.
+    fn store(&self, py: Python<'_>) -> PyResult<Arc<dyn fordway_store::Store>> {
+        self.locked().clone().ok_or_else(|| {
+            let why = "the store is closed; open another by fordway.open()";
+            to_python(py, &Error::new(ErrorKind::InvalidArgument, why))
+        })
     }
 }
 
-/// Runs `call` while other Python threads may run.
+/// Runs `call` while other Python threads may run. Errors: that of `call`, or what a handler of a signal raised during it.
 pub(crate) fn without_interpreter<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T> + Send,
 ) -> PyResult<T> {
-    py.detach(call).map_err(|error| to_python(py, &error))
-}
-
-/// `start` and `length` as the range of a request; `None` is all of the object.
-/// Errors: `InvalidArgument` for a length of 0.
-pub(crate) fn range(start: Option<u64>, length: Option<u64>) -> Result<Option<ByteRange>> {
-    match (start, length) {
-        (None, None) => Ok(None),
-        (Some(start), None) => Ok(Some(ByteRange::From(start))),
-        (_, Some(0)) => {
-            Err(Error::new(ErrorKind::InvalidArgument, "a length of 0; ask for one byte or more"))
-        }
-        (start, Some(length)) => {
-            let start = start.unwrap_or(0);
-            Ok(Some(ByteRange::Inclusive(start, start.saturating_add(length - 1))))
-        }
+    let done = py.detach(call);
+    match signal::take_raised() {
+        Some(raised) => Err(raised),
+        None => done.map_err(|error| to_python(py, &error)),
     }
 }
 
-pub(crate) fn of_version(version: Option<String>) -> Result<GetOptions> {
+fn of_version(version: Option<String>) -> Result<GetOptions> {
     Ok(GetOptions { version: version.map(VersionId::new).transpose()?, ..GetOptions::default() })
-}
-
-pub(crate) fn conditions(if_match: Option<&str>, if_none_match: Option<&str>) -> Conditions {
-    let tags = |text: &str| match text {
-        "*" => ETagMatch::Any,
-        tag => ETagMatch::Tags(vec![ETag::new(tag)]),
-    };
-    Conditions {
-        if_match: if_match.map(tags),
-        if_none_match: if_none_match.map(tags),
-        ..Conditions::default()
-    }
 }
 
 /// The class for each kind is chosen in `fordway/errors.py`, where exceptions with several bases

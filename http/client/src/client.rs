@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::ProcessIdentity;
 
-use super::connection::{BufferedConnection, EarlyResponse, io_error};
+use super::connection::{BufferedConnection, EarlyResponse, io_error, is_stop};
 use super::connector::Connector;
 use super::proxy::ProxySettings;
 use super::response::{HttpResponse, ResponseHead};
@@ -152,7 +152,7 @@ impl HttpClient {
         exchange: &HttpExchange,
         error: std::io::Error,
     ) -> Result<Option<HttpResponse>, Error> {
-        if is_timeout(&error) {
+        if is_timeout(&error) || is_stop(&error) {
             return Err(io_error(error, "sending the request", "the server stopped reading the request"));
         }
         match connection.receive_head() {

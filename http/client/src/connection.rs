@@ -572,6 +572,11 @@ fn is_reset(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
+/// Whether the program wanted to stop when a signal came.
+pub(super) fn is_stop(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
+}
+
 /// Converts a socket error: our own errors that passed through `io` come back unchanged; timeouts and lost connections
 /// get their own kinds.
 pub fn io_error(error: io::Error, doing: &str, too_late: &str) -> Error {
@@ -580,6 +585,7 @@ pub fn io_error(error: io::Error, doing: &str, too_late: &str) -> Error {
         return inner.map_or_else(|| Error::from(ErrorKind::Internal), |ours| *ours);
     }
     match error.kind() {
+        _ if is_stop(&error) => Error::new(ErrorKind::Interrupted, format!("a signal came while {doing}")),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::new(ErrorKind::Timeout, too_late),
         _ if is_reset(&error) => {
             Error::new(ErrorKind::Unavailable, format!("the connection was cut while {doing}"))

@@ -105,6 +105,12 @@ pub fn backoff(tries: u32) -> Duration {
     doubled.mul_f64(0.5 + 0.5 * random)
 }
 
+/// Waits before the next try. Errors: `Interrupted` if a signal came and the program wants to stop.
+pub fn pause(wait: Duration) -> Result<()> {
+    fordway_sys::sleep(wait)
+        .map_err(|_| Error::new(ErrorKind::Interrupted, "a signal came before it was tried again"))
+}
+
 /// Returns the wait that a `Retry-After` header requests: seconds, or a date.
 pub fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let until_date = || date::parse_http(text).map(|date| date.duration_since(now).unwrap_or_default());

@@ -17,6 +17,7 @@ const ROOM_BYTES: usize = 8 << 20;
 pub struct TcpSocket {
     stream: TcpStream,
     read_timeout: Duration,
+    write_timeout: Duration,
     waits: bool,
     /// The number of bytes that must arrive before a waiting thread wakes up.
     low_water_bytes: usize,
@@ -53,11 +54,12 @@ impl TcpSocket {
             fordway_sys::send_unpaced_on_loopback(&stream, peer)?;
             // If the kernel refuses, the first round trips carry less; nothing else changes.
             let _as_usual = fordway_sys::offer_room(&stream, peer, ROOM_BYTES);
-            stream.set_read_timeout(Some(timeouts.first_byte))?;
-            stream.set_write_timeout(Some(timeouts.progress))
+            stream.set_read_timeout(Some(fordway_sys::wait_at_most(timeouts.first_byte)))?;
+            stream.set_write_timeout(Some(fordway_sys::wait_at_most(timeouts.progress)))
         };
         set().map_err(|error| Error::new(ErrorKind::Io, "setting up a connection").caused_by(error))?;
-        Ok(TcpSocket { stream, read_timeout: timeouts.first_byte, waits: true, low_water_bytes: 1 })
+        let (read_timeout, write_timeout) = (timeouts.first_byte, timeouts.progress);
+        Ok(TcpSocket { stream, read_timeout, write_timeout, waits: true, low_water_bytes: 1 })
     }
 
     /// Returns a second handle of the same socket.
@@ -68,11 +70,19 @@ impl TcpSocket {
 
     /// Sets a timeout. Costs a system call only if the value changes.
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
-        if timeout != self.read_timeout {
-            self.stream.set_read_timeout(Some(timeout.max(Duration::from_millis(1))))?;
-            self.read_timeout = timeout;
+        let timeout = timeout.max(Duration::from_millis(1));
+        let (before, now) =
+            (fordway_sys::wait_at_most(self.read_timeout), fordway_sys::wait_at_most(timeout));
+        if now != before {
+            self.stream.set_read_timeout(Some(now))?;
         }
+        self.read_timeout = timeout;
         Ok(())
+    }
+
+    /// Returns how long a read may take: no time if calls do not wait.
+    fn read_limit(&self) -> Duration {
+        if self.waits { self.read_timeout } else { Duration::ZERO }
     }
 
     /// Sets whether calls block from now on, or fail with `WouldBlock`.
@@ -95,7 +105,8 @@ impl TcpSocket {
 
     /// Drops up to `scratch.len()` received bytes without copying them; returns how many.
     pub(super) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
-        Ok(recv(&self.stream, scratch, self.receive_flags() | RecvFlags::TRUNC)?.1)
+        let flags = self.receive_flags() | RecvFlags::TRUNC;
+        within(self.read_limit(), || Ok(recv(&self.stream, &mut *scratch, flags)?.1))
     }
 
     /// Returns whether the other side has neither closed the connection nor sent anything.
@@ -107,7 +118,13 @@ impl TcpSocket {
     /// Receives until `buffer` is full, the other side ends, or nothing arrives within the timeout; the kernel fills
     /// the buffer in one call. Returns the bytes received.
     pub(super) fn receive_all(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(recv(&self.stream, buffer, RecvFlags::WAITALL)?.1)
+        let received =
+            within(self.read_timeout, || Ok(recv(&self.stream, &mut *buffer, RecvFlags::WAITALL)?.1))?;
+        if received < buffer.len() {
+            // A signal also ends a wait in which something has arrived, without a word.
+            fordway_sys::after_signal()?;
+        }
+        Ok(received)
     }
 }
 
@@ -119,13 +136,14 @@ impl AsFd for TcpSocket {
 
 impl Read for TcpSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(recv(&self.stream, buffer, self.receive_flags())?.1)
+        let flags = self.receive_flags();
+        within(self.read_limit(), || Ok(recv(&self.stream, &mut *buffer, flags)?.1))
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let received =
-            recvmsg(&self.stream, buffers, &mut RecvAncillaryBuffer::default(), self.receive_flags())?;
-        Ok(received.bytes)
+        let flags = self.receive_flags();
+        let mut control = RecvAncillaryBuffer::default();
+        within(self.read_limit(), || Ok(recvmsg(&self.stream, buffers, &mut control, flags)?.bytes))
     }
 }
 
@@ -137,10 +155,33 @@ impl Write for TcpSocket {
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let waiting = if self.waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
         let flags = SendFlags::NOSIGNAL | waiting;
-        Ok(sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), flags)?)
+        let limit = if self.waits { self.write_timeout } else { Duration::ZERO };
+        let sent =
+            within(limit, || sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), flags))?;
+        if self.waits && sent < pieces.iter().map(|piece| piece.len()).sum() {
+            // A signal, or the end of a short wait, also ends a call that has sent something.
+            fordway_sys::after_signal()?;
+        }
+        Ok(sent)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Does `call` again after a signal, and until it has waited for `limit`: the kernel's own limit may be shorter.
+/// Errors: those of `call`; `CANCELED` if the program wants to stop.
+fn within(limit: Duration, mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
+    let (step, mut waited) = (fordway_sys::wait_at_most(limit), Duration::ZERO);
+    loop {
+        match call() {
+            Err(rustix::io::Errno::INTR) => fordway_sys::after_signal()?,
+            Err(rustix::io::Errno::AGAIN) if waited + step < limit => {
+                waited += step;
+                fordway_sys::after_signal()?;
+            }
+            done => return Ok(done?),
+        }
     }
 }

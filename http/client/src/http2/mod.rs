@@ -300,10 +300,12 @@ impl Http2Connection {
         let left = deadline.saturating_duration_since(Instant::now());
         let sending = if self.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN | sending)];
-        match poll(&mut polled, Timespec::try_from(left).ok().as_ref()) {
+        let limit = Timespec::try_from(fordway_sys::wait_at_most(left)).ok();
+        match poll(&mut polled, limit.as_ref()) {
             Ok(0) if Instant::now() >= deadline => Err(io::ErrorKind::TimedOut.into()),
             // After a signal everything is checked again, as after an event.
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(1..) => Ok(()),
+            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(fordway_sys::after_signal()?),
             Err(error) => Err(error.into()),
         }
     }

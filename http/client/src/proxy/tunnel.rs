@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
+use crate::connection::is_stop;
 use crate::socket::TcpSocket;
 
 /// The maximum size of the head of a proxy's response; its body is not read.
@@ -82,6 +83,7 @@ pub(super) fn cut(error: &io::Error, limit: Duration) -> Error {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             Error::new(ErrorKind::Timeout, format!("it did not answer within {limit:?}"))
         }
+        _ if is_stop(error) => Error::new(ErrorKind::Interrupted, "a signal came while it was waited for"),
         _ => Error::new(ErrorKind::Unavailable, format!("the connection to it was cut ({error})")),
     }
 }

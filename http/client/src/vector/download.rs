@@ -21,7 +21,7 @@ use super::source::{ReadSource, SourceLocation, changed};
 use super::{RemoteFile, VersionPin};
 use crate::HttpResponse;
 use crate::response::{body_error, short_body};
-use crate::retry::{RetryBudget, retry_after};
+use crate::retry::{RetryBudget, pause, retry_after};
 
 /// The maximum number of bytes received and passed on at once.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -125,7 +125,7 @@ fn copy(
             Err(OpenFailure { error, .. }) if left.is_empty() => return Err(error),
             Err(OpenFailure { error, retry_after }) => {
                 let is_passing = is_passing(error.kind()) || error.kind() == ErrorKind::IncompleteBody;
-                std::thread::sleep(retries.after(error, is_passing, retry_after)?);
+                pause(retries.after(error, is_passing, retry_after)?)?;
             }
         }
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, Timespec, poll};
+use rustix::io::Errno;
 
 use super::batch::FragmentBatch;
 use super::content::RefusalResponse;
@@ -146,16 +147,20 @@ impl<S: FragmentSink> BatchEngine<S> {
         let ends = self.batches.values().filter(|batch| !batch.has_ended()).filter_map(|batch| batch.until);
         let until = deadlines.chain(self.not_before).chain(ends).chain(limit).chain(look).min();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let left = fordway_sys::wait_at_most(left.unwrap_or(Duration::MAX));
+        let left = Timespec::try_from(left).ok();
         let mut polled: Vec<PollFd<'_>> =
             self.lines.iter().map(|line| PollFd::new(line, line.interest())).chain(also).collect();
         // `poll` fails only on a signal or for lack of memory; then everything is checked again.
-        let ready = poll(&mut polled, left.as_ref()).unwrap_or(0);
+        let ready = poll(&mut polled, left.as_ref());
         let is_also = has_also && polled.pop().is_some_and(|also| !also.revents().is_empty());
         drop(polled);
+        if matches!(ready, Ok(0) | Err(Errno::INTR)) && fordway_sys::after_signal().is_err() {
+            self.stop();
+        }
         // Data that arrived during the wait is in time, however late it is checked. A small amount of data is noticed
         // only by a check.
-        if ready == 0 && !gathers && until.is_some_and(|until| until <= Instant::now()) {
+        if ready.unwrap_or(0) == 0 && !gathers && until.is_some_and(|until| until <= Instant::now()) {
             self.give_up_late_lines();
         }
         self.end_late_batches();
@@ -412,6 +417,15 @@ impl<S: FragmentSink> BatchEngine<S> {
             self.retries.last(Error::new(ErrorKind::Timeout, format!("not done within {deadline:?}")));
         self.fail(&late, error);
         while let Some(index) = self.lines.iter().position(|line| line.carries(&late)) {
+            self.close(index);
+        }
+    }
+
+    /// Ends all batches, because the program wants to stop.
+    fn stop(&mut self) {
+        let all: Vec<_> = self.batches.keys().copied().collect();
+        self.fail(&all, Error::new(ErrorKind::Interrupted, "a signal came before all had arrived"));
+        while let Some(index) = self.lines.iter().position(|line| line.carries(&all)) {
             self.close(index);
         }
     }

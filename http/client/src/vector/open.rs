@@ -17,7 +17,7 @@ use super::session::ConnectionPermit;
 use super::source::{FileVersion, ReadCounts, ReadSource};
 use super::{HttpSession, RangeTarget, WebFile, learned};
 use crate::connection::BufferedConnection;
-use crate::retry::retry_after;
+use crate::retry::{pause, retry_after};
 use crate::{HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
 
 /// The maximum size of a document other than the file that is read.
@@ -135,7 +135,7 @@ pub(super) fn alone(
             Ok(described) => return Ok(described),
             Err(OpenFailure { error, retry_after }) => {
                 let is_passing = is_passing(error.kind());
-                std::thread::sleep(retries.after(error, is_passing, retry_after)?);
+                pause(retries.after(error, is_passing, retry_after)?)?;
             }
         }
     }

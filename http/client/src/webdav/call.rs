@@ -9,7 +9,7 @@ use fordway_wire::webdav::DescribedResource;
 
 use super::WebDav;
 use crate::client::{Sink, StreamedBody};
-use crate::retry::retry_after;
+use crate::retry::{pause, retry_after};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
 use crate::{ExchangeFailure, HttpExchange, HttpResponse, ReplayPolicy};
@@ -139,7 +139,7 @@ fn ask_here(route: &RedirectRoute, call: &mut DavCall<'_>) -> Result<ResponseOrR
         let may_pass = matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io);
         let may_repeat = call.replay == ReplayPolicy::Safe || !failed.may_have_acted;
         let wait = retries.after(failed.error, may_pass && may_repeat, failed.retry_after)?;
-        std::thread::sleep(wait);
+        pause(wait)?;
     }
 }
 

@@ -3,14 +3,17 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::net::TcpStream;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, WaitMode, keep_alive, receive_with_descriptor, send_all};
+use fordway_sys::{
+    Errno, WaitMode, after_signal, keep_alive, receive_with_descriptor, send_all, set_receive_timeout,
+    wait_at_most,
+};
 use fordway_wire::node::{
     ClientHello, FrameBuffer, FrameHeader, GatewayWelcome, HandshakeProof, NONCE_BYTES, ProofSide, ReadField,
     Request, ResponseFlags, VERSION, WELCOME_BYTES, take_reply,
@@ -68,6 +71,10 @@ impl NodeConnection {
     /// `AccessDenied`, `BadResponse`, errors of the gateway.
     pub(super) fn open(address: &NodeAddress) -> Result<Self> {
         let socket = address.connect().map_err(|error| cannot_connect(address, error))?;
+        let in_one_go = wait_at_most(Duration::MAX);
+        if in_one_go < Duration::MAX {
+            set_receive_timeout(&socket, in_one_go).map_err(|errno| cannot_connect(address, errno.into()))?;
+        }
         let mut connection = NodeConnection {
             socket,
             inbox: FrameBuffer::default(),
@@ -80,6 +87,9 @@ impl NodeConnection {
         };
         connection.greet(address).map_err(|failure| match failure {
             NodeFailure::Answered(error) | NodeFailure::Unusable(error) => error,
+            NodeFailure::NotSent(Errno::CANCELED) | NodeFailure::Unknown(Errno::CANCELED) => {
+                Error::new(ErrorKind::Interrupted, "a signal came while the gateway was greeted")
+            }
             NodeFailure::NotSent(errno) | NodeFailure::Unknown(errno) => {
                 cannot_connect(address, errno.into())
             }
@@ -222,7 +232,7 @@ impl NodeConnection {
     pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let waiting = self.inbox.waiting();
         if waiting.is_empty() {
-            return receive_with_descriptor(&self.socket, buffer, WaitMode::Yes).map(|(count, _)| count);
+            return receive_some(&self.socket, buffer, WaitMode::Yes).map(|(count, _)| count);
         }
         let count = waiting.len().min(buffer.len());
         buffer[..count].copy_from_slice(&waiting[..count]);
@@ -273,7 +283,7 @@ impl NodeConnection {
     }
 
     fn receive(&mut self, wait: WaitMode) -> Result<(), Errno> {
-        let (count, descriptor) = receive_with_descriptor(self.socket.as_fd(), self.inbox.room(), wait)?;
+        let (count, descriptor) = receive_some(&self.socket, self.inbox.room(), wait)?;
         if descriptor.is_some() {
             self.descriptor = descriptor;
         }
@@ -283,6 +293,20 @@ impl NodeConnection {
                 self.inbox.filled(count);
                 Ok(())
             }
+        }
+    }
+}
+
+/// As [`receive_with_descriptor`], but waits however long it takes, and asks now and then whether it shall.
+fn receive_some(
+    socket: &OwnedFd,
+    buffer: &mut [u8],
+    wait: WaitMode,
+) -> Result<(usize, Option<OwnedFd>), Errno> {
+    loop {
+        match receive_with_descriptor(socket, &mut *buffer, wait) {
+            Err(Errno::WOULDBLOCK) if wait == WaitMode::Yes => after_signal()?,
+            done => return done,
         }
     }
 }

@@ -11,7 +11,7 @@ use fordway_wire::node::{ReadField, Request};
 use crate::node::LANE;
 use crate::node::connection::NodeAddress;
 use crate::node::connection::{NodeConnection, NodeFailure};
-use fordway_http::retry::backoff;
+use fordway_http::retry::{backoff, pause};
 
 /// The maximum number of idle connections that are kept.
 const IDLE_MAX: usize = 64;
@@ -101,7 +101,8 @@ impl NodeSession {
                 return Err(call.named(error.after_tries(tries)));
             }
             // The first failure may just mean that the idle connection was closed: try again at once.
-            std::thread::sleep(if tries == 1 { Duration::ZERO } else { backoff(tries) });
+            pause(if tries == 1 { Duration::ZERO } else { backoff(tries) })
+                .map_err(|error| call.named(error))?;
             tries += 1;
         }
     }
@@ -113,6 +114,10 @@ impl NodeSession {
             Error::new(ErrorKind::Unavailable, why).caused_by(errno)
         };
         match failure {
+            NodeFailure::NotSent(Errno::CANCELED) | NodeFailure::Unknown(Errno::CANCELED) => {
+                let why = "a signal came before the answer; look whether it was done before you do it again";
+                (Error::new(ErrorKind::Interrupted, why), false)
+            }
             NodeFailure::Answered(error) | NodeFailure::Unusable(error) => (error, false),
             NodeFailure::NotSent(errno) => {
                 self.locked().connections.clear();

@@ -305,7 +305,7 @@ pub(super) fn read_ranges(
         match opened.and_then(|(file, begun)| read_fragments(&file, ranges, begun)) {
             // Falls through to a second try: the object may have been replaced between the requests, and the HEAD
             // below explains a refusal better.
-            Err(error) if error.kind() != ErrorKind::InvalidRange && !is_passing(error.kind()) => {}
+            Err(error) if !is_final(error.kind()) => {}
             read => return read,
         }
     }
@@ -313,6 +313,11 @@ pub(super) fn read_ranges(
     let version = FileVersion::tagged(info.size, info.etag.as_str());
     let object = RangedVersion::new(session, (bucket, key), info.version.or_else(|| options.version.clone()));
     read_fragments(&RemoteFile::of_version(&session.vector, Box::new(object), version), ranges, None)
+}
+
+/// Returns whether a second try would fail in the same way, or the program wants to stop.
+fn is_final(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::InvalidRange | ErrorKind::Interrupted) || is_passing(kind)
 }
 
 /// Returns the ranges as (offset, length) if all of them state their end.

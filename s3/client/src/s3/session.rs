@@ -12,7 +12,7 @@ use crate::s3::failure::{self, FailedAttempt};
 use crate::s3::request::S3Call;
 use crate::s3::request::{RequestSigner, UnsignedRequest};
 use crate::s3::{BucketAddressing, S3Config, S3Credentials};
-use fordway_http::retry::RetryBudget;
+use fordway_http::retry::{RetryBudget, pause};
 use fordway_http::{
     HttpClient, HttpExchange, HttpResponse, Origin, ReplayPolicy, Timeouts, USER_AGENT, vector,
 };
@@ -72,7 +72,7 @@ impl S3Session {
             };
             let error = self.with_endpoint(failed.error);
             let wait = retries.after(error, failed.may_pass, failed.retry_after);
-            std::thread::sleep(wait.map_err(|error| call.named(error))?);
+            wait.and_then(pause).map_err(|error| call.named(error))?;
         }
     }
 

@@ -61,7 +61,7 @@ pub(super) struct S3ObjectWriter {
     upload: Option<StartedUpload>,
 }
 
-/// A multipart upload. Dropping it aborts it unless it was completed.
+/// A multipart upload. Dropping it aborts it unless it was completed, or a signal ended it.
 struct StartedUpload {
     session: Arc<S3Session>,
     bucket: Bucket,
@@ -69,7 +69,7 @@ struct StartedUpload {
     id: UploadId,
     checksum: Option<ChecksumAlgorithm>,
     parts: Vec<CompletedPart>,
-    is_completed: bool,
+    is_over: bool,
 }
 
 impl S3ObjectWriter {
@@ -170,7 +170,7 @@ impl StartedUpload {
             id,
             checksum,
             parts: Vec::new(),
-            is_completed: false,
+            is_over: false,
         })
     }
 
@@ -184,22 +184,31 @@ impl StartedUpload {
         }
         let part = PartAddress { bucket: &self.bucket, key: &self.key, upload: &self.id, number };
         let check = self.checksum.map_or(PartCheck::Md5(None), PartCheck::Checksum);
-        let PutResult { etag, checksum, .. } = part.put(&self.session, body, check)?;
+        let put = part.put(&self.session, body, check);
+        let PutResult { etag, checksum, .. } = self.left_if_stopped(put)?;
         self.parts.push(CompletedPart { number, etag, checksum });
         Ok(())
     }
 
     fn complete(mut self, options: &CompleteOptions) -> Result<PutResult> {
         let target = (&self.bucket, &self.key, &self.id);
-        let made = multipart::complete(&self.session, target, &self.parts, options)?;
-        self.is_completed = true;
+        let completed = multipart::complete(&self.session, target, &self.parts, options);
+        let made = self.left_if_stopped(completed)?;
+        self.is_over = true;
         Ok(made)
+    }
+
+    /// Leaves the parts to the clean-up of the bucket if the program wants to stop: it does not want to wait for one
+    /// more response, of the server that it has just stopped waiting for.
+    fn left_if_stopped<T>(&mut self, done: Result<T>) -> Result<T> {
+        self.is_over = matches!(&done, Err(error) if error.kind() == ErrorKind::Interrupted);
+        done
     }
 }
 
 impl Drop for StartedUpload {
     fn drop(&mut self) {
-        if self.is_completed {
+        if self.is_over {
             return;
         }
         if let Err(error) = multipart::abort(&self.session, &self.bucket, &self.key, &self.id) {

@@ -1,12 +1,4 @@
-"""Files at web servers for programs that read by fsspec, with many ranges in few requests.
-
->>> import fsspec
->>> files = fsspec.filesystem("fordway+https")
->>> files.cat_ranges(["https://data.example.org/events.root"] * 2, [0, 9_000], [400, 9_900])
-
-uproot takes it by the address `fordway+https://data.example.org/events.root`, or by `https://` after
-`import fordway.fsspec` and `fordway.fsspec.register()`. It needs the package `fsspec`.
-"""
+"""Files at web servers."""
 
 from __future__ import annotations
 
@@ -18,6 +10,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 import fordway
 from fordway.errors import UnsupportedError
+from fordway.fsspec.slices import one_each, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +99,7 @@ class FordwayFileSystem(AbstractFileSystem):
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:  # noqa: ANN401
         """The bytes from `start` to `end`, which count from the end of the file where they are negative."""
         found = self.file(path)
-        offset, length = _within(found.size, start, end)
+        offset, length = within(found.size, start, end)
         return found.read(offset, length)
 
     def cat_ranges(
@@ -124,8 +117,8 @@ class FordwayFileSystem(AbstractFileSystem):
         """
         if not isinstance(paths, list):
             raise TypeError("paths is a list, with one path for each range")
-        starts = _one_each(starts, len(paths))
-        ends = _one_each(ends, len(paths))
+        starts = one_each(starts, len(paths))
+        ends = one_each(ends, len(paths))
         wanted = defaultdict(list)
         for number, path in enumerate(paths):
             wanted[self._strip_protocol(path)].append(number)
@@ -133,7 +126,7 @@ class FordwayFileSystem(AbstractFileSystem):
         for path, numbers in wanted.items():
             try:
                 found = self.file(path)
-                ranges = [_within(found.size, starts[number], ends[number]) for number in numbers]
+                ranges = [within(found.size, starts[number], ends[number]) for number in numbers]
                 parts = found.read_ranges(ranges)
             except Exception as error:
                 if on_error == "raise":
@@ -165,26 +158,6 @@ class FordwayFile(AbstractBufferedFile):
         return self.fs.file(self.path).read(start, max(end - start, 0))
 
 
-def register() -> None:
-    """Has fsspec read `http://` and `https://` this way in this process."""
-    for protocol in ("http", "https"):
-        fsspec.register_implementation(protocol, FordwayFileSystem, clobber=True)
-
-
 def _no_listing(path: str) -> UnsupportedError:
     why = f"{path} wants a listing, which web servers do not give; name the files (`fordway ls` lists WebDAV)"
     return UnsupportedError(why, "Unsupported", path)
-
-
-def _one_each(given: Sequence[int | None] | int | None, count: int) -> Sequence[int | None]:
-    if given is None or isinstance(given, int):
-        return [given] * count
-    if len(given) != count:
-        raise ValueError("there are as many starts and ends as paths")
-    return given
-
-
-def _within(size: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Offset and length of what there is of a slice."""
-    first, last, _ = slice(start, end).indices(size)
-    return first, max(last - first, 0)

@@ -1,0 +1,167 @@
+"""Objects as open files."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from fsspec.spec import AbstractBufferedFile
+
+from fordway.errors import AlreadyExistsError, NotFoundError, PreconditionFailedError
+
+if TYPE_CHECKING:
+    from fordway import ObjectWriter
+    from fordway._fordway import ReadableBuffer
+    from fordway.fsspec.objects import ObjectFileSystem
+
+COPY_BYTES = 8 << 20
+"""How much of an object is held in memory where it passes through this process."""
+
+
+class ObjectReader(AbstractBufferedFile):
+    """An object to be read and sought in, by way of fsspec's caches, in the version that was there at `open`.
+
+    Reads of what is not in the cache raise `PreconditionFailedError` if the object has changed.
+    """
+
+    def __init__(self, fs: ObjectFileSystem, path: str, **options: Any) -> None:  # noqa: ANN401 (fsspec's own)
+        self._address = fs.address_of(path)
+        super().__init__(fs, path, "rb", **options)
+        if self.details["type"] == "directory":
+            raise IsADirectoryError(path)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        end = min(end, self.size)
+        if start >= end:
+            return b""
+        etag = self.details["ETag"]
+        return self.fs.store.get(*self._address, start=start, length=end - start, if_match=etag)
+
+
+class NewObject(io.BufferedIOBase):
+    """An object being written. It appears whole when the file is closed; not at all if its block raises.
+
+    In a transaction it appears at the end of that. `ab` writes the object anew, with what it had before
+    first, and raises `PreconditionFailedError` if another writer replaced it meanwhile.
+    """
+
+    def __init__(
+        self,
+        fs: ObjectFileSystem,
+        path: str,
+        mode: str,
+        block_bytes: int,
+        autocommit: bool,
+        described: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self.fs, self.path, self.mode, self.autocommit = fs, path, mode, autocommit
+        self._address = fs.address_of(path)
+        self._block_bytes = block_bytes
+        self._buffer = bytearray()
+        self._written_bytes = 0
+        self._is_over = False
+        begin = {"xb": self._exclusive, "ab": self._appending}.get(mode, self._replacing)
+        self._writer = begin(described)
+
+    def _replacing(self, described: dict[str, Any]) -> ObjectWriter:
+        return self.fs.store.writer(*self._address, **described)
+
+    def _exclusive(self, described: dict[str, Any]) -> ObjectWriter:
+        # The condition decides in the end; this look spares the caller work that is lost.
+        if self.fs.exists(self.path):
+            raise self._already_exists()
+        return self.fs.store.writer(*self._address, **described, if_none_match="*")
+
+    def _appending(self, described: dict[str, Any]) -> ObjectWriter:
+        store = self.fs.store
+        try:
+            before = store.head(*self._address)
+        except NotFoundError:
+            return store.writer(*self._address, **described, if_none_match="*")
+        kept = {"content_type": before.content_type, "metadata": before.metadata}
+        if before.tag_count:
+            kept["tags"] = store.tags(*self._address)
+        writer = store.writer(*self._address, **(kept | described), if_match=before.etag)
+        for start in range(0, before.size, COPY_BYTES):
+            piece = store.get(*self._address, start=start, length=COPY_BYTES, if_match=before.etag)
+            self._written_bytes += writer.write(piece)
+        return writer
+
+    def _already_exists(self) -> AlreadyExistsError:
+        where = self.full_name
+        why = f"{where} exists already; open it by 'wb' to replace it"
+        return AlreadyExistsError(why, "PreconditionFailed", where)
+
+    @property
+    def full_name(self) -> str:
+        """The address that fsspec finds it by."""
+        return self.fs.unstrip_protocol(self.path)
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """How many bytes the object has so far."""
+        return self._written_bytes
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Appends `data`. What is larger than a block goes to the store at once, the rest block by block."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+        size = memoryview(data).nbytes
+        if len(self._buffer) + size >= self._block_bytes:
+            self._send_buffer()
+        if size >= self._block_bytes:
+            self._writer.write(data)
+        else:
+            self._buffer += memoryview(data).cast("B")
+        self._written_bytes += size
+        return size
+
+    def _send_buffer(self) -> None:
+        if self._buffer:
+            self._writer.write(self._buffer)
+            self._buffer.clear()
+
+    def close(self) -> None:
+        """Publishes the object, or leaves that to the transaction."""
+        if self.closed:
+            return
+        try:
+            if not self._is_over:
+                self._send_buffer()
+                if self.autocommit:
+                    self.commit()
+        finally:
+            super().close()
+
+    def commit(self) -> None:
+        """Publishes the object. Raises `AlreadyExistsError` if another writer of mode `xb` came first."""
+        if self._is_over:
+            return
+        self._send_buffer()
+        self._is_over = True
+        try:
+            self._writer.commit()
+        except PreconditionFailedError as error:
+            if self.mode == "xb":
+                raise self._already_exists() from error
+            raise
+
+    def discard(self) -> None:
+        """Gives the object up; what was there before stays."""
+        self._is_over = True
+        self._writer.discard()
+        self.close()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.discard()
+        self.close()
+
+    def __del__(self) -> None:
+        # Without a writer it never came to be; and a forked child leaves the object to its parent.
+        if hasattr(self, "_writer") and not self._writer.closed:
+            self.close()

@@ -1,0 +1,508 @@
+"""Objects on every lane."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import mimetypes
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.core import has_magic
+from fsspec.spec import AbstractFileSystem
+from fsspec.utils import stringify_path, tokenize
+
+import fordway
+from fordway.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    InvalidNameError,
+    NotFoundError,
+    PreconditionFailedError,
+    UnsupportedError,
+)
+from fordway.fsspec.files import COPY_BYTES, NewObject, ObjectReader
+from fordway.fsspec.slices import one_each, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+    from typing import BinaryIO
+
+    from fsspec.callbacks import Callback
+
+    from fordway._fordway import ReadableBuffer
+
+    Details = dict[str, Any]
+    Slice = tuple[int | None, int | None]
+
+READ_AHEAD_BYTES = {"http": 5 << 20}
+"""What is read beyond what was asked for, by lane, so that the next read finds it."""
+LOCAL_READ_AHEAD_BYTES = 128 << 10
+"""The same where a read is a system call and the page cache reads ahead itself."""
+WRITE_BYTES = 1 << 20
+"""How much of a new object is gathered before the store is called."""
+DELETE_KEYS = 1000
+"""How many objects one request of S3 deletes."""
+OPTIONS_OF_FSSPEC = {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop"}
+
+
+class ObjectFileSystem(AbstractFileSystem):
+    """Buckets as directories, and their objects as files: `fordway://BUCKET/KEY`.
+
+    `endpoint` is what `fordway.open` takes; without one, the environment names it. Listings are never cached.
+    A directory is what keys have in common up to a `/`, so empty ones exist only as buckets.
+    Each file appears whole or not at all. In a transaction, files appear one after the other at its end.
+    """
+
+    protocol: str | tuple[str, ...] = ("fordway",)
+    root_marker = ""
+
+    def __init__(self, endpoint: str | None = None, **options: Any) -> None:  # noqa: ANN401 (fsspec's own)
+        unknown = sorted(options.keys() - OPTIONS_OF_FSSPEC)
+        if unknown:
+            why = f"{type(self).__name__} has no option {unknown[0]!r}; keys and region are taken from AWS_*"
+            raise InvalidArgumentError(why, "InvalidArgument")
+        super().__init__(endpoint=endpoint, **options)
+        self.store = fordway.open(endpoint)
+
+    # Addresses
+
+    @classmethod
+    def _strip_protocol(cls, path: str | os.PathLike[str] | list[str]) -> str | list[str]:
+        if isinstance(path, list):
+            return [cls._strip_protocol(each) for each in path]
+        path = stringify_path(path)
+        protocols = (cls.protocol,) if isinstance(cls.protocol, str) else cls.protocol
+        for protocol in protocols:
+            path = path.removeprefix(f"{protocol}://")
+        return path.strip("/") if path.endswith("/") else path.lstrip("/")
+
+    def _split(self, path: str) -> tuple[str, str]:
+        bucket, _, key = self._strip_protocol(path).partition("/")
+        return bucket, key
+
+    def address_of(self, path: str) -> tuple[str, str]:
+        """The bucket and key of an object. Raises `InvalidNameError` for a path without a key."""
+        bucket, key = self._split(path)
+        if not key:
+            raise InvalidNameError(f"{path!r} names no object; write BUCKET/KEY", "InvalidKey")
+        return bucket, key
+
+    # What there is
+
+    def info(self, path: str, **_: Any) -> Details:  # noqa: ANN401
+        """What is known of an object, or that there is a directory. Raises `FileNotFoundError`.
+
+        Cost: one request for an object, two for a directory.
+        """
+        bucket, key = self._split(path)
+        if not bucket:
+            return _directory("")
+        if not key:
+            self.store.head_bucket(bucket)
+            return _directory(bucket)
+        try:
+            found = self.store.head(bucket, key)
+        except NotFoundError as error:
+            if error.kind == "NoSuchBucket" or not self._is_prefix(bucket, key):
+                raise
+            return _directory(f"{bucket}/{key}")
+        more = {"ContentType": found.content_type, "metadata": found.metadata, "VersionId": found.version}
+        return _file(f"{bucket}/{key}", found) | more
+
+    def _is_prefix(self, bucket: str, key: str) -> bool:
+        return next(self.store.list(bucket, f"{key}/"), None) is not None
+
+    def exists(self, path: str, **_: Any) -> bool:  # noqa: ANN401
+        """Whether there is an object or directory. Raises what is wrong if that cannot be told."""
+        try:
+            self.info(path)
+        except (FileNotFoundError, InvalidNameError):
+            return False
+        return True
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Details] | list[str]:  # noqa: ANN401
+        """The entries of a directory; an object lists itself. Raises `FileNotFoundError`."""
+        bucket, key = self._split(path)
+        if not bucket:
+            found = [_directory(each.name) for each in self.store.list_buckets()]
+        else:
+            prefix = f"{key}/" if key else ""
+            listed = self.store.list(bucket, prefix, "/")
+            found = [_entry(bucket, each) for each in listed if getattr(each, "key", None) != prefix]
+            if not found and key:
+                about = self.info(path)
+                found = [about] if about["type"] == "file" else []
+        return found if detail else sorted(each["name"] for each in found)
+
+    def find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        prefix: str = "",
+        **options: Any,  # noqa: ANN401
+    ) -> list[str] | dict[str, Details]:
+        """All objects below a directory, or those whose names there begin with `prefix`, by one listing.
+
+        With a `maxdepth`, directory by directory.
+        """
+        bucket, key = self._split(path)
+        if maxdepth is not None or not bucket:
+            found = super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True, **options)
+            below = f"{self._strip_protocol(path)}/{prefix}".lstrip("/")
+            found = {name: about for name, about in found.items() if not prefix or name.startswith(below)}
+        else:
+            found = self._find_all(bucket, key, prefix, withdirs)
+        return found if detail else list(found)
+
+    def _find_all(self, bucket: str, key: str, prefix: str, withdirs: bool) -> dict[str, Details]:
+        below = f"{key}/" if key else ""
+        found, directories = {}, set()
+        try:
+            for each in self.store.list(bucket, below + prefix):
+                directories.update(_parents(each.key, len(below)))
+                if not each.key.endswith("/"):
+                    found[f"{bucket}/{each.key}"] = _entry(bucket, each)
+        except FileNotFoundError:
+            return {}
+        if not found and key and not directories and self.isfile(f"{bucket}/{key}"):
+            return {f"{bucket}/{key}": self.info(f"{bucket}/{key}")}
+        if withdirs:
+            root = f"{bucket}/{key}" if key else bucket
+            names = [root] if found or directories or not key else []
+            names += [f"{bucket}/{each}" for each in directories]
+            found = {name: _directory(name) for name in names} | found
+        return dict(sorted(found.items()))
+
+    def modified(self, path: str) -> datetime:
+        """When an object was last written; when a bucket was made."""
+        bucket, key = self._split(path)
+        if bucket and not key:
+            return self.store.head_bucket(bucket).created
+        about = self.info(path)
+        if about["type"] == "directory":
+            raise IsADirectoryError(path)
+        return about["LastModified"]
+
+    def created(self, path: str) -> datetime:
+        """The same: every write makes an object anew."""
+        return self.modified(path)
+
+    def ukey(self, path: str) -> str:
+        """What changes when the object does."""
+        about = self.info(path)
+        return tokenize(about["name"], about.get("ETag"))
+
+    def checksum(self, path: str) -> int:
+        """A number that is the same for the same ETag."""
+        return int(tokenize(self.info(path).get("ETag")), 16)
+
+    # Reading
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:  # noqa: ANN401
+        """The bytes from `start` to `end`, which count from the end of the object where they are negative."""
+        address = self.address_of(path)
+        if start is None and end is None:
+            return self.store.get(*address)
+        return self._slices(address, [(start, end)])[0]
+
+    def cat_ranges(
+        self,
+        paths: list[str],
+        starts: Sequence[int | None] | int | None,
+        ends: Sequence[int | None] | int | None,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **_: Any,  # noqa: ANN401
+    ) -> list[bytes | Exception]:
+        """The bytes of many ranges, those of one object by one call, all of one version of it.
+
+        `max_gap` is not looked at: which gaps are worth reading over is known better here.
+        """
+        if not isinstance(paths, list):
+            raise TypeError("paths is a list, with one path for each range")
+        starts, ends = one_each(starts, len(paths)), one_each(ends, len(paths))
+        wanted = defaultdict(list)
+        for number, path in enumerate(paths):
+            wanted[path].append(number)
+        results: list[bytes | Exception] = [b""] * len(paths)
+        for path, numbers in wanted.items():
+            try:
+                slices = [(starts[number], ends[number]) for number in numbers]
+                parts = self._slices(self.address_of(path), slices)
+            except Exception as error:
+                if on_error == "raise":
+                    raise
+                parts = [error] * len(numbers)
+            for number, part in zip(numbers, parts, strict=True):
+                results[number] = part
+        return results
+
+    def _slices(self, address: tuple[str, str], slices: list[Slice]) -> list[bytes]:
+        """Slices of one object, as those of `bytes`. Cost: the size is asked for only if one needs it."""
+        is_plain = all((start or 0) >= 0 and end is not None and end >= 0 for start, end in slices)
+        if is_plain:
+            try:
+                return self._ranges(address, [(start or 0, end - (start or 0)) for start, end in slices])
+            except InvalidArgumentError as error:
+                if error.kind != "InvalidRange":
+                    raise
+        about = self.store.head(*address)
+        return self._ranges(address, [within(about.size, start, end) for start, end in slices], about.etag)
+
+    def _ranges(
+        self, address: tuple[str, str], ranges: list[tuple[int, int]], etag: str | None = None
+    ) -> list[bytes]:
+        wanted = [each for each in ranges if each[1] > 0]
+        if len(wanted) == 1:
+            (start, length) = wanted[0]
+            read = iter([self.store.get(*address, start=start, length=length, if_match=etag)])
+        else:
+            read = iter(self.store.get_ranges(*address, wanted, if_match=etag) if wanted else [])
+        return [next(read) if length > 0 else b"" for _, length in ranges]
+
+    def get_file(
+        self,
+        rpath: str,
+        lpath: str | os.PathLike[str] | BinaryIO,
+        callback: Callback = DEFAULT_CALLBACK,
+        outfile: BinaryIO | None = None,
+        **_: Any,  # noqa: ANN401
+    ) -> None:
+        """Copies an object to a file, in pieces of one version. A directory becomes one."""
+        outfile = lpath if hasattr(lpath, "write") else outfile
+        if outfile is None:
+            if self.isdir(rpath):
+                Path(lpath).mkdir(parents=True, exist_ok=True)
+                return
+            Path(lpath).parent.mkdir(parents=True, exist_ok=True)
+        address = self.address_of(rpath)
+        about = self.store.head(*address)
+        callback.set_size(about.size)
+        file = outfile if outfile is not None else Path(lpath).open("wb")  # noqa: SIM115 (closed below)
+        try:
+            for start in range(0, about.size, COPY_BYTES):
+                piece = self.store.get(*address, start=start, length=COPY_BYTES, if_match=about.etag)
+                file.write(piece)
+                callback.relative_update(len(piece))
+        finally:
+            if outfile is None:
+                file.close()
+
+    # Writing
+
+    def pipe_file(
+        self,
+        path: str,
+        value: ReadableBuffer,
+        mode: str = "overwrite",
+        **described: Any,  # noqa: ANN401
+    ) -> None:
+        """Stores `value`. Raises `FileExistsError` if `mode` is `"create"` and the object exists."""
+        if self._intrans:
+            with self.open(path, _open_mode(mode), **described) as file:
+                file.write(value)
+            return
+        condition = "*" if _open_mode(mode) == "xb" else None
+        try:
+            self.store.put(*self.address_of(path), value, if_none_match=condition, **described)
+        except PreconditionFailedError as error:
+            where = self.unstrip_protocol(path)
+            raise AlreadyExistsError(f"{where} exists already", error.kind, where) from error
+
+    def put_file(
+        self,
+        lpath: str | os.PathLike[str],
+        rpath: str,
+        callback: Callback = DEFAULT_CALLBACK,
+        mode: str = "overwrite",
+        **described: Any,  # noqa: ANN401
+    ) -> None:
+        """Copies a file to an object, with the content type that its name suggests; directories are left."""
+        source = Path(lpath)
+        if source.is_dir():
+            self.makedirs(rpath, exist_ok=True)
+            return
+        described.setdefault("content_type", mimetypes.guess_type(source.name)[0])
+        with source.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            callback.set_size(size)
+            with self.open(rpath, _open_mode(mode), size=size, **described) as target:
+                while piece := file.read(COPY_BYTES):
+                    target.write(piece)
+                    callback.relative_update(len(piece))
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:  # noqa: ANN401
+        """Copies an object within the store, where its bytes need not pass through here."""
+        source, target = self._split(path1), self._split(path2)
+        if source == target or not source[1]:
+            return
+        try:
+            self.store.copy(*source, *self.address_of(path2))
+        except NotFoundError:
+            if not self.isdir(path1):
+                raise
+
+    def touch(self, path: str, truncate: bool = True, **_: Any) -> None:  # noqa: ANN401
+        """Makes an empty object. Without `truncate`, raises `NotImplementedError` if there is one."""
+        try:
+            self.pipe_file(path, b"", mode="overwrite" if truncate else "create")
+        except FileExistsError as error:
+            why = f"{path} exists, and the time of an object is that of its content; write it anew"
+            raise UnsupportedError(why, "NotImplemented", path) from error
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | str | None = None,
+        autocommit: bool = True,
+        cache_options: Mapping[str, Any] | None = None,
+        cache_type: str = "readahead",
+        size: int | None = None,
+        **described: Any,  # noqa: ANN401
+    ) -> ObjectReader | NewObject:
+        is_usual = block_size in (None, "default")
+        if mode == "rb":
+            if described:
+                raise TypeError(f"reading has no option {next(iter(described))!r}")
+            usual = READ_AHEAD_BYTES.get(self.store.lane, LOCAL_READ_AHEAD_BYTES)
+            caching = {"cache_type": cache_type, "cache_options": cache_options, "size": size}
+            return ObjectReader(self, path, block_size=usual if is_usual else block_size, **caching)
+        if mode not in ("wb", "xb", "ab"):
+            why = f"objects are read or written as a whole, not opened by {mode!r}; use rb, wb, xb or ab"
+            raise UnsupportedError(why, "NotImplemented", path)
+        described = described if size is None else described | {"size": size}
+        return NewObject(self, path, mode, WRITE_BYTES if is_usual else block_size, autocommit, described)
+
+    # Removing
+
+    def rm_file(self, path: str) -> None:
+        """Removes an object; removing what is not there succeeds, as in S3."""
+        self.store.delete(*self.address_of(path))
+
+    _rm = rm_file
+
+    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Removes objects, by as few requests as the lane takes; if `recursive`, directories and buckets too.
+
+        A single path must be there; of a list, what is not there is no error, as in S3. Raises
+        `FileNotFoundError`, `IsADirectoryError`, and the first error of an object, after trying all.
+        """
+        paths = path
+        if isinstance(path, str | os.PathLike):
+            paths = [path]
+            self._check_removal(stringify_path(path), recursive)
+        is_whole = recursive and maxdepth is None
+        doomed = defaultdict(list)
+        for found in self.expand_path(paths, recursive=recursive and not is_whole, maxdepth=maxdepth):
+            bucket, key = self._split(found)
+            doomed[bucket].append(key)
+        for bucket, keys in doomed.items():
+            below = (self._keys(bucket, key) if is_whole else [key] for key in keys)
+            self._delete(bucket, filter(None, itertools.chain.from_iterable(below)))
+            if is_whole and "" in keys:
+                self.store.delete_bucket(bucket)
+
+    def _check_removal(self, path: str, recursive: bool) -> None:
+        if has_magic(path):
+            return
+        if self.info(path)["type"] == "directory" and not recursive:
+            raise IsADirectoryError(errno.EISDIR, "a directory, which only recursive=True removes", path)
+
+    def _keys(self, bucket: str, key: str) -> Iterator[str]:
+        """The key itself, and what lies below it."""
+        yield key
+        yield from (each.key for each in self.store.list(bucket, f"{key}/" if key else ""))
+
+    def _delete(self, bucket: str, keys: Iterable[str]) -> None:
+        keys = iter(keys)
+        failed = None
+        while batch := list(itertools.islice(keys, DELETE_KEYS)):
+            errors = self.store.delete_many(bucket, batch)
+            failed = failed or next((error for error in errors if error is not None), None)
+        if failed is not None:
+            raise failed
+
+    # Directories
+
+    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:  # noqa: ANN401
+        """Makes a bucket, also as the parent of a directory. The directory itself needs no making."""
+        bucket, key = self._split(path)
+        if key and (not create_parents or self.exists(bucket)):
+            self.store.head_bucket(bucket)
+            return
+        self.store.create_bucket(bucket)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """The same; an existing bucket is no error if `exist_ok`."""
+        try:
+            self.mkdir(path)
+        except FileExistsError:
+            if not exist_ok:
+                raise
+
+    def rmdir(self, path: str) -> None:
+        """Removes an empty bucket, or the object that marks an empty directory. Raises `OSError`."""
+        bucket, key = self._split(path)
+        if not key:
+            self.store.delete_bucket(bucket)
+            return
+        first = list(itertools.islice(self.store.list(bucket, f"{key}/"), 2))
+        if not first:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if [each.key for each in first] != [f"{key}/"]:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        self.store.delete(bucket, f"{key}/")
+
+
+class S3ObjectFileSystem(ObjectFileSystem):
+    """The same by `s3://BUCKET/KEY`, for programs that know no other address: `register_s3()`.
+
+    Of s3fs's options it takes `endpoint_url`. Others are refused by name.
+    """
+
+    protocol = ("s3", "s3a")
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        endpoint_url: str | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(endpoint or endpoint_url, **options)
+
+
+def _directory(name: str) -> Details:
+    return {"name": name, "size": 0, "type": "directory"}
+
+
+def _file(name: str, found: fordway.ObjectInfo | fordway.ObjectSummary) -> Details:
+    about = {"name": name, "size": found.size, "type": "file"}
+    return about | {"ETag": found.etag, "LastModified": found.modified}
+
+
+def _entry(bucket: str, listed: fordway.ObjectSummary | fordway.CommonPrefix) -> Details:
+    if isinstance(listed, fordway.CommonPrefix):
+        return _directory(f"{bucket}/{listed.prefix.rstrip('/')}")
+    return _file(f"{bucket}/{listed.key}", listed)
+
+
+def _parents(key: str, skipped: int) -> Iterator[str]:
+    """The directories of a key that end after its first `skipped` characters."""
+    end = key.find("/", skipped)
+    while end >= 0:
+        yield key[:end]
+        end = key.find("/", end + 1)
+
+
+def _open_mode(mode: str) -> str:
+    if mode not in ("overwrite", "create"):
+        raise ValueError(f"mode is 'overwrite' or 'create', not {mode!r}")
+    return "xb" if mode == "create" else "wb"

@@ -1,0 +1,23 @@
+"""Slices as fsspec has them, as ranges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def one_each(given: Sequence[int | None] | int | None, count: int) -> Sequence[int | None]:
+    """One bound for each of `count` ranges. Raises `ValueError` if there are more or fewer."""
+    if given is None or isinstance(given, int):
+        return [given] * count
+    if len(given) != count:
+        raise ValueError("there are as many starts and ends as paths")
+    return given
+
+
+def within(size: int, start: int | None, end: int | None) -> tuple[int, int]:
+    """Offset and length of what there is of a slice."""
+    first, last, _ = slice(start, end).indices(size)
+    return first, max(last - first, 0)

@@ -1,0 +1,123 @@
+//! Objects that are written in pieces.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fordway_store::{Error, ErrorKind, ExpectedContent, Result, Writer};
+use fordway_sys::ProcessIdentity;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::content::bytes_of_buffer;
+use crate::store::without_interpreter;
+
+/// An object being written in pieces. It appears whole at `commit`, and not at all without it.
+///
+/// As a context manager it commits at the end of its block, or discards the object if the block raises.
+#[pyclass(frozen, name = "ObjectWriter", module = "fordway")]
+pub(crate) struct PyObjectWriter {
+    /// `None` once it is committed, discarded or broken.
+    inner: Mutex<Option<Box<dyn Writer>>>,
+    /// A forked child neither finishes nor removes what its parent writes.
+    begun_by: ProcessIdentity,
+}
+
+impl PyObjectWriter {
+    pub(crate) fn new(writer: Box<dyn Writer>) -> Self {
+        PyObjectWriter { inner: Mutex::new(Some(writer)), begun_by: ProcessIdentity::current() }
+    }
+
+    /// `None` in a forked child, where a thread that is not there may hold the lock for ever.
+    fn locked(&self) -> Option<MutexGuard<'_, Option<Box<dyn Writer>>>> {
+        let is_ours = self.begun_by.is_current();
+        is_ours.then(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn take(&self) -> Option<Box<dyn Writer>> {
+        self.locked().and_then(|mut inner| inner.take())
+    }
+
+    /// Appends `data`. After an error, what has arrived of the object is unknown, so it is given up.
+    fn append(&self, data: &[u8]) -> Result<usize> {
+        let mut inner = self.locked().ok_or_else(closed)?;
+        let mut writer = inner.take().ok_or_else(closed)?;
+        writer.write(data)?;
+        *inner = Some(writer);
+        Ok(data.len())
+    }
+}
+
+impl Drop for PyObjectWriter {
+    fn drop(&mut self) {
+        if !self.begun_by.is_current() {
+            let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(inner.take());
+        }
+    }
+}
+
+fn closed() -> Error {
+    let why =
+        "the object is committed, discarded, failed, or of the process that forked this one; begin another";
+    Error::new(ErrorKind::InvalidArgument, why)
+}
+
+#[pymethods]
+impl PyObjectWriter {
+    /// Whether it takes nothing more: committed, discarded, failed, or of a parent process.
+    #[getter]
+    fn closed(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.locked().is_none_or(|inner| inner.is_none()))
+    }
+
+    /// Appends `data`, any buffer in one piece, and returns its length in bytes.
+    ///
+    /// The lane `http` sends parts as they fill up and holds at most one in memory. After an error the object
+    /// is given up. Raises `InvalidArgumentError` if the writer is closed, `NoSpaceError`, ...
+    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
+        match data.cast::<PyBytes>() {
+            Ok(bytes) => {
+                let bytes = bytes.as_bytes();
+                without_interpreter(py, || self.append(bytes))
+            }
+            Err(_) => {
+                let bytes = bytes_of_buffer(py, data)?;
+                without_interpreter(py, || self.append(&bytes))
+            }
+        }
+    }
+
+    /// Publishes the object and returns its ETag (without quotes).
+    ///
+    /// Raises `PreconditionFailedError`, and `InvalidArgumentError` if the writer is closed.
+    fn commit(&self, py: Python<'_>) -> PyResult<String> {
+        without_interpreter(py, || {
+            let writer = self.take().ok_or_else(closed)?;
+            Ok(writer.commit(&ExpectedContent::default())?.etag.to_string())
+        })
+    }
+
+    /// Drops what was written; nothing if the writer is closed.
+    fn discard(&self, py: Python<'_>) -> PyResult<()> {
+        without_interpreter(py, || {
+            drop(self.take());
+            Ok(())
+        })
+    }
+
+    fn __enter__(writer: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        writer
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        if !kind.is_none() || self.closed(py) {
+            return self.discard(py);
+        }
+        self.commit(py).map(drop)
+    }
+}

@@ -1,0 +1,50 @@
+"""Gateways for tests of the lanes: each serves an empty directory, and ends with the tests that use it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LANES = ("embedded", "node", "http")
+KEYS = {"AWS_ACCESS_KEY_ID": "TESTKEY", "AWS_SECRET_ACCESS_KEY": "test-secret-key"}
+READY = "fordway: serving "
+
+
+def program() -> str:
+    """The binary that FORDWAY_BIN names, or `fordway` on PATH. Without one, the test is skipped."""
+    found = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
+    if found is None:
+        pytest.skip("fordway is missing (set FORDWAY_BIN to the binary)")
+    return found
+
+
+@contextlib.contextmanager
+def endpoint(lane: str, place: Path) -> Iterator[str]:
+    """The endpoint of an empty store in `place`, by `lane`. The lane `http` needs the keys `KEYS`."""
+    root = place / "root"
+    root.mkdir()
+    if lane == "embedded":
+        yield f"file://{root}"
+        return
+    commands = {
+        "node": ["node", str(root), "--socket", str(place / "socket")],
+        "http": ["serve", str(root), "--listen", "127.0.0.1:0", "--durability", "none"],
+    }
+    command = [program(), *commands[lane]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | KEYS) as gateway:
+        try:
+            ready = gateway.stdout.readline()
+            assert ready.startswith(READY), f"not the ready line: {ready!r}"
+            yield f"unix://{place}/socket" if lane == "node" else ready.rsplit(" at ", 1)[1].strip()
+        finally:
+            gateway.terminate()
+            assert gateway.wait(timeout=30) == 0

@@ -1,0 +1,406 @@
+"""Objects by fsspec, beyond fsspec's own tests, on every lane."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import os
+import pickle
+import uuid
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import fsspec
+import pandas
+import pytest
+from fsspec.callbacks import Callback
+from gateways import KEYS, LANES, endpoint
+
+from fordway.errors import (
+    FordwayError,
+    InvalidArgumentError,
+    InvalidNameError,
+    PreconditionFailedError,
+    UnavailableError,
+)
+from fordway.fsspec import ObjectFileSystem, S3ObjectFileSystem, register_s3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CONTENT = bytes(number * 7 % 251 for number in range(300_000))
+
+
+@pytest.fixture(scope="module", params=LANES)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        with endpoint(request.param, tmp_path_factory.mktemp("lane")) as where:
+            yield where
+
+
+@pytest.fixture
+def fs(place: str) -> ObjectFileSystem:
+    return fsspec.filesystem("fordway", endpoint=place, skip_instance_cache=True)
+
+
+@pytest.fixture
+def bucket(fs: ObjectFileSystem) -> Iterator[str]:
+    name = f"run-{uuid.uuid4().hex[:12]}"
+    fs.mkdir(name)
+    yield name
+    fs.rm(name, recursive=True)
+
+
+@pytest.fixture
+def tree(fs: ObjectFileSystem, bucket: str) -> str:
+    for key in ("a", "dir/b", "dir/c.txt", "dir/deep/d.txt", "dirt"):
+        fs.pipe(f"{bucket}/{key}", key.encode())
+    fs.store.put(bucket, "marked/", b"")
+    return bucket
+
+
+def below(bucket: str, names: list[str]) -> list[str]:
+    return [name.removeprefix(f"{bucket}/") for name in names]
+
+
+def test_listings(fs: ObjectFileSystem, tree: str) -> None:
+    assert below(tree, fs.ls(tree, detail=False)) == ["a", "dir", "dirt", "marked"]
+    assert below(tree, fs.ls(f"fordway://{tree}/dir/", detail=False)) == ["dir/b", "dir/c.txt", "dir/deep"]
+    assert fs.ls(f"{tree}/marked") == []
+    (about,) = fs.ls(f"{tree}/dir/b")
+    assert (about["name"], about["type"], about["size"]) == (f"{tree}/dir/b", "file", 5)
+    assert below(tree, fs.find(tree)) == ["a", "dir/b", "dir/c.txt", "dir/deep/d.txt", "dirt"]
+    assert below(tree, fs.find(f"{tree}/dir", withdirs=True))[:3] == ["dir", "dir/b", "dir/c.txt"]
+    assert below(tree, fs.find(tree, prefix="dir")) == ["dir/b", "dir/c.txt", "dir/deep/d.txt", "dirt"]
+    assert below(tree, fs.find(tree, prefix="dir", maxdepth=1)) == ["dirt"]
+    assert below(tree, fs.find(tree, maxdepth=2)) == ["a", "dir/b", "dir/c.txt", "dirt"]
+    assert below(tree, fs.find(f"{tree}/dir/b")) == ["dir/b"]
+    assert fs.find(f"{tree}/missing") == fs.find("no-such-bucket-here") == []
+    assert below(tree, fs.glob(f"{tree}/**/*.txt")) == ["dir/c.txt", "dir/deep/d.txt"]
+    walked = [(below(tree, [root])[0], dirs, files) for root, dirs, files in fs.walk(f"{tree}/dir")]
+    assert walked == [("dir", ["deep"], ["b", "c.txt"]), ("dir/deep", [], ["d.txt"])]
+    assert fs.du(tree) == sum(len(name) for name in below(tree, fs.find(tree)))
+    assert tree in fs.ls("", detail=False)
+
+
+def test_what_a_path_names(fs: ObjectFileSystem, tree: str) -> None:
+    assert fs.info("")["type"] == fs.info(tree)["type"] == fs.info(f"{tree}/dir")["type"] == "directory"
+    assert fs.info(f"{tree}/marked")["type"] == "directory"
+    about = fs.info(f"{tree}/a")
+    assert (about["ETag"], about["size"]) == (fs.store.head(tree, "a").etag, 1)
+    assert abs((fs.modified(f"{tree}/a") - datetime.now(UTC)).total_seconds()) < 60
+    assert fs.created(tree) == fs.store.head_bucket(tree).created
+    for missing in (f"{tree}/di", f"{tree}/a/b/c", "no-such-bucket-here", "no-such-bucket-here/a"):
+        assert not fs.exists(missing), missing
+    for wrong in (f"{tree}/missing", "no-such-bucket-here", "no-such-bucket-here/a"):
+        for call in (
+            fs.info,
+            fs.ls,
+            fs.modified,
+            lambda path: fs.cat(f"{path}/c"),
+            lambda path: fs.open(f"{path}/o"),
+        ):
+            with pytest.raises(FileNotFoundError):
+                call(wrong)
+    with pytest.raises(IsADirectoryError):
+        fs.modified(f"{tree}/dir")
+    with pytest.raises(IsADirectoryError):
+        fs.open(f"{tree}/dir")
+    for call in (fs.cat_file, lambda path: fs.pipe_file(path, b""), lambda path: fs.open(path, "wb")):
+        with pytest.raises(InvalidNameError, match="BUCKET/KEY"):
+            call(tree)
+
+
+def test_keys_tell_contents_apart(fs: ObjectFileSystem, bucket: str) -> None:
+    path = f"{bucket}/a"
+    fs.pipe(path, b"one")
+    before = fs.ukey(path), fs.checksum(path)
+    assert before == (fs.ukey(path), fs.checksum(path))
+    fs.pipe(path, b"two")
+    assert fs.ukey(path) != before[0] and fs.checksum(path) != before[1]
+
+
+SLICES = [(None, None), (5, None), (0, 10), (299_990, 400_000), (400_000, 500_000), (300_000, None)]
+SLICES += [(-10, None), (-10, -5), (None, -299_990), (7, 7), (9, 3), (0, 300_000)]
+
+
+@pytest.mark.parametrize(("start", "end"), SLICES)
+def test_slices_are_those_of_bytes(
+    fs: ObjectFileSystem, bucket: str, start: int | None, end: int | None
+) -> None:
+    fs.pipe(f"{bucket}/a", CONTENT)
+    assert fs.cat_file(f"{bucket}/a", start, end) == CONTENT[start:end]
+
+
+def test_many_ranges_of_many_objects(fs: ObjectFileSystem, bucket: str) -> None:
+    one, two = f"{bucket}/one", f"{bucket}/two"
+    fs.pipe({one: CONTENT, two: CONTENT[::-1]})
+    paths = [one if number % 3 else two for number in range(len(SLICES))]
+    starts, ends = zip(*SLICES, strict=True)
+    read = fs.cat_ranges(paths, list(starts), list(ends))
+    wanted = [(CONTENT if number % 3 else CONTENT[::-1])[slice(*each)] for number, each in enumerate(SLICES)]
+    assert read == wanted
+    assert fs.cat_ranges([one, two], 0, 3) == [CONTENT[:3], CONTENT[::-1][:3]]
+    found, failed = fs.cat_ranges([one, f"{bucket}/missing"], [0, 0], [1, 1])
+    assert found == CONTENT[:1] and isinstance(failed, FileNotFoundError)
+    with pytest.raises(FileNotFoundError):
+        fs.cat_ranges([f"{bucket}/missing"], 0, 1, on_error="raise")
+    with pytest.raises(ValueError, match="as many starts"):
+        fs.cat_ranges([one], [0, 1], [1, 2])
+
+
+def test_files_are_read_and_sought_in(fs: ObjectFileSystem, bucket: str) -> None:
+    path = f"{bucket}/lines"
+    lines = [f"line {number}\n" for number in range(40_000)]
+    with fs.open(path, "w") as file:
+        file.writelines(lines)
+    with fs.open(path, "r") as file:
+        assert list(file) == lines
+    text = "".join(lines).encode()
+    with fs.open(path, block_size=1000) as file:
+        assert file.seek(-100, io.SEEK_END) == len(text) - 100
+        assert file.read() == text[-100:]
+        file.seek(200_000)
+        assert file.read(3) == text[200_000:200_003]
+        again = pickle.loads(pickle.dumps(file))
+        assert (again.tell(), again.read(5)) == (200_003, text[200_003:200_008])
+    with pytest.raises(TypeError, match="metadata"):
+        fs.open(path, metadata={"a": "b"})
+
+
+def test_a_reader_never_mixes_versions(fs: ObjectFileSystem, bucket: str) -> None:
+    path = f"{bucket}/a"
+    fs.pipe(path, CONTENT)
+    with fs.open(path, block_size=100) as file:
+        assert file.read(10) == CONTENT[:10]
+        fs.pipe(path, CONTENT[::-1])
+        file.seek(200_000)
+        with pytest.raises(PreconditionFailedError):
+            file.read(10)
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [3, 400_000, 5, 2_000_000, 0, 1_048_575, 1], [9_000_000]])
+def test_what_is_written_in_pieces_comes_back(fs: ObjectFileSystem, bucket: str, sizes: list[int]) -> None:
+    path = f"{bucket}/pieces"
+    pieces = [bytes([65 + number]) * size for number, size in enumerate(sizes)]
+    with fs.open(path, "wb", content_type="text/plain", metadata={"a": "b"}, tags={"t": "1"}) as file:
+        for piece in pieces:
+            assert file.write(piece) == len(piece)
+        assert file.tell() == sum(sizes)
+        assert not fs.exists(path)
+    assert file.closed
+    assert fs.cat(path) == b"".join(pieces)
+    info = fs.store.head(bucket, "pieces")
+    assert (info.content_type, info.metadata, info.tag_count) == ("text/plain", {"a": "b"}, 1)
+    with pytest.raises(ValueError, match="closed"):
+        file.write(b"x")
+
+
+def test_a_block_that_raises_leaves_what_was_there(fs: ObjectFileSystem, bucket: str) -> None:
+    fs.pipe(f"{bucket}/old", b"old")
+    for name in ("old", "new"):
+        with pytest.raises(ZeroDivisionError), fs.open(f"{bucket}/{name}", "wb") as file:
+            file.write(b"x" * 3_000_000)
+            raise ZeroDivisionError
+    assert fs.cat(f"{bucket}/old") == b"old"
+    assert below(bucket, fs.find(bucket)) == ["old"]
+
+
+def test_a_forked_child_leaves_the_object_to_its_parent(fs: ObjectFileSystem, bucket: str) -> None:
+    path = f"{bucket}/parents"
+    file = fs.open(path, "wb")
+    file.write(CONTENT * 60)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with pytest.raises(InvalidArgumentError, match="forked"):
+                file.write(CONTENT * 60)
+            del file
+            gc.collect()
+            status = 1 if fs.exists(path) else 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    file.write(b"end")
+    file.close()
+    assert fs.cat(path) == CONTENT * 60 + b"end"
+
+
+def test_exclusive_creation_has_one_winner(fs: ObjectFileSystem, bucket: str) -> None:
+    path = f"{bucket}/once"
+    first, second = fs.open(path, "xb"), fs.open(path, "xb")
+    first.write(b"first")
+    second.write(b"second")
+    first.close()
+    with pytest.raises(FileExistsError) as caught:
+        second.close()
+    assert isinstance(caught.value, FordwayError) and second.closed
+    for create in (lambda: fs.open(path, "xb"), lambda: fs.pipe_file(path, b"third", mode="create")):
+        with pytest.raises(FileExistsError):
+            create()
+    with pytest.raises(NotImplementedError):
+        fs.touch(path, truncate=False)
+    assert fs.cat(path) == b"first"
+    fs.touch(path)
+    assert fs.size(path) == 0
+
+
+def test_appending_keeps_what_was_there_and_loses_nothing(fs: ObjectFileSystem, bucket: str) -> None:
+    path = f"{bucket}/log"
+    with fs.open(path, "ab", content_type="text/plain") as file:
+        file.write(b"one\n")
+    with fs.open(path, "ab") as file:
+        assert file.tell() == 4
+        file.write(b"two\n")
+    assert fs.cat(path) == b"one\ntwo\n"
+    assert fs.info(path)["ContentType"] == "text/plain"
+    late = fs.open(path, "ab")
+    late.write(b"late\n")
+    fs.pipe(path, b"other\n")
+    with pytest.raises(PreconditionFailedError):
+        late.close()
+    assert fs.cat(path) == b"other\n"
+    with pytest.raises(NotImplementedError, match="rb, wb, xb or ab"):
+        fs.open(path, "r+b")
+
+
+def test_transactions(fs: ObjectFileSystem, bucket: str, tmp_path: Path) -> None:
+    (tmp_path / "local").write_bytes(b"from a file")
+    with fs.transaction:
+        fs.pipe(f"{bucket}/one", b"1")
+        with fs.open(f"{bucket}/two", "wb") as file:
+            file.write(b"2")
+        fs.put(str(tmp_path / "local"), f"{bucket}/three")
+        assert fs.find(bucket) == []
+    assert below(bucket, fs.find(bucket)) == ["one", "three", "two"]
+    assert fs.cat(f"{bucket}/three") == b"from a file"
+    with pytest.raises(ZeroDivisionError), fs.transaction:
+        fs.pipe(f"{bucket}/one", b"other")
+        fs.pipe(f"{bucket}/four", b"4")
+        raise ZeroDivisionError
+    assert below(bucket, fs.find(bucket)) == ["one", "three", "two"]
+    assert fs.cat(f"{bucket}/one") == b"1"
+
+
+def test_files_and_trees_are_copied_both_ways(fs: ObjectFileSystem, bucket: str, tmp_path: Path) -> None:
+    (tmp_path / "from" / "deep").mkdir(parents=True)
+    (tmp_path / "from" / "large.json").write_bytes(CONTENT * 40)
+    (tmp_path / "from" / "deep" / "empty").write_bytes(b"")
+    callback = Callback()
+    fs.put_file(tmp_path / "from" / "large.json", f"{bucket}/large.json", callback=callback)
+    assert (callback.size, callback.value) == (len(CONTENT) * 40, len(CONTENT) * 40)
+    assert fs.info(f"{bucket}/large.json")["ContentType"] == "application/json"
+    fs.put(f"{tmp_path}/from", f"{bucket}/tree", recursive=True)
+    fs.cp(f"{bucket}/tree", f"{bucket}/copy", recursive=True)
+    fs.mv(f"{bucket}/copy/large.json", f"{bucket}/moved.json")
+    assert below(bucket, fs.find(bucket)) == [
+        *("copy/deep/empty", "large.json", "moved.json"),
+        *("tree/deep/empty", "tree/large.json"),
+    ]
+    callback = Callback()
+    fs.get_file(f"{bucket}/moved.json", tmp_path / "back" / "moved.json", callback=callback)
+    assert callback.value == len(CONTENT) * 40
+    assert (tmp_path / "back" / "moved.json").read_bytes() == CONTENT * 40
+    into = io.BytesIO()
+    fs.get_file(f"{bucket}/moved.json", into)
+    assert into.getvalue() == CONTENT * 40
+    fs.get(f"{bucket}/tree", f"{tmp_path}/again", recursive=True)
+    assert (tmp_path / "again" / "deep" / "empty").read_bytes() == b""
+    with pytest.raises(FileExistsError):
+        fs.put_file(tmp_path / "from" / "large.json", f"{bucket}/large.json", mode="create")
+
+
+def test_removing(fs: ObjectFileSystem, tree: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        fs.rm(f"{tree}/missing")
+    with pytest.raises(IsADirectoryError):
+        fs.rm(f"{tree}/dir")
+    fs.rm([f"{tree}/a", f"{tree}/missing"])
+    fs.rm(f"{tree}/dir/*.txt")
+    assert below(tree, fs.find(tree)) == ["dir/b", "dir/deep/d.txt", "dirt"]
+    fs.rm(f"{tree}/dir", recursive=True, maxdepth=1)
+    assert below(tree, fs.find(tree)) == ["dir/deep/d.txt", "dirt"]
+    fs.rm(f"{tree}/dir", recursive=True)
+    fs.rm_file(f"{tree}/dirt")
+    assert fs.ls(tree, detail=False) == [f"{tree}/marked"]
+    fs.rm(f"{tree}/marked", recursive=True)
+    assert fs.ls(tree) == []
+
+
+def test_many_objects_are_removed(fs: ObjectFileSystem, bucket: str) -> None:
+    for number in range(1200):
+        fs.store.put(bucket, f"many/{number}", b"")
+    fs.rm(f"{bucket}/many", recursive=True)
+    assert fs.find(bucket) == []
+
+
+def test_buckets_are_directories(fs: ObjectFileSystem, bucket: str) -> None:
+    other = f"{bucket}-other"
+    with pytest.raises(FileExistsError):
+        fs.mkdir(bucket)
+    fs.makedirs(bucket, exist_ok=True)
+    with pytest.raises(FileNotFoundError):
+        fs.mkdir(f"{other}/dir", create_parents=False)
+    fs.makedirs(f"{other}/dir/deep")
+    assert fs.isdir(other) and not fs.exists(f"{other}/dir")
+    fs.pipe(f"{other}/dir/a", b"")
+    for full in (other, f"{other}/dir"):
+        with pytest.raises(OSError, match="empty"):
+            fs.rmdir(full)
+    with pytest.raises(FileNotFoundError):
+        fs.rmdir(f"{other}/none")
+    fs.rm(f"{other}/dir/a")
+    fs.store.put(other, "dir/", b"")
+    fs.rmdir(f"{other}/dir")
+    fs.rmdir(other)
+    assert not fs.exists(other)
+
+
+def test_pandas_reads_and_writes(place: str, fs: ObjectFileSystem, bucket: str) -> None:
+    frame = pandas.DataFrame({"x": range(5000), "y": [f"ü{number}" for number in range(5000)]})
+    options = {"endpoint": place}
+    for name, write, read in (
+        ("frame.csv", lambda *a, **o: frame.to_csv(*a, index=False, **o), pandas.read_csv),
+        ("frame.csv.gz", lambda *a, **o: frame.to_csv(*a, index=False, **o), pandas.read_csv),
+        ("frame.parquet", frame.to_parquet, pandas.read_parquet),
+    ):
+        write(f"fordway://{bucket}/{name}", storage_options=options)
+        assert read(f"fordway://{bucket}/{name}", storage_options=options).equals(frame), name
+    assert len(fs.find(bucket)) == 3
+
+
+def test_s3_addresses_can_be_taken_over(place: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for protocol in ("s3", "s3a"):  # what is registered here goes with the test
+        monkeypatch.setitem(importlib.import_module("fsspec.registry")._registry, protocol, None)
+    register_s3()
+    with fsspec.open(f"s3://{bucket}/a", "wb", endpoint_url=place) as file:
+        file.write(b"abc")
+    files, path = fsspec.url_to_fs(f"s3a://{bucket}/a", endpoint=place)
+    assert isinstance(files, S3ObjectFileSystem) and path == f"{bucket}/a"
+    assert files.cat(path) == b"abc"
+    assert files.unstrip_protocol(path) == f"s3://{bucket}/a"
+
+
+def test_a_pickled_file_system_reaches_the_same(fs: ObjectFileSystem, bucket: str) -> None:
+    fs.pipe(f"{bucket}/a", b"abc")
+    assert pickle.loads(pickle.dumps(fs)).cat(f"{bucket}/a") == b"abc"
+
+
+def test_unknown_options_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="'anon'"):
+        ObjectFileSystem(endpoint=str(tmp_path), anon=True)
+    files = ObjectFileSystem(endpoint=str(tmp_path))
+    files.mkdir("bucket")
+    with pytest.raises(TypeError, match="acl"):
+        files.open("bucket/a", "wb", acl="public-read")
+
+
+def test_a_server_that_is_not_there_is_not_an_answer(tmp_path: Path) -> None:
+    files = ObjectFileSystem(endpoint=f"unix://{tmp_path}/no-socket")
+    with pytest.raises(UnavailableError):
+        files.exists("bucket/key")

@@ -1,0 +1,175 @@
+"""Ctrl-C ends every wait for a server, however long that is silent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+WITHIN_S = 0.2
+"""From the signal to the exception."""
+
+PROGRAM = '''
+import json, os, signal, socket, sys, tempfile, threading, time
+import fordway
+
+lane = sys.argv[1]
+times = {}
+
+
+def serve(listener, answers):
+    """Takes connections, answers requests as long as there are answers, and then is silent."""
+    kept = []
+    while True:
+        connection, _ = listener.accept()
+        kept.append(connection)
+        threading.Thread(target=answer, args=(connection, answers), daemon=True).start()
+
+
+def answer(connection, answers):
+    while answers and connection.recv(65536):
+        connection.sendall(answers.pop(0))
+
+
+def listen(answers=()):
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    threading.Thread(target=serve, args=(listener, list(answers)), daemon=True).start()
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def interrupted(name, call):
+    """Measures from a signal, sent while the call waits, to the end of the call."""
+    sent = []
+
+    def press():
+        time.sleep(0.05)
+        sent.append(time.monotonic())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    try:
+        call()
+        times[name] = "it returned"
+    except KeyboardInterrupt:
+        times[name] = time.monotonic() - sent[0] if sent else "before the signal"
+    except Exception as error:
+        times[name] = repr(error)
+        time.sleep(0.2)
+
+
+if lane == "node":
+    path = tempfile.mktemp()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    threading.Thread(target=serve, args=(listener, []), daemon=True).start()
+    endpoint = "unix://" + path
+else:
+    endpoint = listen()
+
+store = fordway.open(endpoint)
+buffer = bytearray(10)
+calls = {
+    "list_buckets": lambda: store.list_buckets(),
+    "create_bucket": lambda: store.create_bucket("bucket"),
+    "head_bucket": lambda: store.head_bucket("bucket"),
+    "delete_bucket": lambda: store.delete_bucket("bucket"),
+    "versioning": lambda: store.versioning("bucket"),
+    "set_versioning": lambda: store.set_versioning("bucket", True),
+    "put": lambda: store.put("bucket", "key", b"data"),
+    # Is prepared for longer than it takes the signal to come, and fills the socket.
+    "put of much": lambda: store.put("bucket", "key", bytes(8_000_000)),
+    "get": lambda: store.get("bucket", "key"),
+    "get_with_info": lambda: store.get_with_info("bucket", "key"),
+    "get_into": lambda: store.get_into("bucket", "key", buffer),
+    "get_ranges": lambda: store.get_ranges("bucket", "key", [(0, 5), (1_000_000, 5)]),
+    "map": lambda: store.map("bucket", "key"),
+    "head": lambda: store.head("bucket", "key"),
+    "delete": lambda: store.delete("bucket", "key"),
+    "delete_many": lambda: store.delete_many("bucket", ["a", "b"]),
+    "copy": lambda: store.copy("bucket", "key", "bucket", "other"),
+    "tags": lambda: store.tags("bucket", "key"),
+    "set_tags": lambda: store.set_tags("bucket", "key", {"a": "b"}),
+    "list": lambda: next(store.list("bucket")),
+    "list_versions": lambda: next(store.list_versions("bucket")),
+}
+
+
+def write(size):
+    writer = store.writer("bucket", "key")
+    writer.write(bytes(size))
+    writer.commit()
+
+
+# The first wait of a writer is its beginning, its first part, or its only request.
+calls["writer"] = lambda: write(10)
+calls["writer of parts"] = lambda: write(40_000_000)
+
+if lane == "http":
+    begin = b"HTTP/1.1 200 OK\\r\\nContent-Length: 1000000\\r\\nETag: \\"a\\"\\r\\n"
+    head = begin + b"Accept-Ranges: bytes\\r\\n\\r\\n"
+    part = begin + b"\\r\\n" + bytes(100_000)
+    cut = fordway.open(listen([part]))
+    calls["get that stops in the middle"] = lambda: cut.get("bucket", "key")
+    busy = b"HTTP/1.1 503 Slow Down\\r\\nContent-Length: 0\\r\\nRetry-After: 100\\r\\n\\r\\n"
+    slow = fordway.open(listen([busy] * 9))
+    calls["get that is to be tried again later"] = lambda: slow.get("bucket", "key")
+    calls["open_url"] = lambda: fordway.open_url(endpoint + "/file")
+    remote = fordway.open_url(listen([head]) + "/file")
+    calls["RemoteFile.read"] = lambda: remote.read(0, 100)
+    calls["RemoteFile.read_ranges"] = lambda: remote.read_ranges([(0, 100), (900_000, 100)])
+
+for name, call in calls.items():
+    interrupted(name, call)
+known = {name for name in dir(fordway.Store) if not name.startswith("_")}
+print(json.dumps({"times": times, "left out": sorted(known - calls.keys())}))
+os._exit(0)
+'''
+
+
+@pytest.mark.parametrize("lane", ["node", "http"])
+def test_every_call_ends_soon_after_the_signal(lane: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "key")
+    command = [sys.executable, "-c", PROGRAM, lane]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["left out"] == ["close", "closed", "lane"], "each other name of a store has a call here"
+    late = {name: took for name, took in found["times"].items() if not isinstance(took, float)}
+    assert late == {}
+    assert max(found["times"].values()) < WITHIN_S, found["times"]
+
+
+HANDLER = """
+import signal, socket, threading, time
+import fordway
+
+listener = socket.create_server(("127.0.0.1", 0))
+store = fordway.open(f"http://127.0.0.1:{listener.getsockname()[1]}")
+heard = []
+signal.signal(signal.SIGUSR1, lambda *_: heard.append("heard"))
+
+
+def answer():
+    connection, _ = listener.accept()
+    connection.recv(65536)
+    time.sleep(0.1)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+    time.sleep(0.1)
+    connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 3\\r\\n\\r\\nabc")
+
+
+threading.Thread(target=answer, daemon=True).start()
+print(store.get("bucket", "key"), heard)
+"""
+
+
+def test_a_handler_that_raises_nothing_does_not_end_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "key")
+    command = [sys.executable, "-c", HANDLER]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.stdout, ran.stderr) == ("b'abc' ['heard']\n", "")

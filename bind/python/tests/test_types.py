@@ -1,0 +1,71 @@
+"""The type stubs, as programs under `mypy --strict` meet them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RIGHT = """
+import mmap
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+
+import fordway
+from fordway.errors import FordwayError
+
+
+def use(store: fordway.Store, mapped: mmap.mmap) -> None:
+    numbers = np.zeros(10, dtype=np.float64)
+    for data in (b"a", bytearray(b"a"), memoryview(b"a"), array("d", [1.0]), mapped, numbers):
+        store.put("bucket", "key", data)
+    store.put("bucket", "key", np.zeros((2, 3), dtype=np.int32), metadata={"a": "b"})
+    read: int = store.get_into("bucket", "key", numbers)
+    with store.writer("bucket", "key", size=read) as writer:
+        writer.write(numbers)
+    content, info = store.get_with_info("bucket", "key", start=0)
+    described: tuple[bytes, str] = content, info.etag
+    parts: list[bytes] = store.get_ranges("bucket", "key", [(0, 1)])
+    failed: Sequence[FordwayError | None] = store.delete_many("bucket", ["a", "b"])
+    names: list[str] = [bucket.name for bucket in store.list_buckets()]
+    for entry in store.list("bucket", delimiter="/"):
+        names.append(entry.prefix if isinstance(entry, fordway.CommonPrefix) else entry.key)
+    np.frombuffer(memoryview(store.map("bucket", "key")), dtype=np.uint8)
+    with fordway.open() as other:
+        other.copy("bucket", "key", "bucket", "copy", if_none_match="*")
+"""
+
+WRONG = """
+import fordway
+
+
+def use(store: fordway.Store) -> None:
+    store.put("bucket", "key", "text")
+    store.put("bucket", "key", 5)
+    store.get("bucket", "key", start="0")
+    store.get("bucket", "key", offset=0)
+    store.nothing()
+"""
+
+
+def checked(program: str, place: Path) -> list[str]:
+    file = place / "program.py"
+    file.write_text(program)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(place / "cache"), str(file)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert ran.returncode in (0, 1), ran.stderr
+    return [line for line in ran.stdout.splitlines() if ": error:" in line]
+
+
+def test_programs_with_arrays_are_right(tmp_path: Path) -> None:
+    assert checked(RIGHT, tmp_path) == []
+
+
+def test_wrong_programs_are_told(tmp_path: Path) -> None:
+    errors = checked(WRONG, tmp_path)
+    assert [line.split(":")[1] for line in errors] == ["6", "7", "8", "9", "10"]
