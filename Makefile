@@ -16,7 +16,7 @@ RUN ?= out/compare.run
 BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run docs libs3 capi mpi test lint bench soak clean
+.PHONY: help setup build run dist docs libs3 capi mpi test lint bench soak clean
 
 help: ## show this help
 	@echo "usage: make TARGET [PYTHON=python3.11] [SOURCE=DIR]"; echo
@@ -38,6 +38,9 @@ run: build ## the main job: compare the lanes on a real tree, and write the repo
 	@mkdir -p $(dir $(RUN))
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" target/release/fordway compare "$(SOURCE)" --out "$(RUN)"
 	@echo "report: $(abspath $(RUN:.run=.html))"
+
+dist: ## build what people install: packages, archive, wheel and image, reproducibly, into out/dist
+	PYTHON=$(PYTHON) tools/dist
 
 docs: $(VENV)/.installed ## build the documentation as a site into out/site; a broken link is an error
 	$(BUILD_SITE)

@@ -101,16 +101,39 @@ pub fn in_huge_pages(memory: &mut [u8]) {
     let _as_usual = unsafe { madvise(whole.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
 }
 
-/// Returns how many freed bytes the allocator keeps for later allocations; 0 if it does not report that. Cost: a walk
-/// over the lists of free blocks, which takes microseconds unless there are very many.
+/// Returns how many freed bytes the allocator keeps for later allocations; 0 if it does not report that. Before glibc
+/// 2.33, the number is modulo 4 GiB. Cost: a walk over the lists of free blocks, which takes microseconds unless there are
+/// very many.
 pub fn unused_heap_bytes() -> u64 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: it reads the allocator's own counters under the allocator's own locks.
-        unsafe { libc::mallinfo2() }.fordblks as u64
+        static MALLINFO2: std::sync::OnceLock<Option<Mallinfo2>> = std::sync::OnceLock::new();
+        free_bytes(*MALLINFO2.get_or_init(mallinfo2))
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     0
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+type Mallinfo2 = unsafe extern "C" fn() -> libc::mallinfo2;
+
+/// Looks for a function that glibc has since 2.33. A program that was linked to it would not start with an older one.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn mallinfo2() -> Option<Mallinfo2> {
+    // SAFETY: the name ends with a zero byte, and looking for it changes nothing.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mallinfo2".as_ptr()) };
+    // SAFETY: null becomes `None`, and glibc's function of this name has this type.
+    unsafe { std::mem::transmute::<*mut libc::c_void, Option<Mallinfo2>>(found) }
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn free_bytes(newer: Option<Mallinfo2>) -> u64 {
+    match newer {
+        // SAFETY: it reads the allocator's own counters under the allocator's own locks.
+        Some(mallinfo2) => unsafe { mallinfo2() }.fordblks as u64,
+        // SAFETY: the same. Its counters are an `int` that wraps around.
+        None => u64::from(unsafe { libc::mallinfo() }.fordblks.cast_unsigned()),
+    }
 }
 
 /// Returns unused heap memory to the system. Cost: a millisecond for about 10 MiB; other allocations wait meanwhile.
@@ -127,6 +150,20 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn old_and_new_glibc_tell_alike_of_free_memory() {
+        // Small blocks, so that they are kept when they are freed, and one behind them.
+        let blocks: Vec<Vec<u8>> = (0..100_000).map(|_| vec![1; 1000]).collect();
+        let last = vec![1_u8; 1000];
+        drop(blocks);
+        // Other tests take and free memory meanwhile.
+        for told in [free_bytes(mallinfo2()), free_bytes(None), unused_heap_bytes()] {
+            assert!((50_000_000..1_000_000_000).contains(&told), "{told} bytes");
+        }
+        drop(last);
+    }
 
     #[test]
     fn any_range_is_what_the_file_holds() {

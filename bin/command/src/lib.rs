@@ -14,6 +14,7 @@ pub mod program;
 pub mod reading;
 pub mod replicas;
 pub mod units;
+pub mod version;
 pub mod web;
 
 pub use address::StorageAddress;

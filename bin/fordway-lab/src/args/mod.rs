@@ -26,12 +26,13 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fordway_command::units::parse_duration;
+use fordway_command::version::long_version;
 use fordway_wire::size_text::parse_bytes;
 use fordway_workload::options::{OutArgs, ReportArgs, SeedArgs};
 
 /// What S3, networks and machines cost here.
 #[derive(Debug, Parser)]
-#[command(name = "fordway-lab", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "fordway-lab", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
 #[command(about = "Measure what every lane to the objects costs here")]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct LabCommandLine {
@@ -42,6 +43,12 @@ pub(crate) struct LabCommandLine {
     #[command(subcommand)]
     pub(crate) command: MeasuringCommand,
 }
+
+/// What `--version` says that this program is built with.
+const FEATURES: &[&str] = &[
+    #[cfg(feature = "http3")]
+    "http3",
+];
 
 const AFTER_HELP: &str = "\
 `fordway NAME` runs these commands too: `fordway compare DIR` is `fordway-lab compare DIR`.

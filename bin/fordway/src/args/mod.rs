@@ -21,11 +21,12 @@ pub(crate) use transfer::{
 use std::ffi::OsString;
 
 use clap::{Args, Parser, Subcommand};
+use fordway_command::version::long_version;
 use fordway_store::VersionId;
 
 /// S3 over a directory, in this process or over HTTP.
 #[derive(Debug, Parser)]
-#[command(name = "fordway", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "fordway", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
 #[command(about = "S3 objects on any lane: a directory of this machine, or an S3 service")]
 #[command(after_help = AFTER_HELP)]
 pub struct CommandLine {
@@ -36,6 +37,12 @@ pub struct CommandLine {
     #[command(subcommand)]
     pub command: BuiltinCommand,
 }
+
+/// What `--version` says that this program is built with.
+const FEATURES: &[&str] = &[
+    #[cfg(feature = "http3")]
+    "http3",
+];
 
 const AFTER_HELP: &str = "\
 Addresses are s3://BUCKET/KEY, local paths, http(s):// or dav(s):// URLs, or - for standard input and output. Quote wildcards \

@@ -103,6 +103,16 @@ fn without_an_endpoint_the_message_says_so() {
 }
 
 #[test]
+fn version_says_commit_and_features() {
+    let short = text(&fordway(&["-V"], "").stdout);
+    assert_eq!(short, concat!("fordway ", env!("CARGO_PKG_VERSION"), "\n"));
+    let commit = option_env!("FORDWAY_COMMIT").map_or("no release".to_owned(), |it| format!("commit {it}"));
+    let features = if cfg!(feature = "http3") { "http3" } else { "none" };
+    let long = text(&fordway(&["--version"], "").stdout);
+    assert_eq!(long, format!("{} ({commit}, features: {features})\n", short.trim_end()));
+}
+
+#[test]
 fn completions_know_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ran = fordway(&["completions", shell], "");

@@ -1,0 +1,32 @@
+//! What `--version` says of a program.
+
+use std::sync::OnceLock;
+
+/// The commit that a release is built from: tools/dist sets the variable. Other builds have none, because a program that
+/// named its commit would be linked again after each.
+const COMMIT: Option<&str> = option_env!("FORDWAY_COMMIT");
+
+/// Returns what `--version` prints after the program's name: its version, the commit that it is built from, and the
+/// features that it is built with. `-V` prints the version alone.
+pub fn long_version(features: &'static [&'static str]) -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| describe(env!("CARGO_PKG_VERSION"), COMMIT, features))
+}
+
+fn describe(version: &str, commit: Option<&str>, features: &[&str]) -> String {
+    let commit = commit.map_or("no release".to_owned(), |commit| format!("commit {commit}"));
+    let features = if features.is_empty() { "none" } else { &features.join(" ") };
+    format!("{version} ({commit}, features: {features})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::describe;
+
+    #[test]
+    fn commit_and_features_are_named() {
+        let release = describe("1.2.3", Some("0123456789ab"), &["http3", "other"]);
+        assert_eq!(release, "1.2.3 (commit 0123456789ab, features: http3 other)");
+        assert_eq!(describe("1.2.3", None, &[]), "1.2.3 (no release, features: none)");
+    }
+}
