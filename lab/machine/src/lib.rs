@@ -3,6 +3,8 @@
 //! [`doctor`] reads files of `/proc` and `/sys`. Each of its checks is a function of a directory tree, so a node can
 //! be examined on another one: the tests do so with nodes that we do not have.
 //!
+//! A [`MachineWatch`] tells whether a run was disturbed by other work on the machine.
+//!
 //! A [`MachineCatalogue`] holds machines with their [`Feature`]s, and is read from a TOML file. [`similarity`] is a
 //! number from 0 to 1 for two machines, [`SimilarityTable`] holds those of all machines of two catalogues, and
 //! [`heat_map`] draws them.
@@ -10,8 +12,10 @@
 mod catalogue;
 pub mod doctor;
 mod similarity;
+mod watch;
 
 pub use catalogue::{Feature, MachineCatalogue, MachineEntry};
 pub use similarity::{
     FeatureChoice, MachinePair, OmittedFeature, SimilarityTable, heat_map, ratio, similarity,
 };
+pub use watch::MachineWatch;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::HttpVersion;
+use fordway_machine::MachineWatch;
 use fordway_measure::{Machine, MeasuredLane, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
@@ -40,6 +41,8 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     let started = (jiff::Timestamp::now(), Instant::now());
     // Observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
+    let watch = MachineWatch::start(&[]);
+    let watch = if targets.is_empty() { watch } else { watch.beside_unknown_servers() };
     let open = |target: &TargetArg| service::open(target, global, context);
     let lanes = ComparedLanes::open(args, place.path(), (&targets, &open))?;
     introduce(args, &tree, &place, &plan, context);
@@ -54,7 +57,8 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
         }
     })?;
     closed?;
-    let run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
+    let mut run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
+    run.warnings.extend(watch.doubts());
     place.remove()?;
     let out = args.output.path("compare");
     run.write(&out, &outcome.records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;

@@ -8,6 +8,7 @@ mod shared;
 mod tree;
 
 pub use checks::examine;
+pub(crate) use checks::throttled_periods;
 pub use fix::{JobSize, SettingsReader};
 pub use noise::ProcessorNoise;
 pub use shared::examine_mounts;

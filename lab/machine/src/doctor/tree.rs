@@ -46,7 +46,7 @@ impl SystemTree {
     }
 
     /// Returns the text of a file, trimmed. `path` has no leading slash.
-    pub(super) fn read(&self, path: &str) -> Result<String, UnreadableFile> {
+    pub(crate) fn read(&self, path: &str) -> Result<String, UnreadableFile> {
         let text = read_bounded(&self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         self.note(path);
         self.write_copy(path, |copy| fs::write(copy, &text));
@@ -54,7 +54,7 @@ impl SystemTree {
     }
 
     /// Returns the names in a directory, sorted.
-    pub(super) fn names(&self, path: &str) -> Result<Vec<String>, UnreadableFile> {
+    pub(crate) fn names(&self, path: &str) -> Result<Vec<String>, UnreadableFile> {
         let entries = fs::read_dir(self.root.join(path)).map_err(|error| UnreadableFile::of(path, &error))?;
         let mut names: Vec<_> =
             entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -104,7 +104,7 @@ impl SystemTree {
     }
 
     /// Returns the files read since the last call, in order and each file once.
-    pub(super) fn take_seen(&self) -> Vec<String> {
+    pub(crate) fn take_seen(&self) -> Vec<String> {
         self.seen.take()
     }
 

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use fordway_client::s3::S3Config;
 use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_machine::MachineWatch;
 use fordway_measure::{LaneScore, Machine, MeasuredLane, RunClock, RunDocument};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
@@ -60,6 +61,7 @@ fn run_ranks(
     let roles: Vec<(&str, &Path)> = places.dirs.iter().map(|dir| ("root", dir.as_path())).collect();
     // Observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&roles);
+    let watch = MachineWatch::start(&[]);
     context.output.start_counting();
     let measured = measure_ranks(&workload, args, &places.sites, context);
     context.output.end_progress();
@@ -72,7 +74,8 @@ fn run_ranks(
         ranks: usize::from(args.threads),
         parameters: args.setting.parameters(),
     };
-    let (run, records) = describe(&workload, header, &lanes);
+    let (mut run, records) = describe(&workload, header, &lanes);
+    run.warnings.extend(watch.doubts());
     let path = args.setting.path(&workload);
     run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
     report(&workload, &run, &lanes, &path, context)?;

@@ -12,6 +12,7 @@ use fordway_load::Http3;
 use fordway_load::{
     FinishedRequest, Http1Load, Http2, LoadMethod, RequestPlan, RequestSequence, RequestSlots,
 };
+use fordway_machine::MachineWatch;
 use fordway_measure::{
     Machine, MeasuredLane, PhaseSummary, RunClock, RunDocument, SCHEMA, SCHEMA_VERSION, TcpConnections,
     bytes_text, load_table, rate_text,
@@ -29,13 +30,17 @@ pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
+    let watch = MachineWatch::start(args.server_pid.as_slice());
+    // Without its number, the server cannot be told from other processes of this machine.
+    let watch = if args.server_pid.is_none() { watch.beside_unknown_servers() } else { watch };
     let points = points(args)?;
     pin_server(args)?;
     let all = points.iter().map(|point| requests(args, global, point)).collect::<Result<Vec<_>>>()?;
     context.output.start_counting();
     let rows = measure(args, &points, &all, (seed, machine.cpus), context);
     context.output.end_progress();
-    let run = describe(args, &points, rows?, machine, seed, started)?;
+    let mut run = describe(args, &points, rows?, machine, seed, started)?;
+    run.0.warnings.extend(watch.doubts());
     report(args, run, context)
 }
 

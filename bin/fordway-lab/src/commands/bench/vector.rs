@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use fordway_command::reading::{FinishedCall, ReadPlan, ReadSelection, measure, read_ranges};
 use fordway_command::{CommandContext, CommandExit};
+use fordway_machine::MachineWatch;
 use fordway_measure::{
     BlockRecord, Machine, MeasuredLane, OperationRecord, RunClock, RunDocument, RunRecords, SCHEMA,
     SCHEMA_VERSION, ns_text, rate_text,
@@ -22,6 +23,7 @@ const SEED: u64 = 1;
 pub(super) fn run(args: &VectorArgs, context: &CommandContext) -> Result<CommandExit> {
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
+    let watch = MachineWatch::start(&[]).beside_unknown_servers();
     let ranges = read_ranges(&args.ranges, context)?;
     let passes = u64::from(args.rounds) * args.window.len() as u64;
     let bytes: u64 = ranges.iter().map(|(_, length)| *length as u64).sum();
@@ -30,7 +32,9 @@ pub(super) fn run(args: &VectorArgs, context: &CommandContext) -> Result<Command
     let records = measure_all(args, &ranges, context);
     context.output.end_progress();
     let records = records?;
-    report(args, &describe(args, machine, started, &records, ranges.len()), &records, context)?;
+    let mut run = describe(args, machine, started, &records, ranges.len());
+    run.warnings.extend(watch.doubts());
+    report(args, &run, &records, context)?;
     Ok(CommandExit::Ok)
 }
 

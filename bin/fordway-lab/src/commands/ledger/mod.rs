@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_machine::MachineWatch;
 use fordway_measure::{
     Machine, MeasuredLane, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, bytes_text,
 };
@@ -64,11 +65,13 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     let parent = args.root.clone().unwrap_or_else(std::env::temp_dir);
     // Observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("root", &parent)]);
+    let watch = MachineWatch::start(&[]);
     let place = tempfile::Builder::new().prefix("fordway-ledger-").tempdir_in(&parent);
     let place = place.map_err(|error| file_error("making a directory in", parent.display(), error))?;
     let work = work(place.path(), &plan, &paths, args, context)?;
     place.close().map_err(|error| file_error("removing", "the temporary directory", error))?;
-    let run = describe(&plan, &work, &printed, machine, started);
+    let mut run = describe(&plan, &work, &printed, machine, started);
+    run.warnings.extend(watch.doubts());
     let out = args.output.path("ledger");
     write(&out, &run, &work)?;
     report(&out, &printed, &run, &work.account, context)

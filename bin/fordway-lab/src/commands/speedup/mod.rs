@@ -6,6 +6,7 @@ mod launch;
 use std::time::Instant;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_machine::MachineWatch;
 use fordway_measure::{Machine, MeasuredLane, RunDocument, ns_text, parallel_table, unknown_name};
 use fordway_netlab::setup::{NetworkPair, NetworkSetup, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
@@ -28,6 +29,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
     let asked = asked(&args.setup)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
+    let watch = MachineWatch::start(&[]);
     let launcher = MpiLauncher::find(args)?;
     let mut warnings = Vec::new();
     let setups = bring_up(&asked, context, &mut warnings)?;
@@ -45,7 +47,8 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
         parameters: parameters(args, &plan, &launcher),
         warnings,
     };
-    let run = describe(&plan, lanes, &outcome, header);
+    let mut run = describe(&plan, lanes, &outcome, header);
+    run.warnings.extend(watch.doubts());
     write(args, &run, &outcome, &fitted)?;
     report(args, &run, &fitted, context)?;
     Ok(outcome.failures.first().map_or(CommandExit::Ok, |(_, _, error)| CommandExit::of(error)))

@@ -67,6 +67,17 @@ pub(super) fn throttling(tree: &SystemTree) -> Answer {
     Ok(said.measured("periods stopped", share, "%").measured("stopped", seconds, "s"))
 }
 
+/// Returns the number of periods of the quota so far, and of those in which the group was stopped, for the group that was
+/// stopped most often; `None` if there is no such counter.
+pub(crate) fn throttled_periods(tree: &SystemTree) -> Option<(f64, f64)> {
+    let group = ControlGroup::of(tree, "cpu").ok()?;
+    let counts = |(_, text): &(String, String)| {
+        let number = |name: &str| value_of(text, name)?.parse::<f64>().ok();
+        Some((number("nr_periods")?, number("nr_throttled")?))
+    };
+    group.texts(tree, "cpu.stat").iter().filter_map(counts).max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
 /// Returns the percentage of scheduling periods in which the group was stopped, and for how many seconds in total.
 /// Version 2 counts microseconds, version 1 nanoseconds.
 fn throttled(text: &str) -> Option<(f64, f64)> {

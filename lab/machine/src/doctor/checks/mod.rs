@@ -9,6 +9,7 @@ mod network;
 mod pressure;
 mod processors;
 
+pub(crate) use limits::throttled_periods;
 pub(super) use processors::allowed;
 
 use CheckSubject::{Interface, Node, Rdma};

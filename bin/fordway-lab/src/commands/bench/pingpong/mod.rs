@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fordway_command::{CommandContext, CommandExit};
+use fordway_machine::MachineWatch;
 use fordway_measure::{
     Machine, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, load_table,
 };
@@ -30,6 +31,8 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
+    let watch = MachineWatch::start(&[]);
+    let watch = if args.pong.is_some() { watch.beside_unknown_servers() } else { watch };
     let cores = fordway_sys::usable_cores();
     let (points, range) = (points(args, cores.len())?, SizeRange::new(args)?);
     let setups = setups::chosen(args)?;
@@ -39,7 +42,7 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     let task = PingpongTask { args, points: &points, range, seed, cores };
     let measured = task.measure(&lanes, context);
     context.output.end_progress();
-    let facts = RunFacts { args, points: &points, range, seed, machine, started };
+    let facts = RunFacts { args, points: &points, range, seed, machine, watch, started };
     let outcome = measured.and_then(|measured| facts.report(&lanes, measured, context));
     setups::take_down(lanes);
     outcome
@@ -215,6 +218,7 @@ struct RunFacts<'a> {
     range: SizeRange,
     seed: u64,
     machine: Machine,
+    watch: MachineWatch,
     started: (jiff::Timestamp, Instant),
 }
 
@@ -267,6 +271,7 @@ impl RunFacts<'_> {
         for lane in lanes {
             warnings.extend(remark(lane));
         }
+        warnings.extend(self.watch.doubts());
         let lane = |lane: &MeasuredSetup| fordway_measure::MeasuredLane {
             name: lane.label(),
             description: lane.setup.description.clone(),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_machine::MachineWatch;
 use fordway_measure::{Machine, MeasuredLane, RunDocument, transfer_table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Objects as _, PutOptions, Result, Store};
@@ -35,6 +36,7 @@ pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<Comm
     let root = args.root.clone().unwrap_or_else(std::env::temp_dir);
     // Observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("root", &root)]);
+    let watch = MachineWatch::start(&[]);
     let mut transports = TransportSet::open(args, &plan, &root)?;
     let outcome = measure(&plan, &mut transports, context);
     let (lanes, missing) = (transports.descriptions(), transports.missing.clone());
@@ -50,7 +52,8 @@ pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<Comm
         parameters: parameters(args),
         warnings: missing,
     };
-    let run = describe(&plan, lanes, &outcome, header);
+    let mut run = describe(&plan, lanes, &outcome, header);
+    run.warnings.extend(watch.doubts());
     run.write(&args.setting.path(), &outcome.records)
         .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
     report(args, &run, context)
