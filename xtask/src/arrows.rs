@@ -66,7 +66,7 @@ fn uses(room: CrateRoom) -> &'static [CrateRoom] {
     }
 }
 
-/// Checks every dependency between crates of the workspace, including those of tests and builds.
+/// Checks every dependency between crates of the workspace, including dependencies of tests and builds.
 pub(crate) fn check_workspace() -> Result<()> {
     let packages = packages()?;
     let arrows: Vec<_> = packages.iter().flat_map(arrows_of).collect();

@@ -146,7 +146,7 @@ impl VersionsQuery {
 /// One page of versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VersionListing {
-    /// The versions, in byte order of their keys; those of one key from the newest to the oldest.
+    /// The versions, in byte order of their keys; the versions of one key are sorted from the newest to the oldest.
     pub versions: Vec<VersionSummary>,
     /// Prefixes that one or more keys share, in byte order.
     pub prefixes: Vec<String>,
@@ -168,10 +168,11 @@ impl<'q> VersionCollector<'q> {
         VersionCollector { query, keys: query.keys(), page: VersionListing::default(), last: None }
     }
 
-    /// Considers `key` for the page. `list` is called only if the key's versions may become entries. It returns them from
-    /// the newest to the oldest: all of them, or those after the given version, the last one of the previous page. If that
-    /// version no longer exists, its position is unknown; `list` then returns all versions, so that none is missed.
-    /// `describe` is called only for versions that become entries, and returns `None` for a version that no longer exists.
+    /// Considers `key` for the page. `list` is called only if the key's versions may become entries. It returns them
+    /// from the newest to the oldest: all of them, or those after the given version, the last one of the previous page.
+    /// If that version no longer exists, its position is unknown; `list` then returns all versions, so that none is
+    /// missed. `describe` is called only for versions that become entries, and returns `None` for a version that no
+    /// longer exists.
     pub fn offer<V, L: Iterator<Item = (VersionId, V)>>(
         &mut self,
         key: &str,
@@ -221,7 +222,7 @@ impl<'q> VersionCollector<'q> {
     }
 }
 
-/// Returns those of `versions` that come behind the version `after`, or all if `after` is not among them.
+/// Returns the elements of `versions` after the version `after`, or all if `after` is not among them.
 pub(crate) fn versions_after<V>(
     mut versions: Vec<(VersionId, V)>,
     after: Option<&VersionId>,

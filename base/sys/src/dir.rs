@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(&*text_to_name(text), name, "{text:?}");
             assert!(is_text_of_a_name(text));
         }
-        // These escapes are not needed: the name is the same as that of the plain text.
+        // These escapes are not needed: the plain text has the same name.
         assert_eq!(&*text_to_name("\u{efc3}\u{efa9}"), "é".as_bytes());
         assert!(!is_text_of_a_name("\u{efc3}\u{efa9}"));
     }

@@ -15,8 +15,8 @@ use crate::call::point;
 
 /// Bytes of a file, mapped for reading.
 ///
-/// The mapped content stays that of one version, because an object is replaced by another file and never written in
-/// place. If a POSIX program truncates the file, an access beyond its new end raises `SIGBUS`; a caller that cannot
+/// The mapped content stays the content of one version, because an object is replaced by another file and never written
+/// in place. If a POSIX program truncates the file, an access beyond its new end raises `SIGBUS`; a caller that cannot
 /// rule this out must read the file instead.
 #[derive(Debug)]
 pub struct FileMapping {
@@ -102,8 +102,8 @@ pub fn in_huge_pages(memory: &mut [u8]) {
 }
 
 /// Returns how many freed bytes the allocator keeps for later allocations; 0 if it does not report that. Before glibc
-/// 2.33, the number is modulo 4 GiB. Cost: a walk over the lists of free blocks, which takes microseconds unless there are
-/// very many.
+/// 2.33, the number is modulo 4 GiB. Cost: a walk over the lists of free blocks, which takes microseconds unless there
+/// are very many.
 pub fn unused_heap_bytes() -> u64 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

@@ -103,7 +103,7 @@ impl<'m> Mount<'m> {
         if self.has("nolock") {
             return Some("the mount has `nolock`: mount it with vers=4.2");
         }
-        // `local_lock=flock` concerns locks of `flock(2)`; ours are those of `fcntl(2)`.
+        // `local_lock=flock` concerns locks of `flock(2)`; we use locks of `fcntl(2)`.
         if self.has("local_lock=all") || self.has("local_lock=posix") {
             return Some("the mount has `local_lock`: mount it with local_lock=none, or vers=4.2");
         }

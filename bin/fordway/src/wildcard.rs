@@ -34,7 +34,7 @@ impl WildcardPattern {
     }
 
     /// Returns whether all of `text` matches. The worst-case time is proportional to the length of the pattern times
-    /// that of the text.
+    /// the one of the text.
     pub(crate) fn matches(&self, text: &str) -> bool {
         let (tokens, mut at, mut rest) = (&self.0, 0, text.chars());
         // The position after the last `*`, and the text that it has not consumed yet.

@@ -44,8 +44,8 @@ pub(crate) struct CallbackResponder {
 enum CallbackRoute {
     /// None: who makes the request carries it out.
     Direct,
-    /// None, for as long as the context is there: the thread that drives it carries the request out. What would take it too
-    /// long is left in the cell.
+    /// None, for as long as the context is there: the thread that drives it carries the request out. What would take it
+    /// too long is left in the cell.
     Driver(Arc<CallbackRelay>, Cell<Option<RequestWork>>),
     /// To the thread that drives the context.
     Worker(Arc<CallbackRelay>),
@@ -105,8 +105,9 @@ impl CallbackResponder {
         CallbackResponder { route: CallbackRoute::Worker(relay), ..*self }
     }
 
-    /// Runs `callback` where callbacks run, and returns what it returned. All that touches memory of the program belongs
-    /// into it: outside, the program may have freed it already. Errors: those of `callback`, `Interrupted`.
+    /// Runs `callback` where callbacks run, and returns what it returned. All that touches memory of the program
+    /// belongs into it: outside, the program may have freed it already. Errors: the errors of `callback`,
+    /// `Interrupted`.
     #[inline]
     pub(crate) fn call<T>(&self, callback: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
         match &self.route {
@@ -116,8 +117,8 @@ impl CallbackResponder {
         }
     }
 
-    /// Does `rest`, the last of the request, which moves `bytes`: at once, or on a worker if this thread drives a context
-    /// and they would keep it.
+    /// Does `rest`, the last of the request, which moves `bytes`: at once, or on a worker if this thread drives a
+    /// context and they would keep it.
     #[inline]
     pub(crate) fn finish_by(
         &self,
@@ -133,8 +134,8 @@ impl CallbackResponder {
         }
     }
 
-    /// The fewest bytes of content that are worth a call of [`CallbackResponder::call`], where more are to come. What trickles
-    /// over a network would wake the driving thread for each segment.
+    /// The fewest bytes of content that are worth a call of [`CallbackResponder::call`], where more are to come. What
+    /// trickles over a network would wake the driving thread for each segment.
     pub(crate) fn piece_bytes_min(&self) -> usize {
         match &self.route {
             CallbackRoute::Direct | CallbackRoute::Driver(..) => 1,
@@ -382,8 +383,8 @@ pub(crate) fn start_diagnosis() {
 /// and 29 % more.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
-/// The most content of a local file that the thread which drives a context moves itself, in one go: handing it over to a
-/// worker piece by piece takes longer.
+/// The most content of a local file that the thread which drives a context moves itself, in one go: handing it over to
+/// a worker piece by piece takes longer.
 pub(crate) const QUICK_MAX_BYTES: u64 = 4 << 20;
 
 thread_local! {

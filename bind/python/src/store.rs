@@ -356,7 +356,7 @@ impl PyStore {
     ///
     /// The content does not pass through this process on the lanes `node` and `http`. A `content_type` or
     /// `metadata` replace what the source has of both, and `tags` its tags; else the copy has the source's.
-    /// Conditions are those of `put`, on the copy.
+    /// Conditions are as for `put`, and concern the copy.
     ///
     /// Raises `NotFoundError`, `PreconditionFailedError`; `InvalidArgumentError` for a copy onto itself that
     /// changes nothing.
@@ -394,7 +394,7 @@ impl PyStore {
     /// Begins an object that is written in pieces, and appears whole when it is committed.
     ///
     /// `size` is its length in bytes if that is known, which lets a lane choose how to send it. The other
-    /// arguments are those of `put`; conditions are checked when the object appears.
+    /// arguments are as for `put`; conditions are checked when the object appears.
     ///
     /// Raises `NotFoundError` (no bucket; perhaps only at `commit`).
     #[pyo3(signature = (bucket, key, *, size=None, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
@@ -508,7 +508,8 @@ impl PyStore {
     }
 }
 
-/// Runs `call` while other Python threads may run. Errors: that of `call`, or what a handler of a signal raised during it.
+/// Runs `call` while other Python threads may run. Errors: the error of `call`, or what a handler of a signal raised
+/// during it.
 pub(crate) fn without_interpreter<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T> + Send,

@@ -64,7 +64,7 @@ impl ForeignServer {
     }
 
     /// XRootD with HTTPS and its handler of third-party copies; `None` if it is not installed. Its certificate and its
-    /// trusted certificates are those of `authority`.
+    /// only the certificates of `authority` are trusted.
     pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("xrootd")?;
         Some(start("https", |dir, port| {

@@ -1,4 +1,4 @@
-//! A client's request does not delay those of other clients, even if one thread serves all of them.
+//! A client's request does not delay the requests of other clients, even if one thread serves all of them.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

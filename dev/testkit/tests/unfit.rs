@@ -184,7 +184,7 @@ fn a_bucket_on_juicefs_is_not_written_to() {
     });
 }
 
-/// The unnamed files of a bucket on an unknown file system are not trusted, even if those of the root are. This file
+/// The unnamed files of a bucket on an unknown file system are not trusted, even if the root's are. This file
 /// system cannot create directories for hidden names.
 #[test]
 fn a_bucket_on_an_unknown_file_system_has_no_unnamed_files() {

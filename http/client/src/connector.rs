@@ -363,7 +363,7 @@ fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Explains the most frequent failures to those who configure the two sides; returns an empty text for others.
+/// Explains the most frequent failures to the administrators of the two sides; returns an empty text for others.
 fn in_words(error: &std::io::Error) -> &'static str {
     use rustls::{CertificateError, Error as Tls, InvalidMessage};
     match of_rustls(error) {

@@ -171,7 +171,7 @@ impl Write for TcpSocket {
 }
 
 /// Does `call` again after a signal, and until it has waited for `limit`: the kernel's own limit may be shorter.
-/// Errors: those of `call`; `CANCELED` if the program wants to stop.
+/// Errors: the errors of `call`; `CANCELED` if the program wants to stop.
 fn within(limit: Duration, mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
     let (step, mut waited) = (fordway_sys::wait_at_most(limit), Duration::ZERO);
     loop {

@@ -36,7 +36,7 @@ impl NetworkNamespace {
             .map_err(|error| refused("entering a network namespace", error.into()))
     }
 
-    /// Runs `work` inside the namespace, in a new thread. Cost: one thread. Errors: only those of entering the
+    /// Runs `work` inside the namespace, in a new thread. Cost: one thread. Errors: only errors of entering the
     /// namespace; the result of `work` is returned as it is.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         in_a_thread(|| self.enter().map(|()| work()))?

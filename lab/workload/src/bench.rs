@@ -137,7 +137,7 @@ fn bucket(text: &str) -> Result<Bucket, String> {
 }
 
 impl WorkloadSetting {
-    /// Runs `workload` at each of `sites` in turn, round after round. All ranks call this. Errors: those of
+    /// Runs `workload` at each of `sites` in turn, round after round. All ranks call this. Errors: the errors of
     /// [`WorkloadPlan::run`].
     pub fn run(
         &self,

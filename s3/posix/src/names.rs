@@ -246,8 +246,8 @@ impl NameCache {
         dirs.iter().all(is_same).then_some(keys)
     }
 
-    /// Caches the keys below `top`, unless there are few, or they are in so many directories that checking those costs
-    /// as much as reading them.
+    /// Caches the keys below `top`, unless there are few keys, or checking their many directories would cost as much as
+    /// reading them.
     pub(crate) fn keep_tree(&self, top: String, seen: WalkedDirectories, keys: &Arc<Vec<Key>>) {
         let mut trees = self.trees.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         trees.retain(|tree| tree.top != top);

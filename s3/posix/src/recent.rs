@@ -1,7 +1,7 @@
 //! Keys that this process has put and not deleted since.
 //!
-//! A put cannot know whether its key exists. It tries to create the name, and replaces it under the key's lock if the name
-//! is taken. If the key was put here before, the attempt to create it would most likely be in vain. A wrong guess is
+//! A put cannot know whether its key exists. It tries to create the name, and replaces it under the key's lock if the
+//! name is taken. If the key was put here before, the attempt to create it would most likely fail. A wrong guess is
 //! harmless: replacing a name that is not there creates it.
 
 use std::hash::BuildHasher;

@@ -588,7 +588,7 @@ impl SharedStore {
         }
     }
 
-    /// Describes the key's latest version. Cost: that of a HEAD.
+    /// Describes the key's latest version. Cost: as a HEAD.
     fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
         if let Some(place) = plain(bucket, key)
             && let Some(info) = self.volume.describe(&place)?

@@ -108,8 +108,8 @@ fn without_signature(uri: Uri) -> Uri {
 /// The error type of bodies.
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Decodes the content of an `aws-chunked` body. Its chunks are those of HTTP/1.1, with signatures as extensions and
-/// checksums as trailers. Content is passed on without a copy.
+/// Decodes the content of an `aws-chunked` body. Its chunks have the form of HTTP/1.1, with signatures as extensions
+/// and checksums as trailers. Content is passed on without a copy.
 struct UnchunkedBody {
     inner: s3s::Body,
     decoder: ChunkDecoder,

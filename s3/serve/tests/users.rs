@@ -67,7 +67,7 @@ fn write(path: &Path, text: &str) {
     std::fs::rename(&new, path).unwrap();
 }
 
-/// Returns the entry of a user whose uid is that of this test.
+/// Returns the entry of a user with the uid of this test.
 fn user(name: &str, more: &str) -> String {
     let (uid, gid) = (fordway_sys::user_id(), fordway_sys::group_id());
     format!(

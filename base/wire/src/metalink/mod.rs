@@ -37,7 +37,7 @@ pub struct MetalinkFile {
     pub size_bytes: Option<u64>,
     /// Digests of the whole file, at most one of each kind.
     pub hashes: Vec<FileHash>,
-    /// Digests of pieces: those of the strongest kind, if there are several.
+    /// Digests of pieces; if there are several kinds, the strongest.
     pub pieces: Option<PieceHashes>,
     /// Its replicas, in the order of the document.
     pub replicas: Vec<MetalinkUrl>,
@@ -222,7 +222,7 @@ pub fn read_links<'a>(
     found
 }
 
-/// Returns whether a media type is that of a Metalink of either version.
+/// Returns whether a media type belongs to a Metalink of either version.
 pub fn is_metalink_type(text: &str) -> bool {
     let plain = text.split(';').next().unwrap_or_default().trim();
     ["application/metalink4+xml", "application/metalink+xml"]

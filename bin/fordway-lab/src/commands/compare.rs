@@ -299,7 +299,7 @@ impl ComparedLanes {
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
         for (at, lane) in asked.iter().enumerate() {
             let target = self.target(*lane, lane_name(*lane), args, place, &root)?;
-            // Rows of our own lanes come before those of services, which were opened first.
+            // Rows of our own lanes come before rows of services, which were opened first.
             self.targets.insert(at, target);
         }
         if let (true, Some(first)) = (args.check_instrument, asked.first()) {

@@ -19,7 +19,7 @@ const PROBE_KEY: &str = "probe";
 const PROBE: &[u8] = b"fordway compare";
 
 /// Opens the service. Makes a bucket there, or uses a prefix in the bucket that its URL names; the target removes
-/// either. Errors: those of the service, in sentences that say what to do.
+/// either. Errors: the errors of the service, in sentences that say what to do.
 pub(super) fn open(
     target: &TargetArg,
     global: &GlobalArgs,

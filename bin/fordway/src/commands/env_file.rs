@@ -7,7 +7,7 @@ use fordway_command::file_error;
 use fordway_serve::AccessKeyPair;
 use fordway_store::Result;
 
-/// Writes `path` atomically, readable only by its owner. Errors: those of the file system.
+/// Writes `path` atomically, readable only by its owner. Errors: the errors of the file system.
 pub(super) fn write(path: &Path, endpoint: &str, keys: Option<&AccessKeyPair>) -> Result<()> {
     let failed = |error| file_error("writing", path.display(), error);
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -29,7 +29,7 @@ pub fn built() -> &'static Path {
         for name in told.filter(|name| !kept.iter().any(|kept| name == kept)) {
             build.env_remove(name);
         }
-        // The profile of tests, because that of `make libs3` would compile all crates once more.
+        // The profile of tests, because the profile of `make libs3` would compile all crates once more.
         run(build.arg(&out).arg("dev"));
         out
     })

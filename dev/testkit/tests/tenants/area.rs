@@ -23,8 +23,8 @@ fn long_key() -> String {
     format!("long//{}", "x".repeat(600))
 }
 
-/// What a user stores in a bucket with the sticky bit belongs to that user, wherever it is stored and whoever used the
-/// bucket first.
+/// What a user stores in a bucket with the sticky bit belongs to that user, wherever it is stored and no matter who
+/// used the bucket first.
 #[test]
 fn in_a_sticky_bucket_nobody_touches_what_is_anothers() {
     if !is_root() {

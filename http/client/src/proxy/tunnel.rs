@@ -271,7 +271,7 @@ fn wants_login(has_said: bool) -> Error {
     )
 }
 
-/// Runs the handshake, all within `limit`; then `socket` is connected to the destination. Errors: those of
+/// Runs the handshake, all within `limit`; then `socket` is connected to the destination. Errors: the errors of
 /// [`TunnelHandshake::hear`]; `Unavailable`, `Timeout`.
 pub(super) fn open_socks(
     socket: &mut TcpSocket,

@@ -28,7 +28,7 @@ pub struct ReplicaDiscovery {
     pub from: &'static str,
 }
 
-/// Returns whether the extension of a path or URL is that of a Metalink: `.meta4` or `.metalink`.
+/// Returns whether the extension of a path or URL belongs to a Metalink: `.meta4` or `.metalink`.
 pub fn is_metalink_name(name: &str) -> bool {
     let path = name.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
     path.ends_with(".meta4") || path.ends_with(".metalink")

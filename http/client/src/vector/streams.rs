@@ -336,7 +336,7 @@ impl RequestStream {
         self.receive(batch, version, &mut context)
     }
 
-    /// Processes the head of the response. Errors: those of [`ResponseContent::new`].
+    /// Processes the head of the response. Errors: the errors of [`ResponseContent::new`].
     fn begin(&mut self, answer: http::Response<RecvStream>, version: &FileVersion) -> Result<(), Error> {
         self.moved = Instant::now();
         self.request.waited = Some(self.request.sent.elapsed());

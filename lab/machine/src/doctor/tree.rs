@@ -1,4 +1,4 @@
-//! The files that checks read: those of this node, or a copy of another node's files.
+//! The files that checks read: files of this node, or a copy of another node's files.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -64,8 +64,8 @@ impl SystemTree {
         Ok(names)
     }
 
-    /// Reads the file `{before}N{after}` for each number N, at most [`MAX_EACH`]; leaves out missing files. In the list of files
-    /// that were read, they are one entry with `*` for the number.
+    /// Reads the file `{before}N{after}` for each number N, at most [`MAX_EACH`]; leaves out missing files. In the list
+    /// of files that were read, they are one entry with `*` for the number.
     pub(super) fn read_each(&self, before: &str, numbers: &[usize], after: &str) -> Vec<(usize, String)> {
         let text = |number: &usize| {
             let path = format!("{before}{number}{after}");

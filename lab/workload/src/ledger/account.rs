@@ -299,7 +299,7 @@ impl SizeFit {
         predict(&self.pieces, size_bytes as f64)
     }
 
-    /// Fits the same lines to other times, such as those of a resample.
+    /// Fits the same lines to other times, such as the times of a resample.
     pub(super) fn again(&self, points: &Points) -> Vec<FitSegment> {
         let within = |piece: &FitSegment| {
             let of_piece: Vec<_> = points

@@ -160,7 +160,7 @@ pub struct LedgerProgress {
 /// each size all components in a random order, with a block of operations for each component. Therefore drift of
 /// the machine affects all components alike, and each round gives one figure for each component and size, all from
 /// the same period. The first round does not count. In the records, components are lanes and sizes are phases.
-/// Errors: those of the components; `Interrupted` when `stop` is set.
+/// Errors: the errors of the components; `Interrupted` when `stop` is set.
 pub fn measure(
     plan: &LedgerPlan,
     components: &mut [MeasuredComponent],

@@ -141,7 +141,7 @@ impl ArrivalSchedule {
     }
 }
 
-/// Counters and distributions of one thread; [`LoadRecorder::add`] merges those of several threads and blocks.
+/// Counters and distributions of one thread; [`LoadRecorder::add`] merges the recorders of several threads and blocks.
 #[derive(Clone, Debug, Default)]
 struct LoadRecorder {
     latency: LatencyHistogram,

@@ -79,7 +79,7 @@ fn of_phase(
     for (lane, summary) in summaries.iter_mut().enumerate() {
         summary.parallel = Some(parallel(plan, outcome, (lane, at)));
         // Waiting ranks use as much CPU time as working ranks, so their CPU time shows nothing. The recorded CPU
-        // time is that of this process, not of the ranks.
+        // time is the time of this process, not of the ranks.
         summary.client_cpu_ns_per_op = None;
         let evidence = "ranks poll while they wait, so that CPU time does not tell";
         summary.limit = ResultLimit { name: "cannot tell".into(), evidence: evidence.into() };

@@ -38,7 +38,7 @@ impl S3Credentials {
         }
     }
 
-    /// Returns the keys in the environment, else those of the profile, else [`S3Credentials::Anonymous`]. Errors:
+    /// Returns the keys in the environment, else the keys of the profile, else [`S3Credentials::Anonymous`]. Errors:
     /// `InvalidArgument` if one half of a pair is missing.
     pub(super) fn find(
         variable: &dyn Fn(&str) -> Option<String>,

@@ -139,7 +139,8 @@ impl Writer for S3ObjectWriter {
             self.flush()?;
         }
         let Some(upload) = self.upload.take() else { return Err(ErrorKind::Internal.into()) };
-        // A checksum of the whole object is sent only if it can be combined from those of the parts. A SHA cannot.
+        // A checksum of the whole object is sent only if it can be combined from the checksums of the parts. A SHA
+        // cannot.
         let checksum = found.checksum.filter(|sum| {
             self.options.checksum.is_some()
                 && ChecksumType::widest_of(sum.algorithm) == ChecksumType::FullObject

@@ -1,4 +1,4 @@
-//! Versions and parts of objects, with responses that differ from those of our gateway.
+//! Versions and parts of objects, with responses that our gateway does not send.
 
 use crate::scripted::{Server, answer, bucket, error, key};
 use fordway_store::{

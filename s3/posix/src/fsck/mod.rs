@@ -170,7 +170,7 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Checks whether the file's name is that of a key or of an old version.
+    /// Checks whether the file's name belongs to a key or to an old version.
     fn name(&mut self, area: &BucketArea, path: &str, name: &str) -> Result<()> {
         let place = join(path, name);
         let is_ours = match area.held {

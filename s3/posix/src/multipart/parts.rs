@@ -302,7 +302,7 @@ impl ArrivedPart {
     }
 }
 
-/// Returns whether `name` is that of a separate file of part `number`.
+/// Returns whether `name` names a separate file of part `number`.
 fn is_file_of_part(name: &str, number: u16) -> bool {
     let (part, random) = name.split_once('-').unwrap_or_default();
     part_number(part) == Some(number) && is_hidden_name(random)

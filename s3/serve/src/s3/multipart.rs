@@ -364,7 +364,7 @@ impl CompletionRequest {
         })
     }
 
-    /// Checks that the checksum type in the request is that of the upload. Errors: `InvalidRequest`, errors of the
+    /// Checks that the checksum type in the request is the upload's. Errors: `InvalidRequest`, errors of the
     /// store.
     fn check_type(&self, store: &dyn Store) -> Outcome<()> {
         let Some(stated) = self.kind else { return Ok(()) };

@@ -162,7 +162,7 @@ impl ReadRequest {
         Ok(headers)
     }
 
-    /// Returns the checksum for the response: that of the part if one part is read, else that of the object. There is
+    /// Returns the checksum for the response: of the part if one part is read, else of the object. There is
     /// none for a range, whose bytes could not be checked against it. The type is always the object's.
     fn shown_checksum(
         &self,

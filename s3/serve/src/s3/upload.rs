@@ -54,7 +54,7 @@ pub(crate) struct ObjectUpload {
 }
 
 impl ObjectUpload {
-    /// Starts an object from the head of its request. Errors: those of PutObject that occur before its content.
+    /// Starts an object from the head of its request. Errors: the errors of PutObject that occur before its content.
     fn begin(
         store: &dyn Store,
         (bucket, key): (&Bucket, &Key),
@@ -89,7 +89,7 @@ impl ObjectUpload {
         Some(ObjectUpload { checks: ContentChecks { sha256, ..upload.checks }, ..upload })
     }
 
-    /// Receives the content, and publishes the object. Errors: those of PutObject from its content on.
+    /// Receives the content, and publishes the object. Errors: the errors of PutObject from its content on.
     pub(crate) async fn receive(self, body: Body, pace: &PublishPace) -> Outcome<PutResult> {
         let ObjectUpload { mut writer, checks } = self;
         let digest = |_| ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
