@@ -259,7 +259,7 @@ pub struct AclDocument {
     pub grants: Vec<GrantElement>,
 }
 
-/// One grant. Only those of the grantee's texts are set that belong to the grantee's kind.
+/// One grant. Only the texts that belong to the grantee's kind are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrantElement {
     /// The e-mail address, for a user given by it.

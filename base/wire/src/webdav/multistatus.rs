@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 64;
 pub struct DescribedResource {
     /// The address of the resource, as the server writes it.
     pub href: String,
-    /// The status of the resource as a whole, if the server states one; mostly that of a failure.
+    /// The status of the resource as a whole, if the server states one; usually the status of a failure.
     pub status: Option<u16>,
     /// The properties that the server could return.
     pub properties: ResourceProperties,

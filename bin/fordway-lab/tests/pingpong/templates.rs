@@ -62,7 +62,7 @@ fn set_ups_of_one_machine_are_not_taken_for_one_another() {
     let rows = rows(&output);
     let lanes: Vec<_> = rows.iter().map(|row| row["lane"].as_str().unwrap()).collect();
     assert_eq!(lanes, ["loopback", "shell"]);
-    // The process of one side is known, that of the other is not; neither is counted as the other.
+    // Only the process of one side is known; it is not counted as the process of the other.
     assert!(rows[0]["load"]["server"].is_object() && rows[1]["load"]["server"].is_null(), "{rows:?}");
     // A process that already listens is not taken for ours, at either port.
     for taken in [28_682, 28_683] {

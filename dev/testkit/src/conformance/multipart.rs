@@ -241,7 +241,7 @@ pub fn multipart_etag_is_that_of_s3(store: &dyn Store) {
     let first = put_part(store, &b, "k", &upload, 1, &vec![0; MIN_PART_BYTES as usize]);
     let second = put_part(store, &b, "k", &upload, 2, b"");
     let made = complete(store, &b, "k", &upload, &[first.clone(), second]).unwrap();
-    // The MD5 of 5 MiB of zeros; and that of this digest followed by the MD5 of nothing.
+    // The MD5 of 5 MiB of zeros; and the MD5 of this digest followed by the MD5 of nothing.
     assert_eq!(first.etag.as_str(), "5f363e0e58a95f06cbe9bbc662c5dfb6");
     assert_eq!(made.etag.as_str(), "1faefa44d632065e8bd4fd2a462ed292-2");
 }

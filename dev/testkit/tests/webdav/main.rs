@@ -51,7 +51,7 @@ fn kind<T>(result: Result<T>) -> ErrorKind {
     result.err().expect("an error").kind()
 }
 
-/// Returns the names below a collection; those of collections end in a slash.
+/// Returns the names below a collection; names of collections end in a slash.
 fn below(dav: &WebDav, url: &str) -> Vec<String> {
     let found = dav.walk(url).map(|found| {
         let found = found.unwrap();
