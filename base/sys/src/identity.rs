@@ -79,8 +79,8 @@ impl UserRole {
 
     /// Does `work` with the calling thread, and no other, accessing files as the user: with the user's own group and
     /// supplementary groups, and without an effective capability. Threads started meanwhile stay that user. Afterwards,
-    /// and if `work` panics, the thread gets its former credentials back: its own, or the credentials of an enclosing role.
-    /// Errors: `PERM` unless the process may change its users (root); `work` has not begun then. If the way back fails,
+    /// and if `work` panics, the thread gets its former credentials back: its own, or the credentials of an enclosing
+    /// role. Errors: `PERM` unless the process may change its users (root); `work` has not begun then. If the way back fails,
     /// which no kernel does to root, the process aborts rather than let a thread act as the wrong user. Cost: 12 system
     /// calls that touch no file, 6 µs on a virtual machine.
     pub fn play<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
