@@ -275,7 +275,7 @@ class Store:
 
         The content does not pass through this process on the lanes `node` and `http`. A `content_type` or
         `metadata` replace what the source has of both, and `tags` its tags; else the copy has the source's.
-        Conditions are those of `put`, on the copy.
+        Conditions are as for `put`, and apply to the copy.
 
         Raises `NotFoundError`, `PreconditionFailedError`; `InvalidArgumentError` for a copy onto itself that
         changes nothing.
