@@ -188,7 +188,17 @@ pub fn peer_of_user(uid: u32) -> PeerCredentials {
     known(uid).unwrap_or(PeerCredentials { uid, gid: NO_GROUP, groups: Vec::new() })
 }
 
+/// Returns the name of the user with the id `uid`; `None` if the database does not have the user.
+pub fn user_name(uid: u32) -> Option<String> {
+    user_entry(uid, |name, _| name.to_string_lossy().into_owned())
+}
+
 fn known(uid: u32) -> Option<PeerCredentials> {
+    user_entry(uid, |name, gid| PeerCredentials { uid, gid, groups: groups_of(name, gid) })
+}
+
+/// Calls `read` with the name and the group of a user, if the database has the user.
+fn user_entry<T>(uid: u32, read: impl FnOnce(&CStr, u32) -> T) -> Option<T> {
     let mut entry = MaybeUninit::<libc::passwd>::uninit();
     let mut text = vec![0; TEXT_BYTES];
     let mut found = std::ptr::null_mut();
@@ -202,7 +212,7 @@ fn known(uid: u32) -> Option<PeerCredentials> {
     let entry = unsafe { entry.assume_init() };
     // SAFETY: the entry's name ends in NUL and is in `text`, which still exists.
     let name = unsafe { CStr::from_ptr(entry.pw_name) };
-    Some(PeerCredentials { uid, gid: entry.pw_gid, groups: groups_of(name, entry.pw_gid) })
+    Some(read(name, entry.pw_gid))
 }
 
 fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {

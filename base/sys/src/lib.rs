@@ -27,6 +27,7 @@ mod memory;
 mod mounts;
 mod namespace;
 mod nowait;
+mod passed;
 mod process;
 mod root;
 mod shared;
@@ -45,7 +46,7 @@ pub use file::{
 };
 pub use identity::{
     PrivilegedThread, UserRole, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others,
-    peer_of_user, user_id,
+    peer_of_user, user_id, user_name,
 };
 pub use lock::{ByteLocks, LockGuard, lock_file, with_lock_patience};
 pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
@@ -55,6 +56,7 @@ pub use namespace::{
     enter_network_namespace, new_mount_namespace, new_network_namespace, own_process_namespace,
 };
 pub use nowait::{drop_cached, is_cached, is_to_be_done_again, read_cached, without_waiting, would_wait};
+pub use passed::{PassedSocket, SocketRole, take_passed_sockets};
 pub use process::{
     ProcessIdentity, ResourceUsage, ThreadCores, current_core, process_cpu_ns, process_usage,
     raise_open_files, terminate, thread_cpu_ns, usable_cores, with_signals_blocked,

@@ -47,6 +47,7 @@ mod sidecar;
 mod site;
 mod stage;
 mod store;
+mod usage;
 mod versions;
 mod volume;
 mod write;
@@ -62,6 +63,7 @@ pub use fsck::{FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions
 pub use gc::{GarbageFile, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
 pub use migrate::MigrationStep;
+pub use usage::{FileTotals, UsageEvent, UserUsage};
 pub use volume::LinkRule;
 use volume::RootVolume;
 

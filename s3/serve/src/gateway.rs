@@ -1,7 +1,7 @@
 //! Binding, accepting, distributing connections to threads, and orderly shutdown.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::sleep;
 
 use crate::answer::{ConnectionLimits, GatewayState};
 use crate::domains::BucketDomains;
@@ -18,10 +19,15 @@ use crate::http1::FastLane;
 use crate::http3;
 use crate::identity::is_region;
 use crate::monitor::{self, AccessLog, HealthProbe, RequestMonitor};
+use crate::sockets::{GatewaySockets, cannot_listen};
 use crate::watch::{IdleHeap, ReloadSignal, WatchReceiver, WatchThread, words};
 use crate::workers::{WorkerPool, new_runtime, no_thread};
 use crate::{TlsCertificate, Users, connection, s3};
 
+/// How long connections without a request stay open after the gateway is told to stop. A request that is on its way is
+/// answered, with the message that the connection ends; if the connection were closed at once, that request would fail.
+/// Longer would not help: a client that reads from its connection only when it has a request to send never closes it.
+pub(crate) const LEAVE_TAKING: Duration = Duration::from_secs(1);
 /// How long the accept loop pauses when the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
@@ -126,11 +132,17 @@ impl StopReceiver {
         // An error means that every `GatewayStop` was dropped, and the gateway with them.
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }
+
+    /// Completes [`LEAVE_TAKING`] after the gateway is told to stop.
+    pub(crate) async fn over_and_left(self) {
+        self.over().await;
+        sleep(LEAVE_TAKING).await;
+    }
 }
 
 /// An S3 gateway that is bound to its address but does not serve yet.
 pub struct Gateway {
-    listener: TcpListener,
+    sockets: GatewaySockets,
     address: SocketAddr,
     config: GatewayConfig,
     users: Arc<Users>,
@@ -138,9 +150,6 @@ pub struct Gateway {
     fast_lane: FastLane,
     domains: BucketDomains,
     monitor: Arc<RequestMonitor>,
-    metrics: Option<TcpListener>,
-    #[cfg(feature = "http3")]
-    http3: Option<(std::net::UdpSocket, TlsCertificate)>,
     reload: ReloadSignal,
     words: Option<WatchReceiver>,
     stop: GatewayStop,
@@ -151,15 +160,18 @@ impl Gateway {
     /// for an address that is in use or does not belong to this machine, for a region that is not lower-case letters,
     /// digits and hyphens, and for a domain that is not a host name; `AccessDenied`, `Io`.
     pub fn bind(users: Users, config: GatewayConfig) -> Result<Self> {
+        let sockets = GatewaySockets::bind(&config)?;
+        Gateway::on(sockets, users, config)
+    }
+
+    /// Serves at `sockets`, whatever addresses `config` has. Errors: as [`Gateway::bind`].
+    pub fn on(sockets: GatewaySockets, users: Users, config: GatewayConfig) -> Result<Self> {
         if !is_region(&config.region) {
             let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
         let domains = BucketDomains::new(&config.domains)?;
-        let (listener, address) = listen(config.listen)?;
-        #[cfg(feature = "http3")]
-        let http3 = listen_http3(address, &config)?;
-        let metrics = config.metrics.map(listen).transpose()?.map(|(listener, _)| listener);
+        let address = sockets.local_addr()?;
         let log = config.access_log.as_deref().map(AccessLog::open).transpose()?;
         let monitor = Arc::new(RequestMonitor::new(log));
         let users = Arc::new(users);
@@ -168,7 +180,7 @@ impl Gateway {
         let fast_lane = FastLane::new(users.clone(), domains.clone(), publishing);
         let ((reload, words), stop) = (words(), GatewayStop::new());
         Ok(Gateway {
-            listener,
+            sockets,
             address,
             config,
             users,
@@ -176,9 +188,6 @@ impl Gateway {
             fast_lane,
             domains,
             monitor,
-            metrics,
-            #[cfg(feature = "http3")]
-            http3,
             reload,
             words: Some(words),
             stop,
@@ -192,7 +201,7 @@ impl Gateway {
 
     /// Returns the bound address of metrics and health.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
+        self.sockets.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
     /// Returns a handle that stops this gateway.
@@ -235,15 +244,16 @@ impl Gateway {
         let slots = Arc::new(Semaphore::new(connections_max as usize));
         self.serve_metrics(&slots)?;
         let watch = self.watch()?;
-        let listener = tokio::net::TcpListener::from_std(self.listener)
+        let listener = tokio::net::TcpListener::from_std(self.sockets.http)
             .map_err(|error| cannot_listen(self.address, error))?;
         let drain_timeout = self.config.drain_timeout;
         #[cfg(feature = "http3")]
-        let http3 = self
-            .http3
-            .map(|(socket, tls)| http3::QuicListener::start(socket, tls, self.config.header_timeout));
-        #[cfg(feature = "http3")]
-        let http3 = http3.transpose()?;
+        let http3 = match (self.sockets.quic, self.config.tls.clone()) {
+            (Some(socket), Some(tls)) => {
+                Some(http3::QuicListener::start(socket, tls, self.config.header_timeout)?)
+            }
+            _ => None,
+        };
         let shared = Arc::new(GatewayState {
             service: self.service,
             fast_lane: self.fast_lane,
@@ -287,7 +297,7 @@ impl Gateway {
 
     /// Starts the server of metrics and health if an address for it was configured.
     fn serve_metrics(&mut self, slots: &Arc<Semaphore>) -> Result<()> {
-        let Some(metrics) = self.metrics.take() else { return Ok(()) };
+        let Some(metrics) = self.sockets.metrics.take() else { return Ok(()) };
         let vitals = GatewayHealth {
             monitor: self.monitor.clone(),
             users: self.users.clone(),
@@ -379,22 +389,6 @@ impl ClientIntake<'_> {
 #[cfg(feature = "http3")]
 fn elsewhere(address: SocketAddr) -> Option<http::HeaderValue> {
     http::HeaderValue::try_from(format!("h3=\":{}\"; ma=86400", address.port())).ok()
-}
-
-/// Binds the UDP socket of HTTP/3. Errors: as [`Gateway::bind`]; `InvalidArgument` without a certificate.
-#[cfg(feature = "http3")]
-fn listen_http3(
-    address: SocketAddr,
-    config: &GatewayConfig,
-) -> Result<Option<(std::net::UdpSocket, TlsCertificate)>> {
-    if !config.http3 {
-        return Ok(None);
-    }
-    let tls = config.tls.clone().ok_or_else(|| {
-        let why = "HTTP/3 is always encrypted; give a certificate and its key";
-        Error::new(ErrorKind::InvalidArgument, why)
-    })?;
-    Ok(Some((http3::QuicListener::bind(address)?, tls)))
 }
 
 /// The data that metrics and health responses are made from.
@@ -491,35 +485,4 @@ impl Drop for RunningGateway {
             tracing::error!(%error, "the gateway ended with an error");
         }
     }
-}
-
-fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
-    let failed = |error| cannot_listen(address, error);
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, bound))
-}
-
-pub(crate) fn cannot_listen(address: SocketAddr, error: io::Error) -> Error {
-    let (kind, detail) = match error.kind() {
-        io::ErrorKind::AddrInUse => (
-            ErrorKind::InvalidArgument,
-            format!(
-                "{address} is in use by another program; choose another port, or port 0 for any free one"
-            ),
-        ),
-        io::ErrorKind::AddrNotAvailable => (
-            ErrorKind::InvalidArgument,
-            format!("{address} is not an address of this machine; try 127.0.0.1 or 0.0.0.0"),
-        ),
-        io::ErrorKind::PermissionDenied => (
-            ErrorKind::AccessDenied,
-            format!(
-                "{address} may not be listened on; ports below 1024 need privileges, choose a higher one"
-            ),
-        ),
-        _ => (ErrorKind::Io, format!("listening on {address}")),
-    };
-    Error::new(kind, detail).caused_by(error)
 }

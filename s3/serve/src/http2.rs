@@ -22,7 +22,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::answer::GatewayState;
 use crate::connection::{ClientSocket, WaitDeadline};
-use crate::gateway::StopReceiver;
+use crate::gateway::{LEAVE_TAKING, StopReceiver};
 use crate::multiplexed::{HeldBytes, ReplyBody, gathered};
 use crate::unsigned::ConnectionPeer;
 use crate::{multiplexed, workers};
@@ -75,10 +75,6 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
         .max_local_error_reset_streams(RESETS_MAX);
     builder
 }
-
-/// How long a client without a request may take to close its connection when we stop. A client that reads from its
-/// connection only when it has a request to send would never close it.
-const LEAVE_TAKING: Duration = Duration::from_secs(1);
 
 /// Drives a connection. If it has no request for `idle_timeout`, because no head arrives or no head is completed, tells
 /// the client to close it; after the same time again, closes the connection.

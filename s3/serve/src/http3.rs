@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::answer::{ConnectionLimits, GatewayState};
 use crate::connection::WaitDeadline;
-use crate::gateway::{StopReceiver, cannot_listen};
+use crate::gateway::StopReceiver;
 use crate::http1::STALLED;
 use crate::multiplexed::{HeldBytes, ReplyBody, gathered};
 use crate::unsigned::ConnectionPeer;
@@ -208,18 +208,16 @@ impl AcceptedClient {
 }
 
 impl QuicListener {
-    /// Binds the address. Errors: `InvalidArgument`, `AccessDenied`, `Io`.
-    pub(crate) fn bind(address: SocketAddr) -> Result<UdpSocket> {
-        let failed = |error| cannot_listen(address, error);
-        let socket = UdpSocket::bind(address).map_err(failed)?;
-        socket.set_nonblocking(true).map_err(failed)?;
+    /// Sets what [`QuicListener::start`] needs of a bound socket. Errors: the system's.
+    pub(crate) fn prepare(socket: &UdpSocket) -> io::Result<()> {
+        socket.set_nonblocking(true)?;
         // The kernel gives what it allows; less only costs speed.
-        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES);
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES);
-        Ok(socket)
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_BYTES);
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
+        Ok(())
     }
 
-    /// Listens in the calling runtime. Errors: `InvalidArgument`, `Io`.
+    /// Listens in the calling runtime, at a socket that was [prepared](QuicListener::prepare). Errors: `InvalidArgument`, `Io`.
     pub(crate) fn start(socket: UdpSocket, tls: TlsCertificate, idle_timeout: Duration) -> Result<Self> {
         let first = config(&tls.current(), idle_timeout)?;
         let endpoint = Endpoint::new(EndpointConfig::default(), Some(first), socket, Arc::new(TokioRuntime))

@@ -4,7 +4,7 @@
 //! runtime of its own. The serving thread calls the store itself, because for a local file system handing
 //! a call to another thread costs more than the call. Calls that wait for a device or may take long go elsewhere.
 //!
-//! * `gateway`: configuration, accepting, orderly shutdown
+//! * `gateway`: configuration, accepting, orderly shutdown; `sockets`: what it listens at
 //! * `workers`: the threads, and which one serves a connection
 //! * `connection`, `tls`: one client, with TLS or without, and which HTTP it speaks
 //! * `http1`: HTTP/1.1 on one socket, between its bytes and the store's
@@ -40,6 +40,7 @@ mod multiplexed;
 pub mod node;
 mod s3;
 mod signature;
+mod sockets;
 mod tls;
 mod unsigned;
 mod users;
@@ -49,6 +50,7 @@ mod workers;
 pub use crate::answer::S3Layer;
 pub use gateway::{Gateway, GatewayConfig, GatewayStop, RunningGateway};
 pub use identity::AccessKeyPair;
+pub use sockets::GatewaySockets;
 pub use tls::TlsCertificate;
 pub use users::{OpenStore, Users};
 pub use watch::ReloadSignal;

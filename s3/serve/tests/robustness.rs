@@ -79,6 +79,28 @@ fn idle_connections_do_not_delay_the_end() {
     drop(idle);
 }
 
+/// Closing a connection while its next request is on the way would fail that request.
+#[test]
+fn a_request_that_comes_while_the_gateway_stops_is_answered() {
+    let fixture = serve();
+    let call = Call::on("PUT", "k").body("hello");
+    let kept = String::from_utf8(fixture.client.head(&call)).unwrap().replace("connection: close\r\n", "");
+    let mut streams = [fixture.client.connect(), fixture.client.connect()];
+    // The first connection has had a request, the second has not.
+    for (after_stop, stream) in [(0, 0), (1, 0), (1, 1)] {
+        if after_stop == 1 && stream == 0 {
+            fixture.gateway.stop_handle().trigger();
+            thread::sleep(Duration::from_millis(100));
+        }
+        streams[stream].write_all(kept.as_bytes()).unwrap();
+        streams[stream].write_all(b"hello").unwrap();
+        let answer = read_answer(&mut streams[stream], "PUT").ok();
+        let is_last = answer.header("connection") == Some("close");
+        assert_eq!(is_last, after_stop == 1, "{:?}", answer.headers);
+    }
+    fixture.gateway.join().unwrap();
+}
+
 #[test]
 fn a_head_that_never_comes_ends_the_connection() {
     let fixture = serve_with(|config| config.header_timeout = Duration::from_millis(200));

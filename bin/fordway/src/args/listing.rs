@@ -82,10 +82,18 @@ pub struct RbArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   fordway du s3://data --human-readable
-  fordway du 's3://data/*.h5' --summarize")]
+  fordway du 's3://data/*.h5' --summarize
+  sudo fordway du /lustre/project/objects --by-user --human-readable
+
+With --by-user, files are counted by their owners, old versions and unfinished uploads too. A listing does
+not know owners, so the address is then the directory of the buckets itself, as for gc and fsck. Run by \
+root, each bucket is read as its owner.")]
 pub struct DuArgs {
-    /// s3://BUCKET[/PREFIX] or a wildcard
+    /// s3://BUCKET[/PREFIX] or a wildcard; with --by-user, the directory whose subdirectories are the buckets
     pub address: String,
+    /// What each owner of files stores in each bucket
+    #[arg(long, conflicts_with_all = ["summarize", "raw"])]
+    pub by_user: bool,
     /// Only the total, not one line per prefix
     #[arg(long, short)]
     pub summarize: bool,

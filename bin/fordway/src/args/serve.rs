@@ -69,7 +69,7 @@ with it; HTTP/3 is with --http3. Give a certificate before you listen beyond 127
 pub struct ServeArgs {
     /// The directory whose subdirectories are the buckets
     pub root: PathBuf,
-    /// Address and port; port 0 takes any free one
+    /// Address and port; port 0 takes any free one. A socket that systemd passes (LISTEN_FDS) takes its place
     #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub listen: SocketAddr,
     /// The server certificate in PEM, followed by its chain

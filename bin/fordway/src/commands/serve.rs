@@ -11,7 +11,9 @@ use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, CommandExit, InterruptFlag};
 use fordway_posix::PosixStore;
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
-use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, OpenStore, ReloadSignal, TlsCertificate, Users};
+use fordway_serve::{
+    AccessKeyPair, Gateway, GatewayConfig, GatewaySockets, OpenStore, ReloadSignal, TlsCertificate, Users,
+};
 use fordway_store::{Error, ErrorKind, Result, Store};
 use serde::{Serialize, Serializer};
 
@@ -24,8 +26,9 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     }
     let (users, pair) = users(args)?;
     let tls = tls(args)?;
-    let gateway = Gateway::bind(users, config(args, tls.clone()))?;
-    if !args.listen.ip().is_loopback() && tls.is_none() {
+    let config = config(args, tls.clone());
+    let gateway = Gateway::on(sockets(&config)?, users, config)?;
+    if !gateway.local_addr().ip().is_loopback() && tls.is_none() {
         context
             .output
             .note("listening beyond this machine without TLS: requests and data can be read on the way");
@@ -46,6 +49,15 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
     gateway.run()?;
     Ok(CommandExit::Ok)
+}
+
+/// Takes the sockets that a service manager passed, or binds the configured addresses.
+fn sockets(config: &GatewayConfig) -> Result<GatewaySockets> {
+    let passed = fordway_sys::take_passed_sockets().map_err(|errno| {
+        let why = "the sockets of LISTEN_FDS are not there; have the service manager pass them, or unset LISTEN_PID";
+        Error::new(ErrorKind::InvalidArgument, why).caused_by(std::io::Error::from(errno))
+    })?;
+    if passed.is_empty() { GatewaySockets::bind(config) } else { GatewaySockets::passed(passed, config) }
 }
 
 fn config(args: &ServeArgs, tls: Option<TlsCertificate>) -> GatewayConfig {

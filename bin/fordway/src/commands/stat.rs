@@ -1,4 +1,5 @@
-//! `stat`: everything known of an object or a bucket. `du`: total sizes for each prefix one level below.
+//! `stat`: everything known of an object or a bucket. `du`: total sizes for each prefix one level below, or for each
+//! owner of files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,10 +7,13 @@ use std::time::SystemTime;
 
 use fordway_command::units::{human_bytes, local_time, show_bytes, utc_time};
 use fordway_command::{CommandContext, CommandExit, StorageAddress};
-use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Result, VersionId};
+use fordway_posix::{PosixConfig, PosixStore, UsageEvent, UserUsage};
+use fordway_store::{
+    Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Objects, Result, VersionId,
+};
 use serde::Serialize;
 
-use super::SourceSelection;
+use super::{SourceSelection, report};
 use crate::args::{DuArgs, StatArgs};
 use crate::{dav, web};
 
@@ -186,6 +190,9 @@ impl fmt::Display for UsageRecord<'_> {
 }
 
 pub(super) fn du(args: &DuArgs, context: &CommandContext) -> Result<CommandExit> {
+    if args.by_user {
+        return du_by_user(args, context);
+    }
     StorageAddress::parse(&args.address)?.into_s3()?;
     let source = SourceSelection::find(&args.address, true, args.raw)?;
     let root = source.root();
@@ -215,5 +222,80 @@ fn show_root(root: &StorageAddress) -> String {
     match root {
         StorageAddress::S3(bucket, prefix) => format!("s3://{bucket}/{prefix}"),
         other => other.to_string(),
+    }
+}
+
+fn du_by_user(args: &DuArgs, context: &CommandContext) -> Result<CommandExit> {
+    if args.address.contains("://") {
+        let why =
+            "--by-user counts files by their owners; give the directory of the buckets in place of a URL";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    let store = PosixStore::open_for_care(args.address.as_ref(), PosixConfig::default())?;
+    let mut exit = CommandExit::Ok;
+    context.output.start_counting();
+    let mut usages = Vec::new();
+    for bucket in store.list_buckets()? {
+        let usage = store.usage(&bucket.name, &mut |event| {
+            context.interrupt.check()?;
+            match event {
+                UsageEvent::Progress(entries) => context.output.counted(entries, "entries"),
+                UsageEvent::Failed(error) => exit = report(context, error)?,
+            }
+            Ok(())
+        })?;
+        usages.push((bucket.name, usage));
+    }
+    context.output.end_progress();
+    for (bucket, usage) in &usages {
+        for (uid, usage) in usage {
+            context.output.record(&UserUsageRecord::new(bucket, *uid, usage, args.human_readable))?;
+        }
+    }
+    Ok(exit)
+}
+
+/// The files of a user in a bucket. The sizes are totals of lengths, in bytes.
+#[derive(Serialize)]
+struct UserUsageRecord<'r> {
+    bucket: &'r str,
+    uid: u32,
+    /// `None` if this machine does not know the user.
+    user: Option<String>,
+    objects: u64,
+    objects_bytes: u64,
+    versions: u64,
+    versions_bytes: u64,
+    other_files: u64,
+    other_bytes: u64,
+    #[serde(skip)]
+    human: bool,
+}
+
+impl<'r> UserUsageRecord<'r> {
+    fn new(bucket: &'r Bucket, uid: u32, usage: &UserUsage, human: bool) -> Self {
+        let UserUsage { objects, versions, other } = usage;
+        UserUsageRecord {
+            bucket: bucket.as_str(),
+            uid,
+            user: fordway_sys::user_name(uid),
+            objects: objects.files,
+            objects_bytes: objects.size_bytes,
+            versions: versions.files,
+            versions_bytes: versions.size_bytes,
+            other_files: other.files,
+            other_bytes: other.size_bytes,
+            human,
+        }
+    }
+}
+
+impl fmt::Display for UserUsageRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |bytes| show_bytes(bytes, self.human);
+        let user = self.user.clone().unwrap_or_else(|| self.uid.to_string());
+        write!(f, "{:>14} {:>10} objects", size(self.objects_bytes), self.objects)?;
+        write!(f, " {:>14} {:>8} versions", size(self.versions_bytes), self.versions)?;
+        write!(f, " {:>14} other  {user}  s3://{}", size(self.other_bytes), self.bucket)
     }
 }

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use fordway_command::CommandExit;
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_store::{ChecksumAlgorithm, MultipartUploads, Objects, PutOptions};
+use fordway_store::{
+    ChecksumAlgorithm, ExpectedContent, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions,
+    VersioningState,
+};
 
 use crate::support::{Rig, bucket, name};
 
@@ -104,4 +107,38 @@ fn what_is_not_there_is_said() {
     }
     rig.interrupt.raise();
     rig.run(&["fsck", "DIR/root"]).ended(CommandExit::Interrupted);
+}
+
+/// Objects, an old version, and an upload of one owner; a file of another, if this test may make one.
+#[test]
+fn du_counts_by_owner_what_listings_do_not_show() {
+    let (rig, store) = rig_with_a_bucket();
+    let (bkt, odd) = (bucket("bkt"), name("a//b"));
+    store.put(&bkt, &odd, b"odd", &PutOptions::default()).unwrap();
+    store.set_versioning(&bkt, VersioningState::Enabled).unwrap();
+    store.put(&bkt, &name("k"), b"newer content", &PutOptions::default()).unwrap();
+    let upload = store.create_upload(&bkt, &name("big"), &PutOptions::default()).unwrap();
+    let mut part = store.part_writer(&bkt, &name("big"), &upload, 1, &PartOptions::default()).unwrap();
+    part.write(&[0; 1000]).unwrap();
+    part.commit(&ExpectedContent::default()).unwrap();
+    rig.write("root/bkt/by/posix", "12345");
+    let is_root = std::os::unix::fs::chown(rig.path("root/bkt/by/posix"), Some(4242), None).is_ok();
+    std::os::unix::fs::symlink("/etc", rig.path("root/bkt/link")).unwrap();
+
+    let ran = rig.run(&["du", "DIR/root", "--by-user", "--json"]).ok();
+    let lines: Vec<serde_json::Value> =
+        ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mine = &lines[0];
+    assert_eq!((&mine["bucket"], &mine["uid"]), (&"bkt".into(), &fordway_sys::user_id().into()));
+    let of_others = if is_root { 0 } else { 5 };
+    assert_eq!(mine["objects_bytes"], "odd".len() + "newer content".len() + of_others);
+    assert_eq!((&mine["versions"], &mine["versions_bytes"]), (&1.into(), &"content".len().into()));
+    assert!(mine["other_bytes"].as_u64() >= Some(1000), "{mine}");
+    if is_root {
+        let other = &lines[1];
+        assert_eq!((&other["uid"], &other["user"]), (&4242.into(), &serde_json::Value::Null));
+        assert_eq!((&other["objects"], &other["objects_bytes"]), (&1.into(), &5.into()));
+    }
+    let ran = rig.run(&["du", "s3://bkt", "--by-user"]);
+    assert!(ran.stderr.contains("give the directory of the buckets"), "{}", ran.stderr);
 }

@@ -1,6 +1,7 @@
 //! The HTTP gateway as a process: users, signals, a root that goes away, sudden death, and many gateways on one
 //! directory.
 
+mod hand_over;
 mod nginx;
 mod process;
 mod race;

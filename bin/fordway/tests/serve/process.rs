@@ -36,7 +36,12 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(dir: &Path, options: &[&str]) -> Self {
-        let mut child = command(dir, options).spawn().unwrap();
+        Process::of(&mut command(dir, options), options.contains(&"--metrics"))
+    }
+
+    /// Starts a gateway by `command`, and waits until it is ready.
+    pub(crate) fn of(command: &mut Command, has_metrics: bool) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = || {
             let mut line = String::new();
@@ -44,7 +49,7 @@ impl Process {
             line.trim().rsplit_once(" at http://").map(|(_, address)| address.to_owned())
         };
         let address = line().expect("the gateway is ready");
-        let metrics = options.contains(&"--metrics").then(|| line().expect("so are its metrics"));
+        let metrics = has_metrics.then(|| line().expect("so are its metrics"));
         let metrics = metrics.map(|address| address.trim_end_matches("/metrics").to_owned());
         let said = child.stderr.take();
         Process { child, said, endpoint: format!("http://{address}"), metrics }
@@ -105,7 +110,7 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-fn command(dir: &Path, options: &[&str]) -> Command {
+pub(crate) fn command(dir: &Path, options: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
     command.arg("serve").arg(dir.join("root")).args(["--listen", "127.0.0.1:0"]).args(options);
     command.env("AWS_ACCESS_KEY_ID", KEYS.0).env("AWS_SECRET_ACCESS_KEY", KEYS.1).env_remove("FORDWAY_LOG");

@@ -27,8 +27,8 @@ use crate::unsigned::ConnectionPeer;
 /// The preface that a client with prior knowledge of HTTP/2 sends first (RFC 9113 section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Serves one connection until it ends, or until `stopped` and the request in progress is answered. `ahead` holds bytes
-/// that were already read. If the client begins with HTTP/2, returns the socket with all bytes that were read from it.
+/// Serves one connection until it ends, or until `stopped` and the request in progress is answered; without one, it waits
+/// [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last request. `ahead` holds bytes that were already read. If the client begins with HTTP/2, returns the socket with all bytes that were read from it.
 /// Errors: the connection ended early; `UnexpectedEof` if an object's content did.
 pub(crate) async fn serve(
     socket: ClientSocket,
@@ -39,11 +39,21 @@ pub(crate) async fn serve(
 ) -> io::Result<Option<(ClientSocket, Vec<u8>)>> {
     let mut wire = BufferedSocket::new(socket, ahead, shared.limits.stall_timeout);
     let driver = ConnectionDriver { shared, caller, stopped: stopped.clone() };
-    let mut stop = pin!(stopped.over());
-    if driver.begins_with_http2(&mut wire, stop.as_mut()).await? {
-        return Ok(Some(wire.into_parts()));
+    let mut stop = pin!(stopped.over_and_left());
+    match driver.opening(&mut wire, stop.as_mut()).await? {
+        ConnectionOpening::Http1 => driver.run(wire, stop.as_mut()).await?,
+        ConnectionOpening::Http2 => return Ok(Some(wire.into_parts())),
+        ConnectionOpening::Closed => wire.close().await,
     }
-    driver.run(wire, stop.as_mut()).await.map(|()| None)
+    Ok(None)
+}
+
+/// What a connection begins with.
+enum ConnectionOpening {
+    Http1,
+    Http2,
+    /// The end: the client closed it, or the gateway stops.
+    Closed,
 }
 
 struct ConnectionDriver<'s> {
@@ -114,30 +124,30 @@ impl ConnectionDriver<'_> {
         }
     }
 
-    /// Returns whether the connection begins with the HTTP/2 preface.
-    async fn begins_with_http2(
+    /// Reads until it is clear whether the connection begins with the HTTP/2 preface.
+    async fn opening(
         &self,
         wire: &mut BufferedSocket,
         mut stop: Pin<&mut impl Future<Output = ()>>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<ConnectionOpening> {
         loop {
             let length = wire.ahead().len().min(HTTP2_PREFACE.len());
             if wire.ahead()[..length] != HTTP2_PREFACE[..length] {
-                return Ok(false);
+                return Ok(ConnectionOpening::Http1);
             }
             if length == HTTP2_PREFACE.len() {
-                return Ok(true);
+                return Ok(ConnectionOpening::Http2);
             }
             match self.read_more(wire, stop.as_mut()).await {
-                Ok(0) => return Ok(false),
+                Ok(0) => return Ok(ConnectionOpening::Closed),
                 // The code after this runs into the same timeout, and answers it.
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(ConnectionOpening::Http1),
                 read => read?,
             };
         }
     }
 
-    /// Waits for a complete head. Between requests, the wait ends when the gateway is told to stop.
+    /// Waits for a complete head. Between requests, the wait ends soon after the gateway is told to stop.
     async fn next(
         &self,
         wire: &mut BufferedSocket,

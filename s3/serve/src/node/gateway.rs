@@ -358,7 +358,7 @@ impl Drop for RunningNode {
 }
 
 fn listen_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
-    let failed = |error| crate::gateway::cannot_listen(address, error);
+    let failed = |error| crate::sockets::cannot_listen(address, error);
     let listener = TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;

@@ -1,0 +1,97 @@
+//! Sockets that a service manager opened and passes to the program it starts: the protocol of `sd_listen_fds(3)`.
+
+use std::env;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::{Errno, FdFlags, Result, fcntl_getfd, fcntl_setfd};
+use rustix::net::SocketType;
+use rustix::net::sockopt::{socket_acceptconn, socket_type};
+
+/// The first descriptor that is passed; the others follow without a gap.
+const FIRST: RawFd = 3;
+
+/// A socket that a service manager passed.
+#[derive(Debug)]
+pub struct PassedSocket {
+    /// The name that the service manager gave it; empty if none.
+    pub name: String,
+    /// What it can be used for.
+    pub role: SocketRole,
+    /// The socket itself.
+    pub socket: OwnedFd,
+}
+
+/// What a socket can be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketRole {
+    /// It listens for stream connections.
+    StreamListener,
+    /// It receives datagrams.
+    Datagram,
+    /// Neither.
+    Other,
+}
+
+/// Takes the sockets that a service manager passed to this process; none if there is no service manager, and none from the
+/// second call on. They are closed in programs that this process starts. Errors: `BADF` if fewer descriptors are open than
+/// the environment says, `NOTSOCK` if one is no socket.
+/// Cost: four system calls a socket.
+pub fn take_passed_sockets() -> Result<Vec<PassedSocket>> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let variable = |name| env::var(name).unwrap_or_default();
+    // A child of the program that was started has the variables too, and they are not for it.
+    let is_meant = variable("LISTEN_PID").parse() == Ok(std::process::id());
+    let count = variable("LISTEN_FDS").parse().unwrap_or(0);
+    if !is_meant || count == 0 || TAKEN.swap(true, Ordering::Relaxed) {
+        return Ok(Vec::new());
+    }
+    let names = variable("LISTEN_FDNAMES");
+    let mut names = names.split(':');
+    (FIRST..FIRST.saturating_add(count))
+        .map(|number| take(number, names.next().unwrap_or_default()))
+        .collect()
+}
+
+fn take(number: RawFd, name: &str) -> Result<PassedSocket> {
+    // SAFETY: this asks whether the descriptor is open, and changes nothing.
+    if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: it is open, and the service manager passed it to this process for nobody else; the caller takes it once.
+    let socket = unsafe { OwnedFd::from_raw_fd(number) };
+    fcntl_setfd(&socket, fcntl_getfd(&socket)? | FdFlags::CLOEXEC)?;
+    Ok(PassedSocket { name: name.to_owned(), role: role_of(&socket)?, socket })
+}
+
+fn role_of(socket: impl AsFd) -> Result<SocketRole> {
+    Ok(match socket_type(&socket)? {
+        SocketType::STREAM if socket_acceptconn(&socket)? => SocketRole::StreamListener,
+        SocketType::DGRAM => SocketRole::Datagram,
+        _ => SocketRole::Other,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn a_role_is_what_the_socket_can_do() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(role_of(&listener), Ok(SocketRole::StreamListener));
+        assert_eq!(role_of(&stream), Ok(SocketRole::Other));
+        assert_eq!(role_of(&datagrams), Ok(SocketRole::Datagram));
+        assert_eq!(role_of(std::fs::File::open("/dev/null").unwrap()), Err(Errno::NOTSOCK));
+    }
+
+    /// The variables of a parent are not meant for its children.
+    #[test]
+    fn without_a_service_manager_there_is_none() {
+        assert!(take_passed_sockets().unwrap().is_empty());
+    }
+}

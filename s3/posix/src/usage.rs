@@ -1,0 +1,151 @@
+//! How much each user stores in each bucket, by the owners of the files.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::rc::Rc;
+
+use fordway_store::{Bucket, Error, Result};
+use fordway_sys::{EntryKind, Errno, name_to_text, stat_in};
+
+use crate::actors::RoleCache;
+use crate::errors::from_errno;
+use crate::layout::{odd_dir, private_dir, versions_dir};
+use crate::scan::{PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
+use crate::{PosixStore, SharedStore};
+
+/// Files of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileTotals {
+    /// The number of files.
+    pub files: u64,
+    /// The total of their lengths, in bytes. The space on disk differs: sparse files take less, small files more.
+    pub size_bytes: u64,
+}
+
+impl FileTotals {
+    fn add(&mut self, size_bytes: u64) {
+        self.files += 1;
+        self.size_bytes += size_bytes;
+    }
+}
+
+/// What one user stores in one bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserUsage {
+    /// Objects.
+    pub objects: FileTotals,
+    /// Old versions and delete markers.
+    pub versions: FileTotals,
+    /// Everything else that Fordway keeps: uploads in progress, files that are being written, metadata.
+    pub other: FileTotals,
+}
+
+/// An event while usage is added up. The receiver may end the work with an error.
+#[derive(Debug)]
+pub enum UsageEvent {
+    /// The number of directory entries examined so far.
+    Progress(u64),
+    /// A directory that could not be read; what is in it is missing in the totals.
+    Failed(Error),
+}
+
+impl PosixStore {
+    /// Adds up the files in `bucket` for each owner, a uid. A process that may act as other users examines a bucket as its
+    /// owner, and directories of another user as that user. Links are not followed.
+    /// Memory: one open directory for each level of the tree. Cost: one `newfstatat` for each file, and three calls for
+    /// each directory. Errors: `NoSuchBucket`; errors that `tell` returns.
+    pub fn usage(
+        &self,
+        bucket: &Bucket,
+        tell: &mut dyn FnMut(UsageEvent) -> Result<()>,
+    ) -> Result<BTreeMap<u32, UserUsage>> {
+        let actors = Rc::new(RoleCache::new());
+        let (users, entries) = (BTreeMap::new(), 0);
+        let mut walk = UsageWalk { inner: &self.inner, bucket, actors: actors.clone(), tell, users, entries };
+        actors.in_bucket(&self.inner, bucket, || walk.tree())?;
+        Ok(walk.users)
+    }
+}
+
+struct UsageWalk<'u> {
+    inner: &'u SharedStore,
+    bucket: &'u Bucket,
+    actors: Rc<RoleCache>,
+    tell: &'u mut dyn FnMut(UsageEvent) -> Result<()>,
+    users: BTreeMap<u32, UserUsage>,
+    entries: u64,
+}
+
+impl UsageWalk<'_> {
+    fn tree(&mut self) -> Result<()> {
+        let top = self.bucket.as_str();
+        match self.inner.volume.open_to_scan(top) {
+            Ok(dir) => self.directory(&dir, top, |usage| &mut usage.objects),
+            Err(errno) => self.failed(errno, top),
+        }
+    }
+
+    fn directory(
+        &mut self,
+        dir: &File,
+        path: &str,
+        totals: fn(&mut UserUsage) -> &mut FileTotals,
+    ) -> Result<()> {
+        let read = each_entry(dir, |name, kind| {
+            self.entries += 1;
+            if self.entries.is_multiple_of(PROGRESS_ENTRIES) {
+                (self.tell)(UsageEvent::Progress(self.entries))?;
+            }
+            let name = name_to_text(name);
+            match known_kind(dir, &name, kind) {
+                EntryKind::Dir => self.child(dir, path, &name, totals),
+                EntryKind::File => {
+                    // A file that was removed meanwhile takes no space.
+                    if let Ok(stat) = stat_in(dir, &name) {
+                        totals(self.users.entry(stat.user).or_default()).add(stat.size);
+                    }
+                    Ok(())
+                }
+                _ => Ok(()),
+            }
+        })?;
+        read.or_else(|errno| self.failed(errno, path))
+    }
+
+    fn child(
+        &mut self,
+        parent: &File,
+        path: &str,
+        name: &str,
+        totals: fn(&mut UserUsage) -> &mut FileTotals,
+    ) -> Result<()> {
+        // No key leads further down, and so nobody can store there by S3.
+        let Some(path) = path_of_child(self.bucket, path, name) else { return Ok(()) };
+        let totals = self.totals_of(&path).unwrap_or(totals);
+        match open_child(parent, name) {
+            Ok(dir) => self.directory(&dir, &path, totals),
+            // It was removed or replaced meanwhile.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+            Err(errno) => match self.actors.open_as_owner(parent, name, errno) {
+                Ok((dir, owner)) => self.actors.clone().act_as(owner, || self.directory(&dir, &path, totals)),
+                Err(errno) => self.failed(errno, &path),
+            },
+        }
+    }
+
+    /// The totals that files below `path` count to, where they change.
+    fn totals_of(&self, path: &str) -> Option<fn(&mut UserUsage) -> &mut FileTotals> {
+        let bucket = self.bucket;
+        match path {
+            _ if path == private_dir(bucket) => Some(|usage| &mut usage.other),
+            _ if path == odd_dir(bucket) => Some(|usage| &mut usage.objects),
+            _ if path == versions_dir(bucket) => Some(|usage| &mut usage.versions),
+            _ => None,
+        }
+    }
+
+    fn failed(&mut self, errno: Errno, path: &str) -> Result<()> {
+        let error = from_errno(errno, &format!("reading the directory {path}"));
+        (self.tell)(UsageEvent::Failed(error))
+    }
+}

@@ -1,0 +1,154 @@
+//! The sockets that a gateway listens at: those that it binds itself, and those that a service manager passes to it.
+
+use std::io;
+#[cfg(feature = "http3")]
+use std::net::UdpSocket;
+use std::net::{SocketAddr, TcpListener};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{PassedSocket, SocketRole};
+
+use crate::GatewayConfig;
+#[cfg(feature = "http3")]
+use crate::http3::QuicListener;
+
+/// The name of the socket for metrics among those that are passed.
+const METRICS_NAME: &str = "metrics";
+
+/// The listening sockets of a gateway.
+pub struct GatewaySockets {
+    pub(crate) http: TcpListener,
+    pub(crate) metrics: Option<TcpListener>,
+    #[cfg(feature = "http3")]
+    pub(crate) quic: Option<UdpSocket>,
+}
+
+impl GatewaySockets {
+    /// Binds the addresses of `config`. Errors: as [`Gateway::bind`](crate::Gateway::bind).
+    pub fn bind(config: &GatewayConfig) -> Result<Self> {
+        SocketChoice::default().complete(config)
+    }
+
+    /// Takes sockets that a service manager passed, and binds what it did not pass. The socket named `metrics` is for
+    /// metrics, another that listens is for S3, and one that receives datagrams is for HTTP/3.
+    ///
+    /// A service manager that keeps them open between two gateways loses no client: new connections wait in the kernel's
+    /// queue until the next gateway accepts them.
+    /// Errors: `InvalidArgument` if none is for S3 or one has no use; as [`GatewaySockets::bind`].
+    pub fn passed(sockets: Vec<PassedSocket>, config: &GatewayConfig) -> Result<Self> {
+        let mut choice = SocketChoice::default();
+        sockets.into_iter().try_for_each(|socket| choice.take(socket))?;
+        if choice.http.is_none() {
+            let why = "the service manager passed no socket for S3; name its address in ListenStream=";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        choice.complete(config)
+    }
+
+    pub(crate) fn local_addr(&self) -> Result<SocketAddr> {
+        let unknown = |error| Error::new(ErrorKind::Io, "asking for the socket's address").caused_by(error);
+        self.http.local_addr().map_err(unknown)
+    }
+}
+
+/// The sockets that are there already.
+#[derive(Default)]
+struct SocketChoice {
+    http: Option<TcpListener>,
+    metrics: Option<TcpListener>,
+    #[cfg(feature = "http3")]
+    quic: Option<UdpSocket>,
+}
+
+impl SocketChoice {
+    fn take(&mut self, PassedSocket { name, role, socket }: PassedSocket) -> Result<()> {
+        let replaced = match role {
+            SocketRole::StreamListener if name == METRICS_NAME => {
+                self.metrics.replace(socket.into()).is_some()
+            }
+            SocketRole::StreamListener => self.http.replace(socket.into()).is_some(),
+            #[cfg(feature = "http3")]
+            SocketRole::Datagram => self.quic.replace(socket.into()).is_some(),
+            _ => true,
+        };
+        if replaced {
+            let why = format!(
+                "the service manager passed a socket named {name:?} that the gateway has no use for; pass one that listens \
+                 for S3, and at most one named {METRICS_NAME:?} and one of UDP for HTTP/3"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        Ok(())
+    }
+
+    fn complete(self, config: &GatewayConfig) -> Result<GatewaySockets> {
+        let http = self.http.map_or_else(|| listen(config.listen), Ok)?;
+        let metrics = match (self.metrics, config.metrics) {
+            (None, Some(address)) => Some(listen(address)?),
+            (passed, _) => passed,
+        };
+        for listener in [Some(&http), metrics.as_ref()].into_iter().flatten() {
+            listener.set_nonblocking(true).map_err(|error| cannot_listen(config.listen, error))?;
+        }
+        #[cfg(feature = "http3")]
+        let quic = quic_socket(self.quic, &http, config)?;
+        Ok(GatewaySockets {
+            http,
+            metrics,
+            #[cfg(feature = "http3")]
+            quic,
+        })
+    }
+}
+
+/// Returns the socket of HTTP/3: `passed`, or one at the address of `http`. Errors: as [`GatewaySockets::passed`];
+/// `InvalidArgument` without a certificate.
+#[cfg(feature = "http3")]
+fn quic_socket(
+    passed: Option<UdpSocket>,
+    http: &TcpListener,
+    config: &GatewayConfig,
+) -> Result<Option<UdpSocket>> {
+    let refused = |why| Err(Error::new(ErrorKind::InvalidArgument, why));
+    let failed = |error| cannot_listen(config.listen, error);
+    match (config.http3, passed) {
+        (false, None) => Ok(None),
+        (false, Some(_)) => refused("the service manager passed a UDP socket; give --http3 to use it"),
+        (true, _) if config.tls.is_none() => {
+            refused("HTTP/3 is always encrypted; give a certificate and its key")
+        }
+        (true, passed) => {
+            let bind = || UdpSocket::bind(http.local_addr()?);
+            let socket = passed.map_or_else(bind, Ok).map_err(failed)?;
+            QuicListener::prepare(&socket).map_err(failed)?;
+            Ok(Some(socket))
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).map_err(|error| cannot_listen(address, error))
+}
+
+pub(crate) fn cannot_listen(address: SocketAddr, error: io::Error) -> Error {
+    let (kind, detail) = match error.kind() {
+        io::ErrorKind::AddrInUse => (
+            ErrorKind::InvalidArgument,
+            format!(
+                "{address} is in use by another program; choose another port, or port 0 for any free one"
+            ),
+        ),
+        io::ErrorKind::AddrNotAvailable => (
+            ErrorKind::InvalidArgument,
+            format!("{address} is not an address of this machine; try 127.0.0.1 or 0.0.0.0"),
+        ),
+        io::ErrorKind::PermissionDenied => (
+            ErrorKind::AccessDenied,
+            format!(
+                "{address} may not be listened on; ports below 1024 need privileges, choose a higher one"
+            ),
+        ),
+        _ => (ErrorKind::Io, format!("listening on {address}")),
+    };
+    Error::new(kind, detail).caused_by(error)
+}
