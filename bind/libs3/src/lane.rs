@@ -36,6 +36,8 @@ pub(crate) struct LaneAddress<T> {
 pub(crate) struct BucketTarget {
     pub(crate) lane: Lane,
     pub(crate) bucket: Bucket,
+    /// Kept, because asking the lane costs more than the rest of a request's weight.
+    is_local: bool,
     pool: *const LanePool,
     address: OwnedAddress,
 }
@@ -56,15 +58,21 @@ impl BucketTarget {
         }
         let address = address.checked()?;
         let (bucket, lane) = (Bucket::new(checked(bucket)?)?, lane(&address)?);
-        Ok(TakenTarget(Some(Box::new(BucketTarget { bucket, lane, pool, address: address.kept() }))))
+        let (is_local, address) = (is_local(&lane), address.kept());
+        Ok(TakenTarget(Some(Box::new(BucketTarget { bucket, lane, is_local, pool, address }))))
     }
 }
 
 impl BucketTarget {
     /// What a request to it costs the thread that carries it out, if it moves `bytes` of content.
     pub(crate) fn weight(&self, bytes: u64) -> RequestWeight {
-        RequestWeight::of(&self.lane, bytes)
+        RequestWeight::of(self.is_local, bytes)
     }
+}
+
+/// Whether requests on `lane` are for files of this node, and carried out by the thread that makes them.
+pub(crate) fn is_local(lane: &Lane) -> bool {
+    lane.store.lane() == "embedded"
 }
 
 /// A target in the hands of one request; the thread's next one finds it again.

@@ -10,7 +10,6 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use fordway_lanes::Lane;
 use fordway_sys::ProcessIdentity;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -41,12 +40,12 @@ pub(crate) enum RequestWeight {
 }
 
 impl RequestWeight {
-    /// Of a request on `lane` that moves `bytes` of content.
-    pub(crate) fn of(lane: &Lane, bytes: u64) -> Self {
-        match lane.store.lane() {
-            "embedded" if bytes <= QUICK_MAX_BYTES => RequestWeight::Quick,
-            "embedded" => RequestWeight::Long,
-            _ => RequestWeight::Remote,
+    /// Of a request that moves `bytes` of content, to or from files of this node if it `is_local`.
+    pub(crate) const fn of(is_local: bool, bytes: u64) -> Self {
+        match is_local {
+            true if bytes <= QUICK_MAX_BYTES => RequestWeight::Quick,
+            true => RequestWeight::Long,
+            false => RequestWeight::Remote,
         }
     }
 }

@@ -83,7 +83,7 @@ pub(super) unsafe fn list_service<C: ContextFields>(
         call.submit(handler.cast(), || {
             let (lane, callback) =
                 (lane::lane(&context.address(call.timeout_ms).checked()?)?, callback(handler));
-            Ok((RequestWeight::of(&lane, 0), move |responder: &CallbackResponder| {
+            Ok((RequestWeight::of(lane::is_local(&lane), 0), move |responder: &CallbackResponder| {
                 bucket::list_all(&lane, callback, responder)
             }))
         });
