@@ -21,13 +21,13 @@ const EDGE: f64 = 1.0;
   mpirun -n 2 fordway-mpi stencil --cells 1000000 --steps 200
   fordway speedup --ranks 1,2 --setup shm,bare,vxlan -- fordway-mpi stencil
 
-Every rank prints a line of JSON: the time of all steps, and how much of it was communication. The heat
-at the end does not depend on the number of ranks, but for rounding.")]
+Each rank prints a line of JSON with the time of all steps and the time of communication. Apart from rounding,
+the final temperatures do not depend on the number of ranks.")]
 pub(crate) struct StencilArgs {
-    /// Cells of the plate, which is a square: the root is rounded
+    /// Number of cells of the square plate; the number per side is rounded
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(16..=1 << 32))]
     cells: u64,
-    /// Steps
+    /// Number of time steps
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
     /// Have this rank fail before the first step
