@@ -112,12 +112,12 @@ echo \"{{\\\"jobs\\\": [{{\\\"write\\\": {{\\\"bw_bytes\\\": ${{n}}000000}}, \\\
     assert_eq!(feature(&measured, "loopback_mb_per_s")["values"], serde_json::json!([1.0, 1.0, 1.0]));
     let tachyon = feature(&measured, "cpu_time_s");
     assert!(
-        tachyon["value"].is_null() && tachyon["how"].as_str().unwrap().contains("made no picture"),
+        tachyon["value"].is_null() && tachyon["how"].as_str().unwrap().contains("created no image"),
         "{tachyon}"
     );
     let [write, read] =
         ["write", "read"].map(|what| feature(&measured, &format!("disk_{what}_mb_per_s")).clone());
-    if write["how"].as_str().unwrap().contains("is memory, no disk") {
+    if write["how"].as_str().unwrap().contains("is in memory, not on a disk") {
         assert!(write["value"].is_null() && read["value"].is_null());
         return;
     }
@@ -150,7 +150,7 @@ fn the_programs_of_debian_are_understood() {
     words.extend(PROGRAMS);
     let measured = json(&fordway(dir.path(), "/usr/bin:/bin", &words));
     for one in measured["features"].as_array().unwrap() {
-        let is_memory = one["how"].as_str().unwrap().contains("is memory, no disk");
+        let is_memory = one["how"].as_str().unwrap().contains("is in memory, not on a disk");
         assert!(one["value"].as_f64() > Some(0.0) || is_memory, "{one}");
     }
 }
@@ -265,12 +265,12 @@ fn the_most_similar_that_is_large_enough() {
     assert_eq!(names(&pick(&["--json", "--at-least", "threads=3"])), ["standard-4"]);
     assert_eq!(names(&pick(&["--json", "--at-most", "memory_mb=7500"])), ["standard-2", "tiny"]);
     let printed = text(&pick(&[]).stdout);
-    assert!(printed.starts_with("Most like large:\n1.00  standard-2\n"), "{printed}");
+    assert!(printed.starts_with("Most similar to large:\n1.00  standard-2\n"), "{printed}");
     assert!(printed.contains("memory_mb") && printed.contains("7500 MB   0.94"), "{printed}");
     let ran = pick(&["--at-least", "threads=64"]);
     assert_eq!(ran.status.code(), Some(1));
     assert!(
-        ran.stdout.is_empty() && text(&ran.stderr).contains("no machine of gce.toml fulfils"),
+        ran.stdout.is_empty() && text(&ran.stderr).contains("no machine of gce.toml meets"),
         "{}",
         text(&ran.stderr)
     );

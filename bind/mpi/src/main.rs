@@ -91,7 +91,8 @@ fn main() -> ExitCode {
     }
     let Some(universe) = mpi::initialize() else {
         eprintln!(
-            "fordway-mpi: MPI could not be started; run it with mpirun or srun of the MPI it was built for"
+            "fordway-mpi: MPI could not be started; run fordway-mpi with mpirun or srun of the MPI that it \
+             was built for"
         );
         return ExitCode::FAILURE;
     };
@@ -99,7 +100,7 @@ fn main() -> ExitCode {
     let rank = world.rank();
     end_the_job_on_panic(rank);
     if let Err(error) = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed)) {
-        eprintln!("fordway-mpi: signals are not handled: {error}");
+        eprintln!("fordway-mpi: cannot handle signals: {error}");
     }
     match benchmark.run(world) {
         Ok(true) => ExitCode::SUCCESS,
@@ -155,7 +156,7 @@ fn run(workload: &WorkloadPlan, setting: &WorkloadSetting, team: &MpiTeam) -> Re
 /// Opens each place as a separate site.
 fn open(setting: &WorkloadSetting) -> Result<Vec<WorkloadSite>> {
     if setting.places.is_empty() {
-        let why = "name at least one PLACE: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
+        let why = "give at least one PLACE: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let mut sites: Vec<WorkloadSite> = Vec::new();

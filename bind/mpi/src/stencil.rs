@@ -42,7 +42,7 @@ pub(crate) struct StencilArgs {
 pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool> {
     let side = (args.cells as f64).sqrt().round() as usize;
     let mut strip = RowStrip::new(world, side)?;
-    assert!(args.fail != Some(world.rank()), "the stencil was told to fail on this rank");
+    assert!(args.fail != Some(world.rank()), "the stencil fails on this rank, as requested");
     while args.hang == Some(world.rank()) {
         std::thread::park();
     }
@@ -81,7 +81,7 @@ impl RowStrip {
     fn new(world: &SimpleCommunicator, side: usize) -> Result<Self> {
         let (rank, ranks) = (world.rank() as usize, world.size() as usize);
         if ranks > side {
-            let why = format!("{ranks} ranks are more than the plate's {side} rows; give it more --cells");
+            let why = format!("{ranks} ranks exceed the {side} rows of the plate; increase --cells");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let rows = side / ranks + usize::from(rank < side % ranks);

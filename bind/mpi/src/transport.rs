@@ -55,7 +55,7 @@ pub(crate) fn run_ranks(
     stop: &AtomicBool,
 ) -> Result<bool> {
     if world.size() != 2 {
-        let why = format!("transport needs 2 ranks and has {}; start it with mpirun -n 2", world.size());
+        let why = format!("transport needs 2 ranks but has {}; start it with mpirun -n 2", world.size());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let mut link = MpiLink { world: SimpleCommunicator::world(), other: 1 - world.rank() };

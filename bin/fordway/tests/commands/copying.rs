@@ -99,7 +99,7 @@ fn several_sources_need_a_directory() {
     rig.run(&["cp", "DIR/a", "DIR/b", "s3://bkt/dir"]).ok();
     assert_eq!(rig.keys(), ["dir/a", "dir/b"]);
     let ran = rig.run(&["cp", "s3://bkt/dir/a", "s3://bkt/dir/b", "DIR/a"]).ended(CommandExit::Usage);
-    assert!(ran.stderr.contains("name a directory"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("give a directory"), "{}", ran.stderr);
 }
 
 #[test]
