@@ -103,7 +103,7 @@ fn introduce(
     context: &CommandContext,
 ) {
     context.output.note(&format!(
-        "{} files, {} of {}, in {}; {} rounds after {} warm-up rounds, {} thread{}, seed {}",
+        "{} files, {} of {}, in {}; {} rounds (and {} for warm-up), {} thread{}, seed {}",
         tree.items.len(),
         bytes_text(tree.bytes),
         args.dir.display(),

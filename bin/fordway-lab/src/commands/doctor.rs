@@ -85,7 +85,7 @@ fn print(findings: &[DoctorFinding], context: &CommandContext) -> Result<()> {
     }
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     context.output.text(&format!(
-        "\n{} ok, {} cost time, {} cannot be seen from inside. [n]: number in \
+        "\n{} ok, {} cost you, {} cannot be seen from inside. [n]: number in \
          Richter's list of {RICHTERS_POINTS}.",
         count(DoctorVerdict::Ok),
         count(DoctorVerdict::Costs),
