@@ -277,7 +277,7 @@ fn read_call(
     let found = store.read_ranges(bucket, key, &wanted, &GetOptions::default())?;
     for ((offset, length), range) in asked.zip(found) {
         if range.len() != *length {
-            let detail = format!("{length} bytes at offset {offset} extend beyond the end of the object");
+            let detail = format!("{length} bytes at {offset} extend beyond the end of the object");
             let error = Error::new(ErrorKind::InvalidRange, detail);
             return Err(error.during("get", store.lane(), bucket.as_str(), key.as_str()));
         }

@@ -357,8 +357,8 @@ impl PyStore {
     /// Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
     ///
     /// On the lanes `node` and `http`, the content does not pass through this process. If `content_type` or
-    /// `metadata` is given, both replace those of the source, and `tags` replaces its tags; otherwise, the
-    /// copy keeps those of the source. Conditions are as for `put`, and apply to the copy.
+    /// `metadata` is given, both are replaced, and `tags` replaces all tags; otherwise, the copy has the
+    /// source's metadata and tags. Conditions are as for `put`, and apply to the copy.
     ///
     /// Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` for a copy of an
     /// object to itself that changes nothing.
@@ -396,7 +396,7 @@ impl PyStore {
     /// Begins an object that is written in pieces and becomes visible as a whole at the commit.
     ///
     /// `size` is its length in bytes, if known, from which a lane chooses how to send it. The other
-    /// arguments are those of `put`; conditions are checked at the commit.
+    /// arguments are as for `put`; conditions are checked at the commit.
     ///
     /// Raises `NotFoundError` (no bucket; perhaps only at `commit`).
     #[pyo3(signature = (bucket, key, *, size=None, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]

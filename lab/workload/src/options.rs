@@ -42,7 +42,7 @@ pub struct ReportArgs {
 /// What decides everything that is left to chance.
 #[derive(Clone, Debug, Args)]
 pub struct SeedArgs {
-    /// Seed of all random choices, such as the order of operations [default: random, and reported]
+    /// Seed of all random choices, such as the order of operations [default: a random seed, which is reported]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }

@@ -262,7 +262,7 @@ pub(crate) enum PathArg {
 COMMAND is an MPI program. Open MPI's mpirun starts it in each set-up with each number of ranks, in turn; \
 {ranks} in COMMAND is replaced by that number. A single rank runs only in the first set-up, the reference. In \
 set-up `default`, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` uses TCP on \
-this machine's loopback device. Other set-ups are those of `fordway bench pingpong --list` with two networks, or \
+this machine's loopback device. Other set-ups are the built-in ones with two networks (`fordway bench pingpong --list`), or \
 a file that describes one; half of the ranks run in each network (needs root). With NAME+yield, waiting ranks \
 yield the processor. `make mpi` builds the library that reports the communication of the ranks.")]
 pub(crate) struct SpeedupArgs {

@@ -54,7 +54,7 @@ pub(crate) struct NetlabArgs {
 /// What a link between two networks is like, and how TCP behaves on it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LinkArgs {
-    /// Round-trip time of the emulated link [default: that of the machine]
+    /// Round-trip time of the emulated link [default: no added delay]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) rtt: Option<Duration>,
     /// Bit rate of the emulated link in each direction, such as 1gbit [default: unlimited]

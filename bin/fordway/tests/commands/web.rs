@@ -98,7 +98,7 @@ fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     assert_ne!(kept.exit, CommandExit::Ok);
     let files = rig.files();
     assert!(
-        files.len() == 1 && kept.stderr.contains(&format!("{}; give the same command", files[0])),
+        files.len() == 1 && kept.stderr.contains(&format!("{}; run the same command", files[0])),
         "{}",
         kept.stderr
     );
@@ -196,7 +196,7 @@ fn what_web_servers_cannot_do_is_said() {
         (vec!["cp", &url, "s3://bkt/k"], "copy it to a file first"),
         (vec!["cp", "--dry-run", &url, "DIR/x"], "--dry-run"),
         (vec!["cp", "s3://bkt/k", &url], "copy it to a file first"),
-        (vec!["cp", &url, "/dev/null"], "no file"),
+        (vec!["cp", &url, "/dev/null"], "is not a file"),
     ] {
         let refused = rig.run(&words);
         assert_ne!(refused.exit, CommandExit::Ok, "{words:?}");

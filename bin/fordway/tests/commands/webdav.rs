@@ -50,7 +50,7 @@ fn two_files_never_go_to_one_address() {
     let to = dav(&server, "to/");
     rig.run(&["mkdir", &to]).ok();
     let ran = rig.run(&["mv", "DIR/a/x", "DIR/b/x", &to]).ended(CommandExit::Usage);
-    assert!(ran.stderr.contains("b/x would replace"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("b/x and another source"), "{}", ran.stderr);
     assert_eq!(rig.run(&["cat", &dav(&server, "to/x")]).ok().stdout, "of a");
     assert_eq!(rig.files(), ["b/x"], "nothing is lost");
 }
