@@ -308,7 +308,7 @@ fn a_target_that_is_none_is_refused_in_a_sentence() {
     let closed = format!("closed=http://{}", free_address());
     for (targets, secret, code, says) in [
         (vec![good.as_str(), good.as_str()], "secret", 2, "the name good is used twice"),
-        (vec!["http2=http://127.0.0.1:1"], "secret", 2, "the name http2 is the name of a lane"),
+        (vec!["http2=http://127.0.0.1:1"], "secret", 2, "the name http2 is the name of a Fordway lane"),
         (vec!["nonsense"], "secret", 2, "write NAME=URL"),
         (vec!["bad=http://h:port"], "secret", 2, "the URL's port"),
         (vec![good.as_str(), closed.as_str()], "secret", 7, "start it, or correct the URL"),

@@ -63,7 +63,7 @@ fn missing_programs_are_named_with_their_packages() {
         let one = feature(&measured, name);
         assert!(one["value"].is_null() && one["values"].as_array().unwrap().is_empty(), "{one}");
         let how = one["how"].as_str().unwrap();
-        assert_eq!(how, format!("{program} is not installed; Debian has it in the package {program}"));
+        assert_eq!(how, format!("{program} is not installed; on Debian, install the package {program}"));
     }
     assert!(feature(&measured, "disk_read_mb_per_s")["value"].is_null());
     let catalogue = fs::read_to_string(dir.path().join("ours.toml")).unwrap();

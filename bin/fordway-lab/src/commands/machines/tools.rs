@@ -305,7 +305,7 @@ mod tests {
         assert!(error.to_string().contains("no disk"), "{error}");
         let mut ended = ToolProcess::start(shell("echo busy; exit 0"), "dash").unwrap();
         let error = ended.await_text("ready", &interrupt).expect_err("it was ready");
-        assert!(error.to_string().contains("before it was ready; it said: busy"), "{error}");
+        assert!(error.to_string().contains("before it was ready; its output: busy"), "{error}");
         let missing = ToolProcess::start(Command::new("/nonexistent/fio"), "fio");
         let error = missing.err().expect("there is no such program");
         assert!(error.to_string().contains("not installed; Debian has it in the package fio"), "{error}");
