@@ -308,7 +308,7 @@ mod tests {
         assert!(error.to_string().contains("before it was ready; its output: busy"), "{error}");
         let missing = ToolProcess::start(Command::new("/nonexistent/fio"), "fio");
         let error = missing.err().expect("there is no such program");
-        assert!(error.to_string().contains("not installed; Debian has it in the package fio"), "{error}");
+        assert!(error.to_string().contains("not installed; on Debian, install the package fio"), "{error}");
     }
 
     #[test]
