@@ -83,7 +83,7 @@ fn a_machine_is_added_once() {
     let ran = measure("a");
     assert_eq!(ran.status.code(), Some(2), "{}", text(&ran.stdout));
     assert!(
-        text(&ran.stderr).contains("ours.toml has a machine a; give another --name"),
+        text(&ran.stderr).contains("ours.toml already contains the machine a; give another --name"),
         "{}",
         text(&ran.stderr)
     );
@@ -136,7 +136,7 @@ fn a_program_that_fails_says_why() {
     let measured = json(&fordway(dir.path(), &bin, &words));
     let network = feature(&measured, "network_mb_per_s");
     assert!(network["value"].is_null(), "{network}");
-    assert!(network["how"].as_str().unwrap().contains("it said: unable to connect"), "{network}");
+    assert!(network["how"].as_str().unwrap().contains("its output: unable to connect"), "{network}");
 }
 
 /// The same with the real programs.
@@ -176,7 +176,7 @@ fn two_catalogues_are_compared() {
     assert_eq!(compared["features"], serde_json::json!(["threads", "memory_mb"]));
     let note = text(&ran.stderr);
     assert!(
-        note.contains("not compared by disk_read_mb_per_s, which is not known of xlarge, standard-4"),
+        note.contains("not comparing disk_read_mb_per_s, which is not known for xlarge, standard-4"),
         "{note}"
     );
     assert_eq!(compared["rows"], serde_json::json!(["xlarge", "large"]));

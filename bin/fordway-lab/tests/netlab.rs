@@ -63,7 +63,7 @@ fn failures_are_told() {
     assert!(said(&client).contains("the client exited with exit status: 3"), "{}", said(&client));
     let server = netlab(&["--server", "exit 4", "--ready-port", "80"], "true").output().unwrap();
     assert_eq!(server.status.code(), Some(7));
-    assert!(said(&server).contains("the server ended (exit status: 4)"), "{}", said(&server));
+    assert!(said(&server).contains("the server exited (exit status: 4)"), "{}", said(&server));
     let usage = netlab(&["--rate", "fast"], "true").output().unwrap();
     assert_eq!(usage.status.code(), Some(2));
 }
