@@ -99,7 +99,7 @@ fn room_of(name: &str) -> Option<CrateRoom> {
 /// Returns the error if `from` must not use `to`; `None` if it may.
 fn fault(from: &str, to: &str, kind: DependencyKind) -> Option<String> {
     let (Some(from_room), Some(to_room)) = (room_of(from), room_of(to)) else {
-        return Some(format!("{from} -> {to}: one of them has no room yet; give it one"));
+        return Some(format!("{from} -> {to}: one of them has no room yet; assign it to one"));
     };
     let allowed = match to_room {
         CrateRoom::Needs => {

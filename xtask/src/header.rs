@@ -11,7 +11,7 @@ const SOURCES: [&str; 2] = ["bind/capi/src/abi.rs", "bind/capi/src/exports.rs"];
 const INTRODUCTION: &str = "\
 /* Reads files at HTTP servers, objects on any lane, and local files. Link with -lfordway.
  *
- * A call that fails returns -1, sets errno, and has a sentence about it for fordway_last_error().
+ * A call that fails returns -1, sets errno, and stores a message for fordway_last_error().
  * This file is written by `cargo xtask header` of bind/capi/src/abi.rs and exports.rs. */";
 
 /// The C names of items that have other names in Rust.
@@ -27,7 +27,7 @@ pub(crate) fn write(root: &Path) -> Result<()> {
 pub(crate) fn check(root: &Path) -> Result<()> {
     let path = root.join(HEADER);
     let there = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    ensure!(there == generated(root)?, "{HEADER} is not what the code says; run `cargo xtask header`");
+    ensure!(there == generated(root)?, "{HEADER} does not match the code; run `cargo xtask header`");
     Ok(())
 }
 

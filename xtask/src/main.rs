@@ -13,13 +13,13 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask NAME
 
-  arrows           check that crates use only what their room allows
-  header [--check] write the header of the C API, or check that it is what the code says
+  arrows           check that crates depend only on allowed crates
+  header [--check] write the header of the C API, or check that it matches the code
   test [PYTHON] [SUITE[:TARGET]]...
                    build and run the suites `rust`, `python` (with the interpreter PYTHON, default
-                   .venv/bin/python) and `mpi`, or those that are named; name what was skipped and
-                   why; print the sum. TARGET is one test program of a suite in Rust (`lib`: the unit
-                   tests), or a file or folder in bind/python/tests: `rust:netlab`, `python:test_store.py`
+                   .venv/bin/python) and `mpi`, or only the given suites; print the totals,
+                   and skipped tests with the reason. TARGET is one test program of a suite in Rust
+                   (`lib`: the unit tests), or a file or folder in bind/python/tests: `rust:netlab`, `python:test_store.py`
 ";
 
 fn main() -> ExitCode {

@@ -22,28 +22,28 @@ use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use tokio::runtime::{Handle, Runtime};
 
-/// The embedded store beside plain files and the object_store crate
+/// Compare the embedded store with plain files and the object_store crate
 #[derive(Parser)]
 struct BenchOptions {
-    /// Where to work; tmpfs shows the cost of the software alone
+    /// Directory to work in; tmpfs shows the cost of the software alone
     #[arg(long, default_value = "/dev/shm")]
     root: PathBuf,
-    /// Bytes of an object
+    /// Size of an object, in bytes
     #[arg(long, default_value_t = 3901)]
     size: usize,
-    /// Objects
+    /// Number of objects
     #[arg(long, default_value_t = 1000)]
     objects: usize,
-    /// Rounds that count
+    /// Number of measured rounds
     #[arg(long, default_value_t = 9)]
     rounds: u16,
-    /// Threads
+    /// Number of threads
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Keys of the listing; 0 leaves it out
+    /// Number of keys to list; 0 skips the listing
     #[arg(long, default_value_t = 0)]
     list: usize,
-    /// Leave out overwrites and the multipart upload
+    /// Skip overwrites and the multipart upload
     #[arg(long)]
     only_phases: bool,
 }

@@ -34,14 +34,15 @@ impl StorageAddress {
         }
         if web::is_address(text) {
             let why = format!(
-                "{text:?} is at a web server, and is not taken here; `ls`, `stat`, `cat`, `read`, `cp`, `mv`, `rm` and \
-                 `mkdir` take such addresses, and an S3 service is s3://BUCKET/KEY with --endpoint"
+                "this command does not support the web address {text:?}; `ls`, `stat`, `cat`, `read`, `cp`, \
+                 `mv`, `rm` and `mkdir` do; to address an S3 service, use s3://BUCKET/KEY with --endpoint"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         if let Some((scheme, _)) = text.split_once("://") {
             let why = format!(
-                "{text:?} has the scheme {scheme}; address objects as s3://BUCKET/KEY and name the server with --endpoint"
+                "{text:?} has the scheme {scheme}; address objects as s3://BUCKET/KEY and give the server \
+                 with --endpoint"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
@@ -52,7 +53,10 @@ impl StorageAddress {
         // end up in the current directory.
         if let Some(rest) = text.strip_prefix("s3:") {
             let rest = rest.trim_start_matches('/');
-            let why = format!("{text:?} is neither s3://{rest} nor a file; a file of that name is ./{text}");
+            let why = format!(
+                "{text:?} is neither an s3:// address nor a file; write s3://{rest}, or ./{text} for a file \
+                 of that name"
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         Ok(StorageAddress::Local(PathBuf::from(text)))
@@ -102,7 +106,7 @@ impl StorageAddress {
             (bucket, key) if key.is_empty() => Ok(bucket),
             (bucket, key) => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("s3://{bucket}/{key} names an object; give the bucket alone: s3://{bucket}"),
+                format!("s3://{bucket}/{key} is an object; give only the bucket: s3://{bucket}"),
             )),
         }
     }
@@ -112,7 +116,7 @@ impl StorageAddress {
         match self.split("s3://BUCKET/KEY")? {
             (bucket, key) if key.is_empty() => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("s3://{bucket} is a bucket; name an object: s3://{bucket}/KEY"),
+                format!("s3://{bucket} is a bucket; give an object: s3://{bucket}/KEY"),
             )),
             (bucket, key) => Ok((bucket, Key::new(key)?)),
         }
@@ -139,7 +143,8 @@ fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
     let hostile = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains('\0');
     if relative.split('/').any(hostile) {
         let why = format!(
-            "{relative:?} cannot be a path below {}; copy this object by itself and name the file",
+            "{relative:?} cannot be a path below {}; copy this object separately and give the name of the \
+             file",
             root.display()
         );
         return Err(Error::new(ErrorKind::InvalidArgument, why));

@@ -14,19 +14,20 @@ use crate::units::parse_duration;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
-    /// Where the objects are: file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT, or http(s)://HOST[:PORT]
+    /// Endpoint of the objects: file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT, or
+    /// http(s)://HOST[:PORT]
     #[arg(long, global = true, value_name = "URL", alias = "endpoint-url")]
     pub endpoint: Option<String>,
-    /// Profile of the AWS configuration and credentials files [default: AWS_PROFILE, else default]
+    /// Profile in the AWS configuration and credentials files [default: AWS_PROFILE, else default]
     #[arg(long, global = true, value_name = "NAME")]
     pub profile: Option<String>,
-    /// Region to sign for [default: as configured for AWS]
+    /// Region used in signatures [default: from the AWS configuration]
     #[arg(long, global = true, value_name = "NAME")]
     pub region: Option<String>,
     /// Print one JSON object per line
     #[arg(long, global = true)]
     pub json: bool,
-    /// Print neither progress nor the operations done; errors are still reported
+    /// Do not print progress or completed operations; errors are still printed
     #[arg(long, short, global = true)]
     pub quiet: bool,
     /// Show no progress bar
@@ -37,20 +38,21 @@ pub struct GlobalArgs {
 /// How ranges become calls, and calls become requests.
 #[derive(Debug, Args)]
 pub struct CallArgs {
-    /// Ranges that are read by one call
+    /// Number of ranges that one call reads
     #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
     pub per_call: u32,
-    /// Connections to the server at once
+    /// Maximum number of connections to the server
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub connections: u32,
-    /// HTTP version for http(s) files: 1.1, or 2 (with prior knowledge, or by TLS) with requests as streams of one
-    /// connection
+    /// HTTP version for http(s) files: 1.1, or 2 (negotiated by TLS, or with prior knowledge), which sends requests
+    /// as streams of one connection
     #[arg(long, value_name = "VERSION", env = "FORDWAY_HTTP_VERSION", default_value = "1.1", value_parser = http_version)]
     pub http: HttpVersion,
-    /// Time limit of an operation (opening the file, or one call), including retries and waits, such as 30s or 5m
+    /// Time limit for an operation (opening the file, or one call), including retries and waits, such as 30s or 5m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub deadline: Option<Duration>,
-    /// Trust the certificates of this PEM file and no others [default: AWS_CA_BUNDLE, else those in the directory X509_CERT_DIR, else the system's]
+    /// Trust only the certificates in this PEM file [default: AWS_CA_BUNDLE, else the directory X509_CERT_DIR, else
+    /// the system's certificates]
     #[arg(long, value_name = "FILE", env = "AWS_CA_BUNDLE")]
     pub ca_bundle: Option<PathBuf>,
 }
@@ -59,14 +61,15 @@ pub struct CallArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Replicas of http(s) files")]
 pub struct ReplicaArgs {
-    /// A Metalink or a list of URLs that describes the file, in a file or at a URL; `none` asks no server for replicas
-    /// [default: the server is asked when it fails]
+    /// File or URL of a Metalink or URL list that gives the replicas; `none` never asks the server for replicas
+    /// [default: ask the server when a read from it fails]
     #[arg(long, value_name = "SOURCE")]
     pub metalink: Option<String>,
-    /// Read over this many connections at once, from one replica or several [default: from one replica, and from the next when it fails]
+    /// Read over this many connections in parallel, from one or several replicas [default: one replica, and the next
+    /// if it fails]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: Option<u16>,
-    /// Countries to prefer among replicas of one priority, as in: ch,de
+    /// Countries to prefer among replicas of equal priority, such as ch,de
     #[arg(long, value_name = "COUNTRY", value_delimiter = ',')]
     pub location: Vec<String>,
 }
@@ -74,16 +77,16 @@ pub struct ReplicaArgs {
 /// What an ETag is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ETagArg {
-    /// The content's MD5, which S3 clients check
+    /// MD5 of the content, which S3 clients verify
     Md5,
-    /// 128 bits that no other version has; costs nothing
+    /// A unique 128-bit value, which costs nothing to compute
     Fast,
 }
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityArg {
-    /// When the page cache has it, as with POSIX itself
+    /// When the page cache has the content, as with POSIX itself
     None,
     /// When the content is on stable storage
     Data,

@@ -17,7 +17,7 @@ const PYTHON_COMMANDS: [&str; 2] = ["report", "model"];
 /// program.
 pub fn run(words: &[OsString]) -> Result<CommandExit> {
     let [name, arguments @ ..] = words else {
-        return Err(Error::new(ErrorKind::InvalidArgument, "no command was given; see `fordway --help`"));
+        return Err(Error::new(ErrorKind::InvalidArgument, "no command given; see `fordway --help`"));
     };
     let name = name.to_string_lossy();
     if name.contains('/') {
@@ -34,12 +34,12 @@ fn missing(name: &str) -> Error {
     let why = match PYTHON_COMMANDS.contains(&name) {
         true => {
             format!(
-                "`fordway {name}` comes with the Python package, which `make build` puts into .venv of the source \
-                 tree; have .venv/bin in PATH"
+                "`fordway {name}` is part of the Python package, which `make build` installs in .venv of the \
+                 source tree; add .venv/bin to PATH"
             )
         }
         false => format!(
-            "`{name}` is no command of fordway, and there is no fordway-{name} in PATH; see `fordway --help`"
+            "`{name}` is not a fordway command, and there is no fordway-{name} in PATH; see `fordway --help`"
         ),
     };
     Error::new(ErrorKind::InvalidArgument, why)

@@ -16,7 +16,7 @@ use crate::exit::file_error;
   fordway completions zsh > ~/.zfunc/_fordway
   fordway completions fish > ~/.config/fish/completions/fordway.fish")]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell to complete commands in
     pub shell: Shell,
 }
 
@@ -26,7 +26,7 @@ pub struct CompletionsArgs {
   fordway man | man -l -
   fordway man --out ~/.local/share/man/man1")]
 pub struct ManArgs {
-    /// Write one page per command into this directory, which is made if it is missing
+    /// Write one page per command to this directory, which is created if missing
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }

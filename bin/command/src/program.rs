@@ -58,7 +58,7 @@ fn stop_on_signals(interrupt: InterruptFlag) {
         Ok(signals) => signals,
         Err(error) => {
             // The default action of the signals then ends the process.
-            tracing::warn!(%error, "signals are not handled");
+            tracing::warn!(%error, "cannot handle signals");
             return;
         }
     };
@@ -71,7 +71,7 @@ fn stop_on_signals(interrupt: InterruptFlag) {
                     // Standard error may be closed; there is nowhere else to report that.
                     let _ = writeln!(
                         std::io::stderr(),
-                        "fordway: {kept} is kept; give the same command again to go on from there"
+                        "fordway: {kept} is kept; run the same command again to resume"
                     );
                 }
                 std::process::exit(CommandExit::Interrupted as i32);
@@ -79,7 +79,7 @@ fn stop_on_signals(interrupt: InterruptFlag) {
         }
     };
     if let Err(error) = std::thread::Builder::new().name("fordway-signals".to_owned()).spawn(wait) {
-        tracing::warn!(%error, "signals are not handled");
+        tracing::warn!(%error, "cannot handle signals");
     }
 }
 

@@ -109,7 +109,7 @@ pub fn measure(reading: &ReadPlan, context: &CommandContext, sink: &mut Sink<'_>
         }
         (ReadSelection::Blocks { .. }, None) => {
             let detail =
-                "--sequential reads ahead by HTTP, which this lane has no need of; use `fordway cat`";
+                "--sequential reads ahead over HTTP, which this lane does not need; use `fordway cat`";
             Err(Error::new(ErrorKind::NotImplemented, detail))
         }
     }?;
@@ -277,7 +277,7 @@ fn read_call(
     let found = store.read_ranges(bucket, key, &wanted, &GetOptions::default())?;
     for ((offset, length), range) in asked.zip(found) {
         if range.len() != *length {
-            let detail = format!("{length} bytes at {offset} end behind the object");
+            let detail = format!("{length} bytes at {offset} extend beyond the end of the object");
             let error = Error::new(ErrorKind::InvalidRange, detail);
             return Err(error.during("get", store.lane(), bucket.as_str(), key.as_str()));
         }

@@ -157,7 +157,7 @@ impl<'a> ReplicaOpener<'a> {
         let found = discover(&self.session(), url, context.metalinks.as_ref())?;
         tracing::debug!(from = found.from, replicas = found.file.replicas.len(), "found replicas");
         if found.from == "the cache" {
-            context.output.note(&format!("{url} is read as a Metalink of the cache describes it"));
+            context.output.note(&format!("{url} is read by a Metalink from the cache"));
         }
         self.replicated(&found.file).ok()
     }

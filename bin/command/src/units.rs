@@ -14,7 +14,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let unit = units.iter().chain(&long_units).find_map(|(name, us)| Some((lower.strip_suffix(name)?, *us)));
     let us = unit.and_then(|(digits, us)| digits.parse::<u64>().ok()?.checked_mul(us));
     us.map(Duration::from_micros).ok_or_else(|| {
-        format!("{text:?} is not a time; write a whole number with a unit, such as 30ms, 90s, 24h or 7d")
+        format!("{text:?} is not a duration; write a whole number with a unit, such as 30ms, 90s, 24h or 7d")
     })
 }
 

@@ -139,7 +139,7 @@ fn a_signal_cleans_up() {
     terminate(child.id()).unwrap();
     let ended = wait(child, Duration::from_secs(20));
     assert_eq!(ended.status.code(), Some(130), "{}", text(&ended.stderr));
-    assert!(text(&ended.stderr).contains("was removed"), "{}", text(&ended.stderr));
+    assert!(text(&ended.stderr).contains("removed the temporary directory"), "{}", text(&ended.stderr));
     assert_eq!(entries(dir.path()), ["source"]);
 }
 
@@ -307,12 +307,12 @@ fn a_target_that_is_none_is_refused_in_a_sentence() {
     let good = format!("good={url}");
     let closed = format!("closed=http://{}", free_address());
     for (targets, secret, code, says) in [
-        (vec![good.as_str(), good.as_str()], "secret", 2, "the name good is given twice"),
-        (vec!["http2=http://127.0.0.1:1"], "secret", 2, "the name http2 is the name of a lane"),
+        (vec![good.as_str(), good.as_str()], "secret", 2, "the name good is used twice"),
+        (vec!["http2=http://127.0.0.1:1"], "secret", 2, "the name http2 is the name of a Fordway lane"),
         (vec!["nonsense"], "secret", 2, "write NAME=URL"),
         (vec!["bad=http://h:port"], "secret", 2, "the URL's port"),
         (vec![good.as_str(), closed.as_str()], "secret", 7, "start it, or correct the URL"),
-        (vec![good.as_str()], "another", 4, "refuses these keys"),
+        (vec![good.as_str()], "another", 4, "rejects these keys"),
         (vec![&format!("missing={url}/nobucket")], "secret", 3, "has no bucket nobucket"),
     ] {
         let ran = compare_with(dir.path(), &targets, secret);

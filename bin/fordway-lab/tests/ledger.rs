@@ -172,7 +172,7 @@ fn a_network_is_a_path_of_its_own() {
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let run = RunDocument::read(&dir.path().join("ledger.run")).unwrap();
     let is_left_out = |name: &str| {
-        let start = format!("the network {name} is left out: ");
+        let start = format!("skipped the network {name}: ");
         run.warnings.iter().any(|warning| warning.starts_with(&start) && warning.len() > start.len())
     };
     assert!(is_left_out("bridge"), "{:?}", run.warnings);
@@ -197,7 +197,7 @@ fn what_cannot_be_measured_is_said() {
         (&["ledger", "--root", "missing"], "missing"),
         (&["ledger", "--root", ".", "--setup", "moon"], "there is no set-up \"moon\""),
         (&["ledger", "--root", ".", "--setup", "container"], "cannot hold other programs"),
-        (&["ledger", "--root", ".", "--setup", "bare", "--setup", "bare"], "name each once"),
+        (&["ledger", "--root", ".", "--setup", "bare", "--setup", "bare"], "give each only once"),
     ] {
         let ran = fordway(dir.path(), words);
         assert!(!ran.status.success(), "{words:?}");

@@ -63,7 +63,7 @@ fn missing_programs_are_named_with_their_packages() {
         let one = feature(&measured, name);
         assert!(one["value"].is_null() && one["values"].as_array().unwrap().is_empty(), "{one}");
         let how = one["how"].as_str().unwrap();
-        assert_eq!(how, format!("{program} is not installed; Debian has it in the package {program}"));
+        assert_eq!(how, format!("{program} is not installed; on Debian, install the package {program}"));
     }
     assert!(feature(&measured, "disk_read_mb_per_s")["value"].is_null());
     let catalogue = fs::read_to_string(dir.path().join("ours.toml")).unwrap();
@@ -83,7 +83,7 @@ fn a_machine_is_added_once() {
     let ran = measure("a");
     assert_eq!(ran.status.code(), Some(2), "{}", text(&ran.stdout));
     assert!(
-        text(&ran.stderr).contains("ours.toml has a machine a; give another --name"),
+        text(&ran.stderr).contains("ours.toml already contains the machine a; give another --name"),
         "{}",
         text(&ran.stderr)
     );
@@ -112,12 +112,12 @@ echo \"{{\\\"jobs\\\": [{{\\\"write\\\": {{\\\"bw_bytes\\\": ${{n}}000000}}, \\\
     assert_eq!(feature(&measured, "loopback_mb_per_s")["values"], serde_json::json!([1.0, 1.0, 1.0]));
     let tachyon = feature(&measured, "cpu_time_s");
     assert!(
-        tachyon["value"].is_null() && tachyon["how"].as_str().unwrap().contains("made no picture"),
+        tachyon["value"].is_null() && tachyon["how"].as_str().unwrap().contains("created no image"),
         "{tachyon}"
     );
     let [write, read] =
         ["write", "read"].map(|what| feature(&measured, &format!("disk_{what}_mb_per_s")).clone());
-    if write["how"].as_str().unwrap().contains("is memory, no disk") {
+    if write["how"].as_str().unwrap().contains("is in memory, not on a disk") {
         assert!(write["value"].is_null() && read["value"].is_null());
         return;
     }
@@ -136,7 +136,7 @@ fn a_program_that_fails_says_why() {
     let measured = json(&fordway(dir.path(), &bin, &words));
     let network = feature(&measured, "network_mb_per_s");
     assert!(network["value"].is_null(), "{network}");
-    assert!(network["how"].as_str().unwrap().contains("it said: unable to connect"), "{network}");
+    assert!(network["how"].as_str().unwrap().contains("its output: unable to connect"), "{network}");
 }
 
 /// The same with the real programs.
@@ -150,7 +150,7 @@ fn the_programs_of_debian_are_understood() {
     words.extend(PROGRAMS);
     let measured = json(&fordway(dir.path(), "/usr/bin:/bin", &words));
     for one in measured["features"].as_array().unwrap() {
-        let is_memory = one["how"].as_str().unwrap().contains("is memory, no disk");
+        let is_memory = one["how"].as_str().unwrap().contains("is in memory, not on a disk");
         assert!(one["value"].as_f64() > Some(0.0) || is_memory, "{one}");
     }
 }
@@ -176,7 +176,7 @@ fn two_catalogues_are_compared() {
     assert_eq!(compared["features"], serde_json::json!(["threads", "memory_mb"]));
     let note = text(&ran.stderr);
     assert!(
-        note.contains("not compared by disk_read_mb_per_s, which is not known of xlarge, standard-4"),
+        note.contains("not comparing disk_read_mb_per_s, which is not known for xlarge, standard-4"),
         "{note}"
     );
     assert_eq!(compared["rows"], serde_json::json!(["xlarge", "large"]));
@@ -265,12 +265,12 @@ fn the_most_similar_that_is_large_enough() {
     assert_eq!(names(&pick(&["--json", "--at-least", "threads=3"])), ["standard-4"]);
     assert_eq!(names(&pick(&["--json", "--at-most", "memory_mb=7500"])), ["standard-2", "tiny"]);
     let printed = text(&pick(&[]).stdout);
-    assert!(printed.starts_with("Most like large:\n1.00  standard-2\n"), "{printed}");
+    assert!(printed.starts_with("Most similar to large:\n1.00  standard-2\n"), "{printed}");
     assert!(printed.contains("memory_mb") && printed.contains("7500 MB   0.94"), "{printed}");
     let ran = pick(&["--at-least", "threads=64"]);
     assert_eq!(ran.status.code(), Some(1));
     assert!(
-        ran.stdout.is_empty() && text(&ran.stderr).contains("no machine of gce.toml fulfils"),
+        ran.stdout.is_empty() && text(&ran.stderr).contains("no machine of gce.toml meets"),
         "{}",
         text(&ran.stderr)
     );

@@ -60,10 +60,10 @@ fn failures_are_told() {
     }
     let client = netlab(&[], "exit 3").output().unwrap();
     assert_eq!(client.status.code(), Some(1));
-    assert!(said(&client).contains("the client ended with exit status: 3"), "{}", said(&client));
+    assert!(said(&client).contains("the client exited with exit status: 3"), "{}", said(&client));
     let server = netlab(&["--server", "exit 4", "--ready-port", "80"], "true").output().unwrap();
     assert_eq!(server.status.code(), Some(7));
-    assert!(said(&server).contains("the server ended (exit status: 4)"), "{}", said(&server));
+    assert!(said(&server).contains("the server exited (exit status: 4)"), "{}", said(&server));
     let usage = netlab(&["--rate", "fast"], "true").output().unwrap();
     assert_eq!(usage.status.code(), Some(2));
 }

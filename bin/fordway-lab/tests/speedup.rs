@@ -118,7 +118,7 @@ fn half_of_the_ranks_are_in_each_network() {
     let output = speedup(dir.path(), &["--ranks", "4", "--setup", "bare,bridge"], job);
     let told = said(&output);
     assert_eq!(output.status.code(), Some(0), "{told}");
-    assert!(told.contains("bridge is left out: ") && told.contains("address translation"), "{told}");
+    assert!(told.contains("skipped bridge: ") && told.contains("address translation"), "{told}");
     let networks: Vec<String> = (0..4)
         .map(|rank| std::fs::read_to_string(dir.path().join(format!("net.4.{rank}"))).unwrap())
         .collect();
@@ -140,10 +140,10 @@ fn what_cannot_be_run_is_told_before_anything_is() {
     };
     let (code, told) = run("/nowhere", &["--", "true"]);
     assert_eq!(code, Some(1));
-    assert!(told.contains("there is no mpirun on PATH; install openmpi-bin"), "{told}");
+    assert!(told.contains("mpirun is not on PATH; install openmpi-bin"), "{told}");
     let (code, told) = run("/usr/bin:/bin", &["--mpirun", "/bin/true", "--", "true"]);
     assert_eq!(code, Some(1));
-    assert!(told.contains("/bin/true is no mpirun of Open MPI 4"), "{told}");
+    assert!(told.contains("/bin/true is not the mpirun of Open MPI 4"), "{told}");
     let (code, told) = run("/usr/bin:/bin", &["--rounds", "4", "--", "true"]);
     assert!(code == Some(2) && told.contains("4 is not in 5..=1000"), "{told}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was written");

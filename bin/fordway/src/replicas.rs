@@ -26,7 +26,7 @@ pub(crate) fn copy_all(
     let is_directory = destination.ends_with('/') || Path::new(destination).is_dir();
     if metalink.files.len() != 1 && !is_directory {
         let count = metalink.files.len();
-        let why = format!("{source} describes {count} files; name a directory, as {destination}/");
+        let why = format!("{source} describes {count} files; give a directory, such as {destination}/");
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     for described in &metalink.files {

@@ -236,13 +236,17 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
     let path = Path::new(destination);
     if !destination.ends_with('/') && !path.is_dir() {
         return match path.metadata() {
-            Ok(about) if !about.is_file() => refused(format!("{destination} is no file; write to - instead")),
+            Ok(about) if !about.is_file() => {
+                refused(format!("{destination} is not a file; write to - instead"))
+            }
             Ok(_) => path.canonicalize().map_err(|error| file_error("reading", path.display(), error)),
             Err(_) => Ok(path.to_owned()),
         };
     }
     match name {
-        "" | "." | ".." => refused(format!("{url} ends with no name; name the file it goes to")),
+        "" | "." | ".." => {
+            refused(format!("{url} does not end in a name; give the name of the destination file"))
+        }
         name => Ok(path.join(name)),
     }
 }
@@ -310,7 +314,7 @@ impl<'c> PartFile<'c> {
         }
         self.is_settled = true;
         let kept = format!("{} are kept in {}", human_bytes(bytes), self.path.display());
-        self.context.output.note(&format!("{kept}; give the same command again to go on from there"));
+        self.context.output.note(&format!("{kept}; run the same command again to resume"));
     }
 
     /// Renames the part to `path`. Errors: `PreconditionFailed` if an existing file must not be replaced.
@@ -347,5 +351,5 @@ fn beside(path: &Path, hasher: &DefaultHasher) -> Result<PathBuf> {
 }
 
 pub(crate) fn there_already(path: &Path) -> Error {
-    Error::new(ErrorKind::PreconditionFailed, format!("{} exists", path.display()))
+    Error::new(ErrorKind::PreconditionFailed, format!("{} already exists", path.display()))
 }

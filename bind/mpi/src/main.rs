@@ -31,7 +31,7 @@ use self::transport::MpiTransportArgs;
 /// Set by SIGINT and SIGTERM, which `mpirun` passes on.
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// I/O workloads on the ranks of an MPI job, on plain files, objects in a directory, or S3
+/// Run I/O workloads on the ranks of an MPI job, on plain files, objects in a directory, or S3
 #[derive(Parser)]
 #[command(name = "fordway-mpi", version, max_term_width = 100)]
 #[command(after_help = "Examples:
@@ -44,17 +44,17 @@ struct MpiCommandLine {
 
 #[derive(Subcommand)]
 enum MpiBenchmark {
-    /// Large files in blocks and transfers: bandwidth
+    /// Measure the bandwidth of large files, written and read in blocks of transfers
     Ior(BenchmarkJob<IorPlan>),
-    /// Many small files: create, stat, read, delete
+    /// Measure the rates of creating, querying, reading and removing many small files
     Mdtest(BenchmarkJob<MdtestPlan>),
-    /// Data sets of constant size: the latency of each operation
+    /// Measure the latency of each operation on data sets of constant size
     Mdworkbench(BenchmarkJob<MdworkbenchPlan>),
-    /// IO500's phases in their order, and its scores
+    /// Run the phases of IO500 in order, and compute its scores
     Io500(BenchmarkJob<Io500Plan>),
-    /// Latency and bandwidth between two ranks, for messages of many sizes
+    /// Measure latency and bandwidth between two ranks, for messages of many sizes
     Transport(MpiTransportArgs),
-    /// Heat on a plate: a program of neighbours, to measure speed-up with
+    /// Run a 2-D heat stencil, a test program for `fordway speedup`
     Stencil(StencilArgs),
 }
 
@@ -91,7 +91,8 @@ fn main() -> ExitCode {
     }
     let Some(universe) = mpi::initialize() else {
         eprintln!(
-            "fordway-mpi: MPI could not be started; run it with mpirun or srun of the MPI it was built for"
+            "fordway-mpi: MPI could not be started; run fordway-mpi with mpirun or srun of the MPI that it \
+             was built for"
         );
         return ExitCode::FAILURE;
     };
@@ -99,7 +100,7 @@ fn main() -> ExitCode {
     let rank = world.rank();
     end_the_job_on_panic(rank);
     if let Err(error) = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed)) {
-        eprintln!("fordway-mpi: signals are not handled: {error}");
+        eprintln!("fordway-mpi: cannot handle signals: {error}");
     }
     match benchmark.run(world) {
         Ok(true) => ExitCode::SUCCESS,
@@ -155,7 +156,7 @@ fn run(workload: &WorkloadPlan, setting: &WorkloadSetting, team: &MpiTeam) -> Re
 /// Opens each place as a separate site.
 fn open(setting: &WorkloadSetting) -> Result<Vec<WorkloadSite>> {
     if setting.places.is_empty() {
-        let why = "name at least one PLACE: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
+        let why = "give at least one PLACE: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let mut sites: Vec<WorkloadSite> = Vec::new();

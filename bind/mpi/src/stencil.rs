@@ -21,13 +21,13 @@ const EDGE: f64 = 1.0;
   mpirun -n 2 fordway-mpi stencil --cells 1000000 --steps 200
   fordway speedup --ranks 1,2 --setup shm,bare,vxlan -- fordway-mpi stencil
 
-Every rank prints a line of JSON: the time of all steps, and how much of it was communication. The heat
-at the end does not depend on the number of ranks, but for rounding.")]
+Each rank prints a line of JSON with the time of all steps and the time of communication. Apart from rounding,
+the final temperatures do not depend on the number of ranks.")]
 pub(crate) struct StencilArgs {
-    /// Cells of the plate, which is a square: the root is rounded
+    /// Number of cells of the square plate; the number per side is rounded
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(16..=1 << 32))]
     cells: u64,
-    /// Steps
+    /// Number of time steps
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
     /// Have this rank fail before the first step
@@ -42,7 +42,7 @@ pub(crate) struct StencilArgs {
 pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool> {
     let side = (args.cells as f64).sqrt().round() as usize;
     let mut strip = RowStrip::new(world, side)?;
-    assert!(args.fail != Some(world.rank()), "the stencil was told to fail on this rank");
+    assert!(args.fail != Some(world.rank()), "the stencil fails on this rank, as requested");
     while args.hang == Some(world.rank()) {
         std::thread::park();
     }
@@ -81,7 +81,7 @@ impl RowStrip {
     fn new(world: &SimpleCommunicator, side: usize) -> Result<Self> {
         let (rank, ranks) = (world.rank() as usize, world.size() as usize);
         if ranks > side {
-            let why = format!("{ranks} ranks are more than the plate's {side} rows; give it more --cells");
+            let why = format!("{ranks} ranks exceed the {side} rows of the plate; increase --cells");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let rows = side / ranks + usize::from(rank < side % ranks);

@@ -27,7 +27,7 @@ impl MpiTeam {
 /// Converts a length to 32 bits, which MPI counts in.
 fn count(len: usize) -> Result<i32> {
     i32::try_from(len).map_err(|_| {
-        let why = format!("a message of {len} bytes is more than MPI takes; use fewer ranks");
+        let why = format!("MPI does not support messages of {len} bytes; use fewer ranks");
         Error::new(ErrorKind::EntityTooLarge, why)
     })
 }

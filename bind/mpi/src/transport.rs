@@ -26,12 +26,12 @@ const IDLE: Duration = Duration::from_millis(1);
   mpirun -n 2 fordway-mpi transport --out two-nodes.run
   mpirun -n 2 fordway-mpi transport --size 1KiB..1MiB --factor 2 --rounds 9
 
-Rank 0 asks and rank 1 answers, wherever the launcher has put them. `fordway bench transport` starts
-this by itself on one machine, beside TCP, HTTP and the lanes.")]
+Rank 0 sends requests and rank 1 responds, on the nodes that the launcher selects. On a single machine,
+`fordway bench transport` runs this command together with TCP, HTTP and the lanes.")]
 pub(crate) struct MpiTransportArgs {
     #[command(flatten)]
     setting: TransportSetting,
-    /// Print the MPI library that this is linked to, and end
+    /// Print the MPI library that this program is linked to, and exit
     #[arg(long)]
     pub(crate) which: bool,
     /// Take orders from the listener there
@@ -55,7 +55,7 @@ pub(crate) fn run_ranks(
     stop: &AtomicBool,
 ) -> Result<bool> {
     if world.size() != 2 {
-        let why = format!("transport needs 2 ranks and has {}; start it with mpirun -n 2", world.size());
+        let why = format!("transport needs 2 ranks but has {}; start it with mpirun -n 2", world.size());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let mut link = MpiLink { world: SimpleCommunicator::world(), other: 1 - world.rank() };

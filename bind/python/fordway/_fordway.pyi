@@ -9,32 +9,33 @@ from typing import Any, Protocol, Self, TypeAlias, final
 from fordway.errors import FordwayError
 
 class ExportsBuffer(Protocol):
-    """What has the buffer protocol: `bytes`, `bytearray`, `memoryview`, `array`, `mmap`, ..."""
+    """An object with the buffer protocol: `bytes`, `bytearray`, `memoryview`, `array`, `mmap`, ..."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class ExportsArray(Protocol):
-    """The same of NumPy's arrays, whose stubs name `__buffer__` from Python 3.12 on."""
+    """A NumPy array, whose type stubs declare `__buffer__` only from Python 3.12 on."""
 
     @property
     def __array_interface__(self) -> Any: ...  # noqa: ANN401 (NumPy's own)
 
 ReadableBuffer: TypeAlias = ExportsBuffer | ExportsArray
-"""What `put` takes, and `get_into` where it can be written."""
+"""A buffer for `put`; if it is writable, also for `get_into`."""
 
 __version__: str
 ERROR_KINDS: tuple[str, ...]
-"""Every way an operation can fail, as `FordwayError.kind` names it."""
+"""All values of `FordwayError.kind`."""
 
 def open(endpoint: str | None = None) -> Store:  # noqa: A001
     """Opens the store at `endpoint`.
 
-    `file:///DIRECTORY` or `/DIRECTORY` is the lane `embedded`: each directory in it is a bucket.
-    `http(s)://HOST[:PORT]` is the lane `http`: any S3 service. `unix:///SOCKET` and `tcp://HOST:PORT` are
-    the lane `node`: a gateway started by `fordway node`. Without an endpoint,
-    `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the AWS configuration file and at last AWS itself are taken.
+    `file:///DIRECTORY` or `/DIRECTORY` selects the lane `embedded`: each subdirectory is a bucket.
+    `http(s)://HOST[:PORT]` selects the lane `http`: any S3 service. `unix:///SOCKET` and
+    `tcp://HOST:PORT` select the lane `node`: a gateway started by `fordway node`. Without an endpoint,
+    the store uses `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else the AWS configuration file, else
+    AWS.
 
-    Raises `InvalidArgumentError` if the endpoint is none of these or the directory is missing.
+    Raises `InvalidArgumentError` if the endpoint has another form or the directory does not exist.
     """
 
 def open_url(
@@ -44,25 +45,26 @@ def open_url(
     ca_bundle: str | None = None,
     deadline: float | None = None,
 ) -> RemoteFile:
-    """Opens the file at an `http(s)://` URL, or wherever that redirects to.
+    """Opens the file at an `http(s)://` URL, following redirects.
 
-    Credentials and proxies are those that the environment names, as for `fordway read`. Files that are opened
-    without options share connections: `connections` to a server at once (8), the certificates of the PEM file
-    `ca_bundle` (`AWS_CA_BUNDLE`, else the system's), and `deadline`, the seconds that an operation may take.
+    Credentials and proxies come from the environment, as for `fordway read`. `connections` is the
+    maximum number of connections to one server (default 8), `ca_bundle` a PEM file with the trusted
+    certificates (default `AWS_CA_BUNDLE`, else the system's), and `deadline` the time limit for an
+    operation, in seconds. Files opened without these options share their connections.
 
     Raises `NotFoundError`, `AccessDeniedError`, `UnavailableError`, `DeadlineError`, `InvalidArgumentError`.
     """
 
 @final
 class RemoteFile:
-    """A file at a web server, in the version that was there when it was opened.
+    """A file at a web server, in the version that existed when it was opened.
 
     Threads may share it. If the file changes, reads raise `PreconditionFailedError`.
     """
 
     @property
     def url(self) -> str:
-        """The address that it was opened by."""
+        """The URL that the file was opened with."""
 
     @property
     def size(self) -> int:
@@ -74,29 +76,29 @@ class RemoteFile:
 
     @property
     def last_modified(self) -> str | None:
-        """When it was last changed, as the server writes it."""
+        """The time of the last change, in the server's format."""
 
     @property
     def requests(self) -> int:
-        """Requests sent so far."""
+        """The number of requests sent so far."""
 
     def read(self, start: int, length: int) -> bytes:
-        """Returns `length` bytes from `start` on; fewer where the file ends."""
+        """Returns `length` bytes from offset `start`; fewer at the end of the file."""
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns the bytes of each (start, length), which may overlap and come in any order.
+        """Returns the bytes of each range (start, length); ranges may overlap and be in any order.
 
-        They are asked for at once, in as few requests as the server takes. Raises `InvalidArgumentError`
-        where one ends behind the file, before anything is read.
+        The ranges are requested together, in as few requests as the server allows. Raises
+        `InvalidArgumentError`, before anything is read, if a range ends beyond the end of the file.
         """
 
 @final
 class Store:
     """The objects behind an endpoint.
 
-    Threads may share a store. Every call that touches files lets other Python threads run meanwhile.
-    A pickled store is opened anew, by the same endpoint, where it is read.
-    As a context manager it is closed at the end of its block.
+    Threads may share a store. Calls that access files release the interpreter, so that other Python
+    threads can run. Unpickling a store opens it again at the same endpoint. As a context manager, a
+    store is closed at the end of its block.
     """
 
     @property
@@ -105,12 +107,12 @@ class Store:
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed."""
+        """Whether the store is closed."""
 
     def close(self) -> None:
-        """Closes the store: lets go of its files and connections. Closing it again does nothing.
+        """Closes the store and releases its files and connections. Closing it again does nothing.
 
-        Calls, iterators and writers that are under way go on; new calls raise `InvalidArgumentError`.
+        Calls, iterators and writers in progress continue; new calls raise `InvalidArgumentError`.
         """
 
     def __enter__(self) -> Self: ...
@@ -125,7 +127,7 @@ class Store:
         """Returns all buckets in byte order of their names."""
 
     def create_bucket(self, bucket: str) -> None:
-        """Makes an empty bucket. Raises `AlreadyExistsError`, `InvalidNameError`."""
+        """Creates an empty bucket. Raises `AlreadyExistsError`, `InvalidNameError`."""
 
     def head_bucket(self, bucket: str) -> BucketInfo:
         """Describes a bucket. Raises `NotFoundError`."""
@@ -140,7 +142,7 @@ class Store:
         """
 
     def set_versioning(self, bucket: str, enabled: bool) -> None:
-        """Has the bucket keep old versions from now on, or no longer. Raises `NotFoundError`."""
+        """Enables or suspends versioning of the bucket. Raises `NotFoundError`."""
 
     def put(
         self,
@@ -156,10 +158,10 @@ class Store:
     ) -> str:
         """Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
 
-        `bytes` are written from where they lie; any other buffer in one piece, such as a NumPy array of
-        whatever numbers, is copied once first. Text has to be encoded.
-        `metadata` names are kept in lower case. `tags` are at most 10. `if_none_match="*"` creates and never
-        replaces; `if_match=etag` replaces only while the object still has that ETag.
+        `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type,
+        is copied once first. Text must be encoded. Names in `metadata` are stored in lower case. An object
+        has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one; `if_match=etag`
+        replaces the object only if it still has that ETag.
 
         Raises `NotFoundError` (no bucket), `PreconditionFailedError`, `NoSpaceError`, ...
         """
@@ -174,11 +176,11 @@ class Store:
         version: str | None = None,
         if_match: str | None = None,
     ) -> bytes:
-        """Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or from 0).
+        """Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or 0).
 
-        Fewer bytes come back only where the object ends before. Objects over 64 KiB are read straight
-        into the result; smaller ones are copied once, which costs less than it saves.
-        With `if_match`, only an object with that ETag is read.
+        Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly into the
+        result; smaller ones are copied once, which is cheaper. With `if_match`, the object is read only if
+        it has that ETag.
 
         Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` if `start` is negative
         or not before the end, or `length` is 0.
@@ -194,7 +196,7 @@ class Store:
         version: str | None = None,
         if_match: str | None = None,
     ) -> tuple[bytes, ObjectInfo]:
-        """Returns the bytes that `get` returns and the description of the whole object, by one open.
+        """Returns the bytes that `get` returns, and the description of the object, with a single open.
 
         Raises what `get` raises.
         """
@@ -209,10 +211,10 @@ class Store:
         version: str | None = None,
         if_match: str | None = None,
     ) -> int:
-        """Reads the object into `buffer`, without a copy on the way, and returns how many bytes it has.
+        """Reads the object into `buffer`, without a further copy, and returns its length in bytes.
 
-        With a `start`, reads as many bytes from there as fit; without one, the object must fit.
-        Raises `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` cannot be written.
+        With `start`, reads as many bytes from there as fit; without it, the whole object must fit. Raises
+        `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` is not writable.
         """
 
     def get_ranges(
@@ -226,8 +228,9 @@ class Store:
     ) -> builtins.list[bytes]:
         """Returns many ranges of one version of an object, each given as start and length, in order.
 
-        A range that ends behind the object is cut. Raises `NotFoundError`, `PreconditionFailedError`, and
-        `InvalidArgumentError` if a range begins at or past the end, or has a length of 0.
+        A range that extends beyond the end of the object is shortened. Raises `NotFoundError`,
+        `PreconditionFailedError`, and `InvalidArgumentError` if a range begins at or beyond the end, or has
+        a length of 0.
         """
 
     def map(
@@ -239,18 +242,18 @@ class Store:
         length: int | None = None,
         version: str | None = None,
     ) -> Mapped:
-        """Returns the object, or a range of it as `get` takes, as memory: `memoryview(store.map(...))`.
+        """Returns the object, or a range of it as in `get`, as memory: `memoryview(store.map(...))`.
 
-        On the embedded lane that is the page cache itself, and nothing is read before it is touched.
-        It stays the version it was, whatever is put later. A POSIX program that cuts the file short
-        makes access behind its new end fatal (SIGBUS). Other lanes read it into memory of its own.
+        On the embedded lane, this maps the page cache, and pages are read on first access. Later puts do
+        not change the content. If a POSIX program truncates the file, access beyond its new end is fatal
+        (SIGBUS). Other lanes read the content into separate memory.
         """
 
     def head(self, bucket: str, key: str, *, version: str | None = None) -> ObjectInfo:
         """Describes an object, or a `version` of it, without reading it. Raises `NotFoundError`."""
 
     def delete_many(self, bucket: str, keys: Sequence[str]) -> builtins.list[FordwayError | None]:
-        """Removes many objects in as few requests as the lane takes.
+        """Removes many objects, in as few requests as the lane allows.
 
         Returns one result per key, in order: `None`, or the error.
 
@@ -273,12 +276,12 @@ class Store:
     ) -> str:
         """Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
 
-        The content does not pass through this process on the lanes `node` and `http`. A `content_type` or
-        `metadata` replace what the source has of both, and `tags` its tags; else the copy has the source's.
-        Conditions are as for `put`, and apply to the copy.
+        On the lanes `node` and `http`, the content does not pass through this process. If `content_type` or
+        `metadata` is given, both are replaced, and `tags` replaces all tags; otherwise, the copy has the
+        source's metadata and tags. Conditions are as for `put`, and apply to the copy.
 
-        Raises `NotFoundError`, `PreconditionFailedError`; `InvalidArgumentError` for a copy onto itself that
-        changes nothing.
+        Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` for a copy of an
+        object to itself that changes nothing.
         """
 
     def writer(
@@ -293,10 +296,10 @@ class Store:
         if_none_match: str | None = None,
         if_match: str | None = None,
     ) -> ObjectWriter:
-        """Begins an object that is written in pieces, and appears whole when it is committed.
+        """Begins an object that is written in pieces and becomes visible as a whole at the commit.
 
-        `size` is its length in bytes if that is known, which lets a lane choose how to send it. The other
-        arguments are those of `put`; conditions are checked when the object appears.
+        `size` is its length in bytes, if known, from which a lane chooses how to send it. The other
+        arguments are as for `put`; conditions are checked at the commit.
 
         Raises `NotFoundError` (no bucket; perhaps only at `commit`).
         """
@@ -305,18 +308,19 @@ class Store:
         """Returns the tags of an object, or of a `version` of it. Raises `NotFoundError`."""
 
     def set_tags(self, bucket: str, key: str, tags: Mapping[str, str], *, version: str | None = None) -> None:
-        """Replaces the tags of an object, or of a `version` of it; the object is not written again.
+        """Replaces the tags of an object, or of a `version` of it, without rewriting the content.
 
-        Raises `NotFoundError`, and `InvalidArgumentError` for more than 10 tags or longer ones than S3 takes.
+        Raises `NotFoundError`, and `InvalidArgumentError` for more than 10 tags or for tags that are too
+        long.
         """
 
     def delete(
         self, bucket: str, key: str, *, if_match: str | None = None, version: str | None = None
     ) -> None:
-        """Removes an object; removing what is not there succeeds, as in S3.
+        """Removes an object; removing an object that does not exist succeeds, as in S3.
 
-        Where the bucket keeps versions, the object becomes one of them and is hidden by a delete marker;
-        with a `version`, that one is removed for good.
+        If the bucket keeps versions, the object becomes an old version behind a delete marker; with
+        `version`, that version is removed permanently.
 
         Raises `NotFoundError` (no bucket, or `if_match` and no object), `PreconditionFailedError`.
         """
@@ -324,33 +328,34 @@ class Store:
     def list(self, bucket: str, prefix: str = "", delimiter: str | None = None) -> Entries:
         """Iterates over the keys that start with `prefix`, in byte order, a page of 1,000 at a time.
 
-        With a `delimiter`, keys that share the part up to it come as one `CommonPrefix`.
-        Raises `NotFoundError` (no bucket) when the first page is fetched.
+        With a `delimiter`, keys with the same part up to it are returned as one `CommonPrefix`. Raises
+        `NotFoundError` (no bucket) when the first page is fetched.
         """
 
     def list_versions(self, bucket: str, prefix: str = "") -> Versions:
         """Iterates over all versions and delete markers of the keys that start with `prefix`.
 
-        They come by key in byte order, and the versions of one key from the newest to the oldest.
-        Raises `NotFoundError` (no bucket) when the first page is fetched.
+        Entries are ordered by key in byte order; versions of one key, from the newest to the oldest. Raises
+        `NotFoundError` (no bucket) when the first page is fetched.
         """
 
 @final
 class ObjectWriter:
-    """An object being written in pieces. It appears whole at `commit`, and not at all without it.
+    """An object being written in pieces. It becomes visible as a whole at `commit`, or never.
 
-    As a context manager it commits at the end of its block, or discards the object if the block raises.
+    As a context manager, it commits at the end of its block, or discards the object if the block raises.
     """
 
     @property
     def closed(self) -> bool:
-        """Whether it takes nothing more: committed, discarded, failed, or of a parent process."""
+        """Whether writing is no longer possible: committed, discarded, failed, or inherited by a fork."""
 
     def write(self, data: ReadableBuffer) -> int:
-        """Appends `data`, any buffer in one piece, and returns its length in bytes.
+        """Appends `data`, any contiguous buffer, and returns its length in bytes.
 
-        The lane `http` sends parts as they fill up and holds at most one in memory. After an error the object
-        is given up. Raises `InvalidArgumentError` if the writer is closed, `NoSpaceError`, ...
+        The lane `http` sends each part as soon as it is full and holds at most one in memory. After an
+        error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed,
+        `NoSpaceError`, ...
         """
 
     def commit(self) -> str:
@@ -360,7 +365,7 @@ class ObjectWriter:
         """
 
     def discard(self) -> None:
-        """Drops what was written; nothing if the writer is closed."""
+        """Discards the written data; does nothing if the writer is closed."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -373,7 +378,7 @@ class ObjectWriter:
 
 @final
 class Mapped:
-    """An object's content as read-only memory: take a `memoryview`, or `numpy.frombuffer`, of it."""
+    """An object's content as read-only memory, for `memoryview` or `numpy.frombuffer`."""
 
     def __len__(self) -> int:
         """Bytes."""
@@ -382,13 +387,13 @@ class Mapped:
 
 @final
 class Entries(Iterator[ObjectSummary | CommonPrefix]):
-    """The entries of a listing, fetched a page at a time as they are asked for."""
+    """The entries of a listing, fetched one page at a time, on demand."""
 
     def __next__(self) -> ObjectSummary | CommonPrefix: ...
 
 @final
 class Versions(Iterator[VersionSummary]):
-    """The versions of a listing, fetched a page at a time as they are asked for."""
+    """The versions of a listing, fetched one page at a time, on demand."""
 
     def __next__(self) -> VersionSummary: ...
 
@@ -400,43 +405,43 @@ class BucketInfo:
     def name(self) -> str: ...
     @property
     def created(self) -> datetime:
-        """When it was made, as far as the store knows, in UTC."""
+        """The time of creation, as far as the store knows it, in UTC."""
 
 @final
 class ObjectInfo:
-    """What is known of an object without reading it."""
+    """The metadata of an object."""
 
     @property
     def size(self) -> int:
-        """Bytes in the whole object."""
+        """Size of the whole object, in bytes."""
 
     @property
     def etag(self) -> str:
-        """Its entity tag, without quotes."""
+        """The ETag, without quotes."""
 
     @property
     def modified(self) -> datetime:
-        """When it was last written, in UTC."""
+        """The time of the last write, in UTC."""
 
     @property
     def content_type(self) -> str | None:
-        """What its writer said it is; `None` if nothing."""
+        """The Content-Type that its writer stored, or `None`."""
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The writer's own names and values; names in lower case."""
+        """The metadata that its writer stored, with names in lower case."""
 
     @property
     def version(self) -> str | None:
-        """Which version it is; `None` for one that was written while the bucket kept none."""
+        """The version ID; `None` if the object was written while the bucket kept no versions."""
 
     @property
     def tag_count(self) -> int:
-        """How many tags it has."""
+        """The number of tags."""
 
 @final
 class ObjectSummary:
-    """An object as a listing shows it."""
+    """An object in a listing."""
 
     @property
     def key(self) -> str: ...
@@ -446,45 +451,45 @@ class ObjectSummary:
 
     @property
     def etag(self) -> str:
-        """Its entity tag, without quotes."""
+        """The ETag, without quotes."""
 
     @property
     def modified(self) -> datetime:
-        """When it was last written, in UTC."""
+        """The time of the last write, in UTC."""
 
 @final
 class VersionSummary:
-    """One version of an object, or a delete marker, as a listing shows it."""
+    """A version of an object, or a delete marker, in a listing."""
 
     @property
     def key(self) -> str: ...
     @property
     def version(self) -> str:
-        """Its name; `"null"` if it was written while the bucket kept none."""
+        """The version ID; `"null"` if it was written while the bucket kept no versions."""
 
     @property
     def is_latest(self) -> bool:
-        """Whether it is what a call without a version means."""
+        """Whether this is the latest version, which calls without a version use."""
 
     @property
     def is_delete_marker(self) -> bool:
-        """Whether it stands for a delete, and has no content."""
+        """Whether this is a delete marker, which has no content."""
 
     @property
     def modified(self) -> datetime:
-        """When it was written, in UTC."""
+        """The time of the write, in UTC."""
 
     @property
     def size(self) -> int | None:
-        """Bytes; `None` for a delete marker."""
+        """Size in bytes; `None` for a delete marker."""
 
     @property
     def etag(self) -> str | None:
-        """Its entity tag, without quotes; `None` for a delete marker."""
+        """The ETag, without quotes; `None` for a delete marker."""
 
 @final
 class CommonPrefix:
-    """What the keys below it have in common, up to the delimiter."""
+    """The common beginning of several keys, up to the delimiter."""
 
     @property
     def prefix(self) -> str: ...

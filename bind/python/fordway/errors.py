@@ -1,4 +1,4 @@
-"""What a call raises: one class for each way a caller may want to react.
+"""The exceptions of all calls: one class for each reaction that a caller may want.
 
 Every class is a `FordwayError`; most are also the built-in exception that Python programs catch
 already, so that code written for dictionaries or files works unchanged. `FordwayError.kind` tells
@@ -10,15 +10,15 @@ from typing import ClassVar
 
 
 class FordwayError(Exception):
-    """An operation failed. The message says what, on what, why, and what to do next."""
+    """An operation failed. The message gives the operation, its target, the cause, and what to do next."""
 
     _errno: ClassVar[int | None] = None
-    """What `errno` is, where the class is an `OSError` too."""
+    """The value of `errno`, if the class is also an `OSError`."""
 
     kind: str
-    """The way it failed, one of `fordway._fordway.ERROR_KINDS`."""
+    """The kind of failure, one of `fordway._fordway.ERROR_KINDS`."""
     target: str
-    """The address the operation was on (`s3://bucket/key`), or empty."""
+    """The address of the operation (`s3://bucket/key`), or empty."""
 
     def __init__(self, message: str, kind: str = "Internal", target: str = "") -> None:
         super().__init__(message)
@@ -46,17 +46,17 @@ class AlreadyExistsError(FordwayError, FileExistsError):
 
 
 class BucketNotEmptyError(FordwayError, OSError):
-    """A bucket with objects in it cannot be removed."""
+    """The bucket contains objects, so it cannot be removed."""
 
     _errno = errno.ENOTEMPTY
 
 
 class InvalidNameError(FordwayError, ValueError):
-    """The bucket's name or the key cannot be one."""
+    """The name of a bucket or a key is invalid."""
 
 
 class InvalidArgumentError(FordwayError, ValueError):
-    """An argument, range or part is not one the operation takes."""
+    """An argument, range or part is invalid for the operation."""
 
 
 class PreconditionFailedError(FordwayError):
@@ -64,15 +64,15 @@ class PreconditionFailedError(FordwayError):
 
 
 class NotModifiedError(FordwayError):
-    """The caller's copy is current."""
+    """The object has not changed since the caller read it."""
 
 
 class DataError(FordwayError):
-    """The content is not what was stated or stored: damaged or cut on its way, or on disk."""
+    """The content differs from what was announced or stored: damaged or truncated in transit or on disk."""
 
 
 class AccessDeniedError(FordwayError, PermissionError):
-    """The kernel or the server said no, or the credentials do not fit."""
+    """The kernel or the server denied access, or the credentials are invalid."""
 
     _errno = errno.EACCES
 
@@ -96,20 +96,20 @@ class ReadOnlyError(FordwayError, OSError):
 
 
 class TooManyOpenFilesError(FordwayError, OSError):
-    """The process or the system has no file descriptor left."""
+    """The process or the system has no free file descriptors."""
 
     _errno = errno.EMFILE
 
 
 class UnsupportedError(FordwayError, NotImplementedError):
-    """The operation is not offered here, or does not apply to this object.
+    """The store does not support the operation, or not for this object.
 
-    Python's `NotImplementedError` is what callers of fsspec and io catch for that; nothing is unfinished.
+    Derives from `NotImplementedError` because callers of fsspec and io catch that class.
     """
 
 
 class UnavailableError(FordwayError, ConnectionError):
-    """The endpoint cannot be reached, asks to come back later, or does not speak S3."""
+    """The endpoint cannot be reached, asks for a later retry, or does not speak S3."""
 
     _errno = errno.ECONNREFUSED
 
@@ -121,13 +121,13 @@ class DeadlineError(FordwayError, TimeoutError):
 
 
 class CallInterruptedError(FordwayError, InterruptedError):
-    """The caller asked to stop."""
+    """The caller interrupted the operation."""
 
     _errno = errno.EINTR
 
 
 class InputOutputError(FordwayError, OSError):
-    """Any other error of the operating system; the message tells."""
+    """Any other error of the operating system; the message gives its cause."""
 
     _errno = errno.EIO
 
@@ -178,7 +178,7 @@ BY_KIND: dict[str, type[FordwayError]] = {
     "Io": InputOutputError,
     "Internal": InternalError,
 }
-"""The class for every kind. A test holds the keys against the list in Rust."""
+"""The class for every kind. A test compares the keys with the list in Rust."""
 
 
 def exception_for(kind: str, message: str, target: str) -> FordwayError:

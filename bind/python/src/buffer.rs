@@ -36,7 +36,7 @@ pub(crate) fn read_into(
     Ok(len)
 }
 
-/// An object's content as read-only memory: take a `memoryview`, or `numpy.frombuffer`, of it.
+/// An object's content as read-only memory, for `memoryview` or `numpy.frombuffer`.
 #[pyclass(frozen, name = "Mapped", module = "fordway")]
 pub(crate) struct MappedContent(ContentMemory);
 

@@ -14,41 +14,41 @@ use super::store::without_interpreter;
 #[pyclass(frozen, get_all, name = "BucketInfo", module = "fordway")]
 pub(crate) struct PyBucketInfo {
     name: String,
-    /// When it was made, as far as the store knows, in UTC.
+    /// The time of creation, as far as the store knows it, in UTC.
     created: SystemTime,
 }
 
-/// An object as a listing shows it.
+/// An object in a listing.
 #[pyclass(frozen, get_all, name = "ObjectSummary", module = "fordway")]
 pub(crate) struct PyObjectSummary {
     key: String,
     /// Bytes.
     size: u64,
-    /// Its entity tag, without quotes.
+    /// The ETag, without quotes.
     etag: String,
-    /// When it was last written, in UTC.
+    /// The time of the last write, in UTC.
     modified: SystemTime,
 }
 
-/// One version of an object, or a delete marker, as a listing shows it.
+/// A version of an object, or a delete marker, in a listing.
 #[pyclass(frozen, get_all, name = "VersionSummary", module = "fordway")]
 pub(crate) struct PyVersionSummary {
     key: String,
-    /// Its name; `"null"` if it was written while the bucket kept none.
+    /// The version ID; `"null"` if it was written while the bucket kept no versions.
     version: String,
-    /// Whether it is what a call without a version means.
+    /// Whether this is the latest version, which calls without a version use.
     is_latest: bool,
-    /// Whether it stands for a delete, and has no content.
+    /// Whether this is a delete marker, which has no content.
     is_delete_marker: bool,
-    /// When it was written, in UTC.
+    /// The time of the write, in UTC.
     modified: SystemTime,
-    /// Bytes; `None` for a delete marker.
+    /// Size in bytes; `None` for a delete marker.
     size: Option<u64>,
-    /// Its entity tag, without quotes; `None` for a delete marker.
+    /// The ETag, without quotes; `None` for a delete marker.
     etag: Option<String>,
 }
 
-/// What the keys below it have in common, up to the delimiter.
+/// The common beginning of several keys, up to the delimiter.
 #[pyclass(frozen, get_all, module = "fordway")]
 pub(crate) struct CommonPrefix {
     prefix: String,
@@ -104,7 +104,7 @@ impl From<fordway_store::BucketInfo> for PyBucketInfo {
     }
 }
 
-/// The entries of a listing, fetched a page at a time as they are asked for.
+/// The entries of a listing, fetched one page at a time, on demand.
 #[pyclass(name = "Entries", module = "fordway")]
 pub(crate) struct EntryIterator {
     store: Arc<dyn fordway_store::Store>,
@@ -163,7 +163,7 @@ fn to_object(py: Python<'_>, entry: ListEntry) -> PyResult<Py<PyAny>> {
     })
 }
 
-/// The versions of a listing, fetched a page at a time as they are asked for.
+/// The versions of a listing, fetched one page at a time, on demand.
 #[pyclass(name = "Versions", module = "fordway")]
 pub(crate) struct VersionIterator {
     store: Arc<dyn fordway_store::Store>,
@@ -210,22 +210,22 @@ impl VersionIterator {
     }
 }
 
-/// What is known of an object without reading it.
+/// The metadata of an object.
 #[pyclass(frozen, get_all, name = "ObjectInfo", module = "fordway")]
 pub(crate) struct PyObjectInfo {
-    /// Bytes in the whole object.
+    /// Size of the whole object, in bytes.
     size: u64,
-    /// Its entity tag, without quotes.
+    /// The ETag, without quotes.
     etag: String,
-    /// When it was last written, in UTC.
+    /// The time of the last write, in UTC.
     modified: SystemTime,
-    /// What its writer said it is; `None` if nothing.
+    /// The Content-Type that its writer stored, or `None`.
     content_type: Option<String>,
-    /// The writer's own names and values; names in lower case.
+    /// The metadata that its writer stored, with names in lower case.
     metadata: BTreeMap<String, String>,
-    /// Which version it is; `None` for one that was written while the bucket kept none.
+    /// The version ID; `None` if the object was written while the bucket kept no versions.
     version: Option<String>,
-    /// How many tags it has.
+    /// The number of tags.
     tag_count: usize,
 }
 

@@ -45,7 +45,7 @@ fn session(
     Ok(Arc::new(HttpSession::new(options)))
 }
 
-/// A file at a web server, in the version that was there when it was opened.
+/// A file at a web server, in the version that existed when it was opened.
 ///
 /// Threads may share it. If the file changes, reads raise `PreconditionFailedError`.
 #[pyclass(frozen, name = "RemoteFile", module = "fordway")]
@@ -54,11 +54,12 @@ pub(crate) struct PyRemoteFile {
     url: String,
 }
 
-/// Opens the file at an `http(s)://` URL, or wherever that redirects to.
+/// Opens the file at an `http(s)://` URL, following redirects.
 ///
-/// Credentials and proxies are those that the environment names, as for `fordway read`. Files that are opened
-/// without options share connections: `connections` to a server at once (8), the certificates of the PEM file
-/// `ca_bundle` (`AWS_CA_BUNDLE`, else the system's), and `deadline`, the seconds that an operation may take.
+/// Credentials and proxies come from the environment, as for `fordway read`. `connections` is the
+/// maximum number of connections to one server (default 8), `ca_bundle` a PEM file with the trusted
+/// certificates (default `AWS_CA_BUNDLE`, else the system's), and `deadline` the time limit for an
+/// operation, in seconds. Files opened without these options share their connections.
 ///
 /// Raises `NotFoundError`, `AccessDeniedError`, `UnavailableError`, `DeadlineError`, `InvalidArgumentError`.
 #[pyfunction]
@@ -79,7 +80,7 @@ pub(crate) fn open_url(
 
 #[pymethods]
 impl PyRemoteFile {
-    /// The address that it was opened by.
+    /// The URL that the file was opened with.
     #[getter]
     fn url(&self) -> &str {
         &self.url
@@ -97,19 +98,19 @@ impl PyRemoteFile {
         self.inner.version().etag.as_deref()
     }
 
-    /// When it was last changed, as the server writes it.
+    /// The time of the last change, in the server's format.
     #[getter]
     fn last_modified(&self) -> Option<&str> {
         self.inner.version().last_modified.as_deref()
     }
 
-    /// Requests sent so far.
+    /// The number of requests sent so far.
     #[getter]
     fn requests(&self) -> u64 {
         self.inner.traffic().requests
     }
 
-    /// Returns `length` bytes from `start` on; fewer where the file ends.
+    /// Returns `length` bytes from offset `start`; fewer at the end of the file.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -128,10 +129,10 @@ impl PyRemoteFile {
         })
     }
 
-    /// Returns the bytes of each (start, length), which may overlap and come in any order.
+    /// Returns the bytes of each range (start, length); ranges may overlap and be in any order.
     ///
-    /// They are asked for at once, in as few requests as the server takes. Raises `InvalidArgumentError`
-    /// where one ends behind the file, before anything is read.
+    /// The ranges are requested together, in as few requests as the server allows. Raises
+    /// `InvalidArgumentError`, before anything is read, if a range ends beyond the end of the file.
     fn read_ranges<'py>(
         &self,
         py: Python<'py>,

@@ -23,12 +23,13 @@ use crate::writer::PyObjectWriter;
 
 /// Opens the store at `endpoint`.
 ///
-/// `file:///DIRECTORY` or `/DIRECTORY` is the lane `embedded`: each directory in it is a bucket.
-/// `http(s)://HOST[:PORT]` is the lane `http`: any S3 service. `unix:///SOCKET` and `tcp://HOST:PORT` are
-/// the lane `node`: a gateway started by `fordway node`. Without an endpoint,
-/// `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the AWS configuration file and at last AWS itself are taken.
+/// `file:///DIRECTORY` or `/DIRECTORY` selects the lane `embedded`: each subdirectory is a bucket.
+/// `http(s)://HOST[:PORT]` selects the lane `http`: any S3 service. `unix:///SOCKET` and
+/// `tcp://HOST:PORT` select the lane `node`: a gateway started by `fordway node`. Without an endpoint,
+/// the store uses `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else the AWS configuration file, else
+/// AWS.
 ///
-/// Raises `InvalidArgumentError` if the endpoint is none of these or the directory is missing.
+/// Raises `InvalidArgumentError` if the endpoint has another form or the directory does not exist.
 #[pyfunction]
 #[pyo3(signature = (endpoint=None))]
 pub(crate) fn open(py: Python<'_>, endpoint: Option<String>) -> PyResult<PyStore> {
@@ -40,9 +41,9 @@ pub(crate) fn open(py: Python<'_>, endpoint: Option<String>) -> PyResult<PyStore
 
 /// The objects behind an endpoint.
 ///
-/// Threads may share a store. Every call that touches files lets other Python threads run meanwhile.
-/// A pickled store is opened anew, by the same endpoint, where it is read.
-/// As a context manager it is closed at the end of its block.
+/// Threads may share a store. Calls that access files release the interpreter, so that other Python
+/// threads can run. Unpickling a store opens it again at the same endpoint. As a context manager, a
+/// store is closed at the end of its block.
 #[pyclass(frozen, name = "Store", module = "fordway")]
 pub(crate) struct PyStore {
     /// `None` once it is closed. The lock is only taken with the interpreter held, so that no fork finds it taken.
@@ -60,15 +61,15 @@ impl PyStore {
         self.lane
     }
 
-    /// Closes the store: lets go of its files and connections. Closing it again does nothing.
+    /// Closes the store and releases its files and connections. Closing it again does nothing.
     ///
-    /// Calls, iterators and writers that are under way go on; new calls raise `InvalidArgumentError`.
+    /// Calls, iterators and writers in progress continue; new calls raise `InvalidArgumentError`.
     fn close(&self, py: Python<'_>) {
         let closed = self.locked().take();
         py.detach(|| drop(closed));
     }
 
-    /// Whether it is closed.
+    /// Whether the store is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.locked().is_none()
@@ -95,7 +96,7 @@ impl PyStore {
         Ok(buckets.into_iter().map(PyBucketInfo::from).collect())
     }
 
-    /// Makes an empty bucket. Raises `AlreadyExistsError`, `InvalidNameError`.
+    /// Creates an empty bucket. Raises `AlreadyExistsError`, `InvalidNameError`.
     fn create_bucket(&self, py: Python<'_>, bucket: String) -> PyResult<()> {
         let store = self.store(py)?;
         without_interpreter(py, || store.create_bucket(&Bucket::new(bucket)?))
@@ -126,7 +127,7 @@ impl PyStore {
         })
     }
 
-    /// Has the bucket keep old versions from now on, or no longer. Raises `NotFoundError`.
+    /// Enables or suspends versioning of the bucket. Raises `NotFoundError`.
     fn set_versioning(&self, py: Python<'_>, bucket: String, enabled: bool) -> PyResult<()> {
         let store = self.store(py)?;
         let versioning = if enabled { VersioningState::Enabled } else { VersioningState::Suspended };
@@ -135,10 +136,10 @@ impl PyStore {
 
     /// Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
     ///
-    /// `bytes` are written from where they lie; any other buffer in one piece, such as a NumPy array of
-    /// whatever numbers, is copied once first. Text has to be encoded.
-    /// `metadata` names are kept in lower case. `tags` are at most 10. `if_none_match="*"` creates and never
-    /// replaces; `if_match=etag` replaces only while the object still has that ETag.
+    /// `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type,
+    /// is copied once first. Text must be encoded. Names in `metadata` are stored in lower case. An object
+    /// has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one; `if_match=etag`
+    /// replaces the object only if it still has that ETag.
     ///
     /// Raises `NotFoundError` (no bucket), `PreconditionFailedError`, `NoSpaceError`, ...
     #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
@@ -171,11 +172,11 @@ impl PyStore {
         }
     }
 
-    /// Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or from 0).
+    /// Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or 0).
     ///
-    /// Fewer bytes come back only where the object ends before. Objects over 64 KiB are read straight
-    /// into the result; smaller ones are copied once, which costs less than it saves.
-    /// With `if_match`, only an object with that ETag is read.
+    /// Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly into the
+    /// result; smaller ones are copied once, which is cheaper. With `if_match`, the object is read only if
+    /// it has that ETag.
     ///
     /// Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` if `start` is negative
     /// or not before the end, or `length` is 0.
@@ -199,7 +200,7 @@ impl PyStore {
         opened.into_bytes(py)
     }
 
-    /// Returns the bytes that `get` returns and the description of the whole object, by one open.
+    /// Returns the bytes that `get` returns, and the description of the object, with a single open.
     ///
     /// Raises what `get` raises.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None))]
@@ -223,10 +224,10 @@ impl PyStore {
         Ok((opened.into_bytes(py)?, PyObjectInfo::from(info)))
     }
 
-    /// Reads the object into `buffer`, without a copy on the way, and returns how many bytes it has.
+    /// Reads the object into `buffer`, without a further copy, and returns its length in bytes.
     ///
-    /// With a `start`, reads as many bytes from there as fit; without one, the object must fit.
-    /// Raises `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` cannot be written.
+    /// With `start`, reads as many bytes from there as fit; without it, the whole object must fit. Raises
+    /// `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` is not writable.
     #[pyo3(signature = (bucket, key, buffer, *, start=None, version=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn get_into(
@@ -251,8 +252,9 @@ impl PyStore {
 
     /// Returns many ranges of one version of an object, each given as start and length, in order.
     ///
-    /// A range that ends behind the object is cut. Raises `NotFoundError`, `PreconditionFailedError`, and
-    /// `InvalidArgumentError` if a range begins at or past the end, or has a length of 0.
+    /// A range that extends beyond the end of the object is shortened. Raises `NotFoundError`,
+    /// `PreconditionFailedError`, and `InvalidArgumentError` if a range begins at or beyond the end, or has
+    /// a length of 0.
     #[pyo3(signature = (bucket, key, ranges, *, version=None, if_match=None))]
     fn get_ranges<'py>(
         &self,
@@ -273,11 +275,11 @@ impl PyStore {
         Ok(read.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 
-    /// Returns the object, or a range of it as `get` takes, as memory: `memoryview(store.map(...))`.
+    /// Returns the object, or a range of it as in `get`, as memory: `memoryview(store.map(...))`.
     ///
-    /// On the embedded lane that is the page cache itself, and nothing is read before it is touched.
-    /// It stays the version it was, whatever is put later. A POSIX program that cuts the file short
-    /// makes access behind its new end fatal (SIGBUS). Other lanes read it into memory of its own.
+    /// On the embedded lane, this maps the page cache, and pages are read on first access. Later puts do
+    /// not change the content. If a POSIX program truncates the file, access beyond its new end is fatal
+    /// (SIGBUS). Other lanes read the content into separate memory.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None))]
     fn map(
         &self,
@@ -309,10 +311,10 @@ impl PyStore {
         without_interpreter(py, head).map(PyObjectInfo::from)
     }
 
-    /// Removes an object; removing what is not there succeeds, as in S3.
+    /// Removes an object; removing an object that does not exist succeeds, as in S3.
     ///
-    /// Where the bucket keeps versions, the object becomes one of them and is hidden by a delete marker;
-    /// with a `version`, that one is removed for good.
+    /// If the bucket keeps versions, the object becomes an old version behind a delete marker; with
+    /// `version`, that version is removed permanently.
     ///
     /// Raises `NotFoundError` (no bucket, or `if_match` and no object), `PreconditionFailedError`.
     #[pyo3(signature = (bucket, key, *, if_match=None, version=None))]
@@ -332,7 +334,7 @@ impl PyStore {
         })
     }
 
-    /// Removes many objects in as few requests as the lane takes.
+    /// Removes many objects, in as few requests as the lane allows.
     ///
     /// Returns one result per key, in order: `None`, or the error.
     ///
@@ -354,12 +356,12 @@ impl PyStore {
 
     /// Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
     ///
-    /// The content does not pass through this process on the lanes `node` and `http`. A `content_type` or
-    /// `metadata` replace what the source has of both, and `tags` its tags; else the copy has the source's.
-    /// Conditions are as for `put`, and apply to the copy.
+    /// On the lanes `node` and `http`, the content does not pass through this process. If `content_type` or
+    /// `metadata` is given, both are replaced, and `tags` replaces all tags; otherwise, the copy has the
+    /// source's metadata and tags. Conditions are as for `put`, and apply to the copy.
     ///
-    /// Raises `NotFoundError`, `PreconditionFailedError`; `InvalidArgumentError` for a copy onto itself that
-    /// changes nothing.
+    /// Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` for a copy of an
+    /// object to itself that changes nothing.
     #[pyo3(signature = (source_bucket, source_key, bucket, key, *, version=None, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn copy(
@@ -391,10 +393,10 @@ impl PyStore {
         })
     }
 
-    /// Begins an object that is written in pieces, and appears whole when it is committed.
+    /// Begins an object that is written in pieces and becomes visible as a whole at the commit.
     ///
-    /// `size` is its length in bytes if that is known, which lets a lane choose how to send it. The other
-    /// arguments are as for `put`; conditions are checked when the object appears.
+    /// `size` is its length in bytes, if known, from which a lane chooses how to send it. The other
+    /// arguments are as for `put`; conditions are checked at the commit.
     ///
     /// Raises `NotFoundError` (no bucket; perhaps only at `commit`).
     #[pyo3(signature = (bucket, key, *, size=None, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
@@ -437,9 +439,10 @@ impl PyStore {
         })
     }
 
-    /// Replaces the tags of an object, or of a `version` of it; the object is not written again.
+    /// Replaces the tags of an object, or of a `version` of it, without rewriting the content.
     ///
-    /// Raises `NotFoundError`, and `InvalidArgumentError` for more than 10 tags or longer ones than S3 takes.
+    /// Raises `NotFoundError`, and `InvalidArgumentError` for more than 10 tags or for tags that are too
+    /// long.
     #[pyo3(signature = (bucket, key, tags, *, version=None))]
     fn set_tags(
         &self,
@@ -458,8 +461,8 @@ impl PyStore {
 
     /// Iterates over the keys that start with `prefix`, in byte order, a page of 1,000 at a time.
     ///
-    /// With a `delimiter`, keys that share the part up to it come as one `CommonPrefix`.
-    /// Raises `NotFoundError` (no bucket) when the first page is fetched.
+    /// With a `delimiter`, keys with the same part up to it are returned as one `CommonPrefix`. Raises
+    /// `NotFoundError` (no bucket) when the first page is fetched.
     #[pyo3(signature = (bucket, prefix="", delimiter=None))]
     fn list(
         &self,
@@ -475,8 +478,8 @@ impl PyStore {
 
     /// Iterates over all versions and delete markers of the keys that start with `prefix`.
     ///
-    /// They come by key in byte order, and the versions of one key from the newest to the oldest.
-    /// Raises `NotFoundError` (no bucket) when the first page is fetched.
+    /// Entries are ordered by key in byte order; versions of one key, from the newest to the oldest. Raises
+    /// `NotFoundError` (no bucket) when the first page is fetched.
     #[pyo3(signature = (bucket, prefix=""))]
     fn list_versions(&self, py: Python<'_>, bucket: String, prefix: &str) -> PyResult<VersionIterator> {
         let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;

@@ -10,9 +10,9 @@ use pyo3::types::PyBytes;
 use crate::content::bytes_of_buffer;
 use crate::store::without_interpreter;
 
-/// An object being written in pieces. It appears whole at `commit`, and not at all without it.
+/// An object being written in pieces. It becomes visible as a whole at `commit`, or never.
 ///
-/// As a context manager it commits at the end of its block, or discards the object if the block raises.
+/// As a context manager, it commits at the end of its block, or discards the object if the block raises.
 #[pyclass(frozen, name = "ObjectWriter", module = "fordway")]
 pub(crate) struct PyObjectWriter {
     /// `None` once it is committed, discarded or broken.
@@ -63,16 +63,17 @@ fn closed() -> Error {
 
 #[pymethods]
 impl PyObjectWriter {
-    /// Whether it takes nothing more: committed, discarded, failed, or of a parent process.
+    /// Whether writing is no longer possible: committed, discarded, failed, or inherited by a fork.
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
         py.detach(|| self.locked().is_none_or(|inner| inner.is_none()))
     }
 
-    /// Appends `data`, any buffer in one piece, and returns its length in bytes.
+    /// Appends `data`, any contiguous buffer, and returns its length in bytes.
     ///
-    /// The lane `http` sends parts as they fill up and holds at most one in memory. After an error the object
-    /// is given up. Raises `InvalidArgumentError` if the writer is closed, `NoSpaceError`, ...
+    /// The lane `http` sends each part as soon as it is full and holds at most one in memory. After an
+    /// error, the object is discarded. Raises `InvalidArgumentError` if the writer is closed,
+    /// `NoSpaceError`, ...
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         match data.cast::<PyBytes>() {
             Ok(bytes) => {
@@ -96,7 +97,7 @@ impl PyObjectWriter {
         })
     }
 
-    /// Drops what was written; nothing if the writer is closed.
+    /// Discards the written data; does nothing if the writer is closed.
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
         without_interpreter(py, || {
             drop(self.take());

@@ -110,17 +110,17 @@ fn with_advice(error: Error, site: &WorkloadSite) -> Error {
 /// Where a workload runs, and how often.
 #[derive(Clone, Debug, Args)]
 pub struct WorkloadSetting {
-    /// Where to work, one or more: DIRECTORY (plain files), file:///DIRECTORY (objects in this process) or
-    /// http(s)://HOST[:PORT]; the first is what the others are compared with
+    /// Places to work in: DIRECTORY (plain files), file:///DIRECTORY (objects in this process) or
+    /// http(s)://HOST[:PORT]; the first is the reference
     #[arg(value_name = "PLACE")]
     pub places: Vec<String>,
-    /// Number of rounds; the places take turns in each, and five or more rounds give intervals for ratios
+    /// Number of rounds, in which the places take turns; five or more give intervals for ratios
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// The bucket or directory that is made, and removed at the end
+    /// Bucket or directory to create, which is removed at the end
     #[arg(long, default_value = "fordway-bench", value_parser = bucket)]
     pub name: Bucket,
-    /// Leave what was written
+    /// Do not remove the bucket or directory at the end
     #[arg(long)]
     pub keep: bool,
     /// Where the run is written.

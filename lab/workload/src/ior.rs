@@ -29,34 +29,35 @@ const MAX_RANDOM_TRANSFERS: u64 = 1 << 28;
 /// How IOR works.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct IorPlan {
-    /// What the other options start from
+    /// Preset for the other options
     #[arg(long, short, value_enum, default_value_t = IorMode::Easy)]
     pub mode: IorMode,
-    /// Bytes of one read or write [easy: 2 MiB, hard: 47008, rnd: 4 KiB]
+    /// Size of one read or write [easy: 2 MiB, hard: 47008, rnd: 4 KiB]
     #[arg(long, short, value_name = "SIZE", value_parser = parse_bytes)]
     pub transfer_size: Option<u64>,
-    /// Bytes that a rank writes in a row; a multiple of the transfer [easy: 64 MiB, hard: 47008, rnd: 16 MiB]
+    /// Number of contiguous bytes that a rank writes, a multiple of the transfer size [easy: 64 MiB, hard: 47008,
+    /// rnd: 16 MiB]
     #[arg(long, short, value_name = "SIZE", value_parser = parse_bytes)]
     pub block_size: Option<u64>,
-    /// Blocks of each rank [easy, rnd: 1, hard: 1000]
+    /// Number of blocks of each rank [easy, rnd: 1, hard: 1000]
     #[arg(long, short, value_name = "N")]
     pub segments: Option<u64>,
-    /// A file for each rank instead of a shared one; easy does so by itself
+    /// Use a file for each rank instead of a shared file; implied by easy
     #[arg(long, short = 'F')]
     pub file_per_process: bool,
-    /// Read what the next rank wrote, so that no rank reads from its own memory
+    /// Read the data that the next rank wrote, so that no rank reads its own cached data
     #[arg(long, short = 'C')]
     pub reorder: bool,
-    /// Stop writing after this many seconds; then all ranks write until each has done as much as the fastest
+    /// Stop writing after this many seconds; then each rank continues until it has written as much as the fastest
     #[arg(long, short = 'D', value_name = "SECONDS")]
     pub stonewall: Option<u64>,
-    /// What a file is on S3
+    /// How a file is stored on S3
     #[arg(long, value_enum, default_value_t = IorMapping::Fragment)]
     pub mapping: IorMapping,
-    /// Wait for stable storage before a written file counts as closed (posix alone)
+    /// Write files to stable storage before they are closed (only plain files)
     #[arg(long, short = 'e')]
     pub fsync: bool,
-    /// Decides random orders
+    /// Seed of random orders
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

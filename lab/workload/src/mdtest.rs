@@ -21,22 +21,22 @@ const MAX_BYTES: u64 = 1 << 30;
 /// How mdtest works.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct MdtestPlan {
-    /// What the other options start from
+    /// Preset for the other options
     #[arg(long, short, value_enum, default_value_t = MdtestMode::Easy)]
     pub mode: MdtestMode,
-    /// Files of each rank
+    /// Number of files of each rank
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1000)]
     pub items: u64,
-    /// Bytes of a file [easy: 0, hard: 3901]
+    /// Size of a file [easy: 0, hard: 3901]
     #[arg(long, short = 'w', value_name = "SIZE", value_parser = parse_bytes)]
     pub file_size: Option<u64>,
-    /// Look at, read and remove the files of the rank this many further on
+    /// Query, read and remove the files of the rank that is this many ranks further on
     #[arg(long, short = 'N', value_name = "RANKS", default_value_t = 0)]
     pub shift: usize,
-    /// Stop creating after this many seconds; then all ranks go on to where the fastest stood
+    /// Stop creating after this many seconds; then each rank continues to the number of files of the fastest
     #[arg(long, short = 'W', value_name = "SECONDS")]
     pub stonewall: Option<u64>,
-    /// How a file is removed on S3; plain files are always removed directly
+    /// How to remove a file on S3; plain files are always removed directly
     #[arg(long, value_enum, default_value_t = FileRemoval::Direct)]
     pub delete: FileRemoval,
 }
@@ -55,9 +55,9 @@ pub enum MdtestMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileRemoval {
-    /// List what begins with its name and remove that: right whatever lies there
+    /// List the keys that begin with its name and remove them, which is correct for every mapping
     List,
-    /// Remove the one object of its name
+    /// Remove the object with its name
     Direct,
 }
 

@@ -20,25 +20,25 @@ const STATE_KEY: &str = "mdworkbench-state.json";
 /// How md-workbench works.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct MdworkbenchPlan {
-    /// What is done; leave parts out to use a set that another run left, or to leave one
+    /// Phases to run; omit phases to use data sets of an earlier run, or to keep them for a later run
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MdworkbenchPart::Precreate, MdworkbenchPart::Benchmark, MdworkbenchPart::Cleanup])]
     pub phases: Vec<MdworkbenchPart>,
-    /// Data sets of each rank
+    /// Number of data sets of each rank
     #[arg(long, short = 'D', value_name = "N", default_value_t = 10)]
     pub datasets: u64,
-    /// Objects of a data set: the working set
+    /// Number of objects of a data set (the working set)
     #[arg(long, short = 'P', value_name = "N", default_value_t = 100)]
     pub objects: u64,
-    /// Objects of each data set that the benchmark replaces, at most all of them [default: all]
+    /// Number of objects that the benchmark replaces in each data set [default: all]
     #[arg(long, short = 'I', value_name = "N")]
     pub iterations: Option<u64>,
-    /// Bytes of an object
+    /// Size of an object
     #[arg(long, short = 'S', value_name = "SIZE", default_value = "3901", value_parser = parse_bytes)]
     pub object_size: u64,
-    /// How many ranks away the data sets are that a rank works on
+    /// Number of ranks between a rank and the owner of the data sets on which it works
     #[arg(long, short = 'o', value_name = "RANKS", default_value_t = 1)]
     pub offset: usize,
-    /// Where data sets lie
+    /// Where to store data sets
     #[arg(long, value_enum, default_value_t = BucketLayout::One)]
     pub buckets: BucketLayout,
 }
@@ -47,11 +47,11 @@ pub struct MdworkbenchPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MdworkbenchPart {
-    /// Make the data sets
+    /// Create the data sets
     Precreate,
-    /// Replace the oldest objects by new ones
+    /// Replace the oldest objects with new ones
     Benchmark,
-    /// Remove what is left
+    /// Remove the remaining objects
     Cleanup,
 }
 
@@ -61,7 +61,7 @@ pub enum MdworkbenchPart {
 pub enum BucketLayout {
     /// All in one bucket or directory
     One,
-    /// Each in one of its own
+    /// Each in its own bucket or directory
     Dataset,
 }
 

@@ -10,8 +10,7 @@ use fordway_store::{Error, ErrorKind, Result};
 /// Where a command writes its run.
 #[derive(Clone, Debug, Args)]
 pub struct OutArgs {
-    /// Where the run is written: a directory, made if it is missing [default: the command's name, as in
-    /// compare.run]
+    /// Directory to write the run to, created if missing [default: the command's name, as in compare.run]
     #[arg(long, value_name = "NAME.run")]
     pub out: Option<PathBuf>,
 }
@@ -26,7 +25,7 @@ impl OutArgs {
 /// Where a command writes its run, if it is to write one.
 #[derive(Clone, Debug, Args)]
 pub struct OptionalOutArgs {
-    /// Write the run, with a record of every operation, to this directory, made if it is missing [default: no run is
+    /// Directory to write the run to, with a record of every operation; created if missing [default: no run is
     /// written]
     #[arg(long, value_name = "NAME.run")]
     pub out: Option<PathBuf>,
@@ -43,7 +42,7 @@ pub struct ReportArgs {
 /// What decides everything that is left to chance.
 #[derive(Clone, Debug, Args)]
 pub struct SeedArgs {
-    /// Decides every order, and everything else that is drawn [default: drawn and reported]
+    /// Seed of all random choices, such as the order of operations [default: a random seed, which is reported]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }

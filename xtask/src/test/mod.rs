@@ -90,9 +90,10 @@ fn missing_for_mpi() -> Option<String> {
         |program: &str| Command::new(program).arg("--version").output().is_ok_and(|ran| ran.status.success());
     let lacking = ["mpicc", "mpirun"].into_iter().find(|program| !runs(program));
     match lacking {
-        Some(program) => Some(format!("there is no {program}; `make mpi` installs an MPI")),
+        Some(program) => Some(format!("{program} is not installed; `make mpi` installs an MPI")),
         None if !has_libclang() => Some(
-            "there is no libclang; `make mpi` installs it, or LIBCLANG_PATH names its directory".to_owned(),
+            "libclang is not installed; `make mpi` installs it, or set LIBCLANG_PATH to its directory"
+                .to_owned(),
         ),
         None => None,
     }
@@ -136,7 +137,7 @@ fn select(suites: Vec<TestSuite>, selected: &[&str]) -> Result<Vec<TestSuite>> {
     let unknown = selected.iter().find(|one| !known(one.split(':').next().unwrap_or_default()));
     ensure!(
         unknown.is_none(),
-        "there is no suite {}; there are rust, python and mpi",
+        "there is no suite {}; the suites are rust, python and mpi",
         unknown.unwrap_or(&"")
     );
     if selected.is_empty() {
@@ -210,7 +211,7 @@ fn report(suite: &TestSuite, record: &Path) -> Result<SuiteReport> {
 }
 
 fn command_of(command: &[String]) -> Result<Command> {
-    let (program, arguments) = command.split_first().context("a suite names no command")?;
+    let (program, arguments) = command.split_first().context("a suite has no command")?;
     let mut command = Command::new(program);
     command.args(arguments);
     Ok(command)

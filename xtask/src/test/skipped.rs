@@ -116,7 +116,7 @@ pub(super) fn expect_only(skipped: &[SkippedTest], may_skip: &Path) -> Result<()
     let named: Vec<_> = unexpected.iter().map(|test| format!("{} ({})", test.name, test.reason)).collect();
     ensure!(
         unexpected.is_empty(),
-        "CI is meant to run these, and skipped them; add what they need to tools/setup-system:\n{}",
+        "CI must run these tests, but skipped them; add what they need to tools/setup-system:\n{}",
         named.join("\n")
     );
     Ok(())

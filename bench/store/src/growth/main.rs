@@ -16,22 +16,22 @@ use serde::Serialize;
 use cases::{CaseKind, GrowthCase};
 use curve::GrowthCurve;
 
-/// How the cost of the store's operations grows
+/// Measure how the cost of the store's operations grows
 #[derive(Parser)]
 struct GrowthOptions {
-    /// Where to work; tmpfs shows the cost of the software alone
+    /// Directory to work in; tmpfs shows the cost of the software alone
     #[arg(long, default_value = "/dev/shm")]
     root: PathBuf,
-    /// The most of anything; each size is ten times the one before
+    /// Largest size of any case; each size is ten times the previous one
     #[arg(long, default_value_t = 100_000)]
     most: usize,
-    /// Rounds that count, at least 5
+    /// Number of measured rounds, at least 5
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Only cases whose name has this in it
+    /// Measure only cases whose names contain this text
     #[arg(long, default_value = "")]
     only: String,
-    /// Write the curves as a picture to this file
+    /// Draw the curves to this file
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Print JSON

@@ -56,25 +56,25 @@ const IO500_EXAMPLES: &str = "Examples:
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchmarkCommand {
-    /// HTTP load on a server: open or closed loop, over HTTP/1.1, 2 and 3
+    /// Put HTTP load on a server, in an open or closed loop, over HTTP/1.1, 2 or 3
     Rest(RestArgs),
-    /// Large files in blocks and transfers: bandwidth
+    /// Measure the bandwidth of large files, written and read in blocks of transfers
     #[command(after_help = IOR_EXAMPLES)]
     Ior(WorkloadArgs<IorPlan>),
-    /// Many small files: create, stat, read, delete
+    /// Measure the rates of creating, querying, reading and removing many small files
     #[command(after_help = MDTEST_EXAMPLES)]
     Mdtest(WorkloadArgs<MdtestPlan>),
-    /// Data sets of constant size: the latency of each operation
+    /// Measure the latency of each operation on data sets of constant size
     #[command(after_help = MDWORKBENCH_EXAMPLES)]
     Mdworkbench(WorkloadArgs<MdworkbenchPlan>),
-    /// Many ranges of one file: each call waited for, and several under way
+    /// Read many ranges of one file, with one call and with several calls in flight
     Vector(VectorArgs),
-    /// MPI, TCP, HTTP and the lanes side by side: latency and bandwidth for messages of many sizes
+    /// Compare latency and bandwidth of MPI, TCP, HTTP and the lanes for messages of many sizes
     Transport(TransportArgs),
-    /// IO500's phases in their order, and its scores
+    /// Run the phases of IO500 in order, and compute its scores
     #[command(after_help = IO500_EXAMPLES)]
     Io500(Io500Args),
-    /// Messages of many sizes over containers and overlay networks, beside bare ones
+    /// Compare messages of many sizes over containers, overlay networks and bare networks
     Pingpong(PingpongBenchArgs),
 }
 
@@ -87,65 +87,66 @@ pub(crate) enum BenchmarkCommand {
     --objects 1000 --sign
   fordway bench rest https://localhost:8443/1k --http 1.1,2,3 --rounds 7 --ca-bundle root.crt
 
-Without --rate it is a closed loop: each connection sends its next request when it has its answer, and a \
-server that stalls is asked less. With --rate it is an open loop: requests have intended times, and \
-latency counts from them. In the URL {number} stands for a number that counts through --objects, and {size} \
-for the size in bytes. Lists make a sweep: all combinations are measured, the HTTP versions in turn.")]
+Without --rate, the load is a closed loop: each connection sends its next request after it has received the \
+previous response, so a server that stalls receives fewer requests. With --rate, the load is an open loop: each \
+request has an intended start time, and its latency counts from that time. In the URL, {number} is replaced by a \
+number that counts through --objects, and {size} by the size in bytes. If options contain lists, all \
+combinations are measured, with the HTTP versions in turn.")]
 pub(crate) struct RestArgs {
-    /// The URL, percent-encoded where that is needed
+    /// URL to request, percent-encoded if necessary
     pub(crate) url: String,
-    /// What each request does
+    /// Method of the requests
     #[arg(long, value_enum, ignore_case = true, default_value_t = MethodArg::Get)]
     pub(crate) method: MethodArg,
-    /// Bytes of the body: what PUT sends, what GET expects [default: 1 KiB for PUT, any for GET]
+    /// Size of the body that PUT sends or GET expects [default: 1 KiB for PUT, any size for GET]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) size: Vec<u64>,
-    /// Bytes that GET asks for: FIRST-LAST (both included), FIRST- or -COUNT (from the end)
+    /// Range that GET requests: FIRST-LAST (inclusive), FIRST- or -COUNT (the last COUNT bytes)
     #[arg(long, value_name = "RANGE", value_parser = byte_range, allow_hyphen_values = true)]
     pub(crate) range: Option<ByteRange>,
-    /// The number of objects: {number} in the URL counts from 0 to N-1
+    /// Number of objects: {number} in the URL runs from 0 to N-1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) objects: u64,
-    /// HTTP versions; the first is what the others are compared with
+    /// HTTP versions; the first is the reference
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [HttpArg::Http1])]
     pub(crate) http: Vec<HttpArg>,
-    /// Connections on all threads together
+    /// Number of connections over all threads
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) connections: Vec<u32>,
-    /// Requests at once on each connection (HTTP/2 and 3)
+    /// Number of concurrent requests on each connection (HTTP/2 and 3)
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) streams: Vec<u32>,
-    /// Threads, which share the connections
+    /// Number of threads, which share the connections
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) threads: Vec<u32>,
     /// Requests per second (open loop) [default: closed loop]
     #[arg(long, value_name = "R", value_parser = parse_rate)]
     pub(crate) rate: Option<f64>,
-    /// What decides when the requests of --rate start
+    /// Distribution of the start times of requests with --rate
     #[arg(long, value_enum, default_value_t = ArrivalsArg::Poisson, requires = "rate")]
     pub(crate) arrivals: ArrivalsArg,
-    /// How long each combination is measured
+    /// Duration of each measurement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
-    /// Measure this many requests instead
+    /// Measure this many requests instead of a fixed duration
     #[arg(long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
-    /// Warm-up: load before the measurement that is not measured
+    /// Duration of the warm-up before each measurement
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     pub(crate) warm_up: Duration,
-    /// How often each combination is measured, in turn
+    /// Number of times to measure each combination, in turn
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// How long a response may take
+    /// Time limit for a response
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
     /// Sign every request (SigV4) with the credentials of the AWS environment
     #[arg(long)]
     pub(crate) sign: bool,
-    /// Trust the certificates of this PEM file and no others [default: AWS_CA_BUNDLE, else the system's]
+    /// Trust only the certificates in this PEM file [default: AWS_CA_BUNDLE, else the system's certificates]
     #[arg(long, value_name = "FILE", env = "AWS_CA_BUNDLE")]
     pub(crate) ca_bundle: Option<PathBuf>,
-    /// The server's process, to read its counters and its descendants'
+    /// Process ID of the server, to read the counters of the process and its descendants
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,
     /// Where the two sides run; the server is the process of --server-pid.
@@ -162,10 +163,10 @@ pub(crate) struct RestArgs {
 /// On which processors the two sides run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PinArgs {
-    /// Keep the client's threads on these processors [default: where the kernel puts them]
+    /// Processors to run the client's threads on [default: any]
     #[arg(long, value_name = "CPUS", value_delimiter = ',')]
     pub(crate) pin_client: Vec<usize>,
-    /// Keep the server's processes on these processors [default: where the kernel puts them]
+    /// Processors to run the server's processes on [default: any]
     #[arg(long, value_name = "CPUS", value_delimiter = ',')]
     pub(crate) pin_server: Vec<usize>,
 }
@@ -178,7 +179,7 @@ pub(crate) enum MethodArg {
     Get,
     /// Write
     Put,
-    /// Ask for the head only
+    /// Read only the head of the response
     Head,
     /// Remove
     Delete,
@@ -190,7 +191,7 @@ pub(crate) enum HttpArg {
     /// HTTP/1.1 over TCP
     #[value(name = "1.1")]
     Http1,
-    /// HTTP/2 over TCP: with prior knowledge, or by TLS
+    /// HTTP/2 over TCP, negotiated by TLS or with prior knowledge
     #[value(name = "2")]
     Http2,
     /// HTTP/3 over QUIC
@@ -202,9 +203,9 @@ pub(crate) enum HttpArg {
 /// What decides when requests start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ArrivalsArg {
-    /// Chance, as of many independent users
+    /// Random, as from many independent users
     Poisson,
-    /// A clock, at equal intervals
+    /// At equal intervals
     Fixed,
 }
 
@@ -224,10 +225,10 @@ fn parse_rate(text: &str) -> Result<f64, String> {
   fordway bench transport --pin-client 0 --pin-server 1
   fordway bench transport --mpi target/release/fordway-mpi,target/mpicc.mpich/release/fordway-mpi
 
-Everything runs on this machine, over loopback or shared memory. A latency is the time from asking for \
-a message until all of it is here; for MPI and TCP the half round trip is there too. MPI is measured by \
-fordway-mpi, which `make mpi` builds; what is not installed is left out, and named. The first transport \
-is what the others are compared with: MPI over TCP where it is there.")]
+Everything runs on this machine, over loopback or shared memory. The latency is the time from requesting a \
+message until it has been received completely; for MPI and TCP, half of the round-trip time is also reported. \
+The program fordway-mpi, which `make mpi` builds, measures MPI. Transports that are not installed are omitted \
+and named. The first transport is the reference: MPI over TCP, if it is installed.")]
 pub(crate) struct TransportArgs {
     /// What is measured, and how often.
     #[command(flatten)]
@@ -235,22 +236,22 @@ pub(crate) struct TransportArgs {
     /// Transports to measure [default: all that are installed]
     #[arg(long = "transport", value_enum, value_delimiter = ',')]
     pub(crate) transports: Vec<TransportArg>,
-    /// fordway-mpi, one for each MPI [default: the one beside this program, or on PATH]
+    /// Paths of fordway-mpi, one for each MPI implementation [default: the one beside this program, or on PATH]
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     pub(crate) mpi: Vec<PathBuf>,
-    /// What starts the ranks [default: mpirun.openmpi or mpirun.mpich, else mpirun]
+    /// Launcher of the ranks [default: mpirun.openmpi or mpirun.mpich, else mpirun]
     #[arg(long, value_name = "CMD")]
     pub(crate) mpirun: Option<PathBuf>,
-    /// Let waiting ranks of Open MPI yield the processor to other processes (mpi_yield_when_idle)
+    /// Make waiting ranks of Open MPI yield the processor to other processes (mpi_yield_when_idle)
     #[arg(long)]
     pub(crate) mpi_yield: bool,
-    /// Connections, and threads that use them, for the bandwidth of nginx, http, node and embedded
+    /// Number of connections, each with its own thread, for the bandwidth of nginx, http, node and embedded
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) connections: u16,
     /// Where the two sides run.
     #[command(flatten)]
     pub(crate) pins: PinArgs,
-    /// Where the messages lie that servers read [default: the temporary directory]
+    /// Directory of the messages that servers read [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
     /// Whether to write a page of the run.
@@ -264,15 +265,15 @@ pub(crate) struct TransportArgs {
 /// What `bench transport` can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportArg {
-    /// Two ranks of each MPI, over TCP and over shared memory
+    /// Two ranks of each MPI implementation, over TCP and over shared memory
     Mpi,
-    /// A bare TCP connection on loopback between two processes
+    /// TCP connection on loopback between two processes
     Tcp,
-    /// GET of static files from nginx
+    /// GETs of static files from nginx
     Nginx,
-    /// S3 over HTTP, from a gateway started for the purpose
+    /// S3 over HTTP, with a gateway that the command starts
     Http,
-    /// The protocol of the node lane, from a gateway started for the purpose
+    /// The node protocol, with a gateway that the command starts
     Node,
     /// S3 semantics in this process
     Embedded,
@@ -300,66 +301,67 @@ impl TransportArg {
   fordway bench pingpong --setup loopback,ssh --set pong-host=node2 --out out/node2.run
   fordway bench pingpong --setup bare,vm --set kernel-root=target/vm-kernel
 
-Ping asks pong for messages of random sizes; a set-up is how both are started and what network is between them. \
-Set-ups are measured in turn, in random order, with the same sizes. Each is a small TOML file: name built-in ones, or \
-files. A set-up that does not start is told, and the others go on. Namespaces need root; `loopback` does not.")]
+Ping requests messages of random sizes from pong. A set-up defines how both are started and which network \
+connects them. Set-ups are measured in turn, in random order, with the same sizes. A set-up is a small TOML \
+file: specify a built-in set-up by its name, or your own by its file. If a set-up does not start, the command \
+reports the reason and measures the others. Namespaces need root; `loopback` does not.")]
 pub(crate) struct PingpongBenchArgs {
-    /// Set-ups, the reference first [default: all built-in ones in namespaces that need no --set and emulate no
-    /// processor]
+    /// Set-ups to measure; the first is the reference [default: all built-in set-ups that use namespaces, need no
+    /// --set and emulate no processor]
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
-    /// Show the set-ups that are built in, and end
+    /// List the built-in set-ups and exit
     #[arg(long)]
     pub(crate) list: bool,
-    /// What a word in braces of a set-up stands for (may be repeated)
+    /// Value of a {WORD} in set-ups (may be repeated)
     #[arg(long, value_name = "WORD=VALUE", value_parser = word)]
     pub(crate) set: Vec<(String, String)>,
-    /// The URL of an existing pong, for set-up `loopback`; {size} stands for the number of bytes
+    /// URL of a running pong, for set-up `loopback`; {size} is replaced by the number of bytes
     #[arg(long, value_name = "URL")]
     pub(crate) pong: Option<String>,
-    /// Whether each request has a connection of its own, or connections are kept
+    /// Whether connections are used for one request or kept
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PolicyArg::PerRequest, PolicyArg::Kept])]
     pub(crate) connection_policy: Vec<PolicyArg>,
-    /// The smallest message
+    /// Minimum size of a message
     #[arg(long, value_name = "SIZE", default_value = "1", value_parser = parse_bytes)]
     pub(crate) min: u64,
-    /// The largest message
+    /// Maximum size of a message
     #[arg(long, value_name = "SIZE", default_value = "500kB", value_parser = parse_bytes)]
     pub(crate) max: u64,
-    /// Whether sizes are drawn evenly from all sizes, or from their logarithms
+    /// Distribution of the random sizes
     #[arg(long, value_enum, default_value_t = ScaleArg::Log)]
     pub(crate) scale: ScaleArg,
-    /// Sizes drawn in each round
+    /// Number of random sizes in each round
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) points: u32,
-    /// Draw enough sizes that all rounds together cover this percentage of all sizes
+    /// Draw enough sizes to cover this percentage of all sizes over all rounds
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "points")]
     pub(crate) coverage: Option<f64>,
-    /// How often each size is asked for in a round
+    /// Number of requests of each size in a round
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) repetitions: u16,
-    /// How often everything is measured, in turn
+    /// Number of rounds, in which everything is measured in turn
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// Requests at once
+    /// Number of concurrent requests
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [4], value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) concurrency: Vec<u16>,
-    /// Keep each side on this many processors: ping on the first, pong on the last [default: all for both]
+    /// Number of processors for each side: ping runs on the first, pong on the last [default: all for both]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) cores: Vec<u16>,
-    /// Load before each measurement that does not count
+    /// Duration of the warm-up before each measurement
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
     pub(crate) warm_up: Duration,
-    /// How often ping asks again when pong fails
+    /// Number of times ping repeats a request that pong failed
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) retries: u32,
-    /// How long a response may take
+    /// Time limit for a response
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
     /// What is between ping and pong.
     #[command(flatten)]
     pub(crate) link: LinkArgs,
-    /// The largest packet on the wire, bytes [default: 1500]
+    /// Maximum size of a packet on the wire, in bytes [default: 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) mtu: Option<u32>,
     /// Send packets over the wire one by one, like a network card without segmentation offload
@@ -368,7 +370,7 @@ pub(crate) struct PingpongBenchArgs {
     /// TCP's initial receive window (the second number of tcp_rmem); a list repeats all measurements with each value
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) tcp_rmem: Vec<u64>,
-    /// An option for the built-in pong, such as --delay=2ms (may be repeated)
+    /// Option of the built-in pong, such as --delay=2ms (may be repeated)
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) pong_option: Vec<String>,
     /// What decides sizes and orders.
@@ -382,18 +384,18 @@ pub(crate) struct PingpongBenchArgs {
 /// Connections, at both legs: from the load to ping and from ping to pong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PolicyArg {
-    /// A new one for each request
+    /// A new connection for each request
     PerRequest,
-    /// Kept and used again
+    /// Connections that are kept and reused
     Kept,
 }
 
 /// From what sizes are drawn evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ScaleArg {
-    /// Their logarithms: as many from 1 to 2 kB as from 100 to 200 kB
+    /// Logarithms are uniform: as many sizes from 1 to 2 kB as from 100 to 200 kB
     Log,
-    /// All sizes
+    /// Sizes are uniform
     Linear,
 }
 
@@ -410,21 +412,21 @@ fn word(text: &str) -> Result<(String, String), String> {
     --rounds 7
   fordway bench vector s3://data/events.root --ranges baskets.txt --out out/vector.run
 
-Every round reads all ranges once with each window, in turn; each time on new connections, and with the \
-file opened anew. An operation is a call: from when it is made until its bytes are there.")]
+Each round reads all ranges once with each window, in turn. Each time, the file is reopened on new connections. \
+An operation is one call, from its start until all of its bytes have been received.")]
 pub(crate) struct VectorArgs {
     /// http(s)://HOST/PATH, or s3://BUCKET/KEY on any lane
     pub(crate) url: String,
-    /// Where the ranges are: a file of `offset length` lines, or - for standard input
+    /// File with one range per line, as `offset length`; - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) ranges: PathBuf,
-    /// Calls under way at once; the first is what the others are compared with
+    /// Number of calls in flight; the first value is the reference
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 4], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) window: Vec<u32>,
     /// How the ranges are read.
     #[command(flatten)]
     pub(crate) calls: CallArgs,
-    /// How often everything is read with each window
+    /// Number of times to read all ranges with each window
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
     /// Where the run is written.
@@ -449,10 +451,11 @@ pub(crate) struct RankArgs {
     /// Where, and how often.
     #[command(flatten)]
     pub(crate) setting: fordway_workload::bench::WorkloadSetting,
-    /// Measure each DIRECTORY as plain files, as objects in this process, and through a gateway that is started for it
+    /// Measure each DIRECTORY as plain files, as objects in this process, and through a gateway that the command
+    /// starts
     #[arg(long)]
     pub(crate) all_lanes: bool,
-    /// Ranks, each a thread that makes calls
+    /// Number of ranks, each of which is a thread
     #[arg(long, short = 'T', default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
 }
@@ -463,7 +466,7 @@ pub(crate) struct Io500Args {
     /// What all benchmarks on ranks have.
     #[command(flatten)]
     pub(crate) ranks: WorkloadArgs<Io500Plan>,
-    /// Show a table of Gadban and Kunkel 2021 beside the result, 1 to 6; may be given more than once
+    /// Also show this table of Gadban and Kunkel 2021, 1 to 6 (may be repeated)
     #[arg(long, value_name = "TABLE", value_parser = clap::value_parser!(u8).range(1..=6))]
     pub(crate) published: Vec<u8>,
 }

@@ -24,13 +24,13 @@ pub(crate) struct MachinesArgs {
 /// What can be done with machines.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MachinesAction {
-    /// Measure the quantities that cost models ask for: R, memory, network, disk
+    /// Measure the input of cost models: R, memory, network, disk
     Probe(ProbeArgs),
-    /// Measure the features by which machines are compared, and add them to a catalogue
+    /// Measure the features used to compare machines, and add them to a catalogue
     Measure(MeasureArgs),
-    /// Say how similar the machines of two catalogues are
+    /// Show how similar the machines of two catalogues are
     Compare(SimilarityArgs),
-    /// Find the machine in a catalogue that is most like a given one
+    /// Find the machine in a catalogue that is most similar to a given one
     Pick(PickArgs),
 }
 
@@ -41,14 +41,14 @@ pub(crate) enum MachinesAction {
   fordway machines probe --disk /scratch --peer http://storage:9000/bucket/large-object
   fordway machines probe --peer storage:9000 --json > probe.json
 
-R is the clock at which reference cycles count. Without --peer the network is the loopback interface. \
-What cannot be measured says why; it is null in JSON, and never guessed.")]
+R is the frequency of reference cycles. Without --peer, the command measures the loopback interface. If a \
+quantity cannot be measured, the output gives the reason, and JSON contains null; values are never estimated.")]
 pub(crate) struct ProbeArgs {
-    /// A directory whose disk is written to and read, with 256 MiB
+    /// Directory on the disk to measure, by writing and reading 256 MiB
     #[arg(long, value_name = "DIR")]
     pub(crate) disk: Option<PathBuf>,
-    /// The other end of the network: HOST:PORT to measure its round trip, http://HOST[:PORT]/PATH to measure bandwidth
-    /// too
+    /// Other end of the network: HOST:PORT to measure the round-trip time, http://HOST[:PORT]/PATH to measure the
+    /// bandwidth too
     #[arg(long, value_name = "PEER")]
     pub(crate) peer: Option<String>,
 }
@@ -61,32 +61,32 @@ pub(crate) struct ProbeArgs {
   iperf3 -s     # on storage1; then here:
   fordway machines measure --name login1 --peer storage1 --catalogue ours.toml
 
-Runs tachyon, STREAM's triad, fio and iperf3 in turn, --rounds times, and takes the medians. A program \
-that is missing is named with its Debian package, and what it measures is left out, never guessed. \
-Each run of a program has a minute at most.")]
+Runs tachyon, STREAM's triad, fio and iperf3 in turn, --rounds times, and records the medians. If a program is \
+missing, the command names its Debian package and omits its features. Each run of a program takes at most one \
+minute.")]
 pub(crate) struct MeasureArgs {
-    /// The machine's name [default: its host name]
+    /// Name of the machine [default: its host name]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// The catalogue that the machine is added to; made if it is missing
+    /// Catalogue to add the machine to; created if missing
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) catalogue: Option<PathBuf>,
-    /// A directory whose disk is written to and read, with --disk-size
+    /// Directory on the disk to measure
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) disk: PathBuf,
-    /// How much is written to the disk and read again
+    /// Number of bytes to write to the disk and read back
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = fordway_wire::size_text::parse_bytes)]
     pub(crate) disk_size: u64,
-    /// Where `iperf3 -s` runs: HOST or HOST:PORT [default: the loopback interface]
+    /// Host that runs `iperf3 -s`: HOST or HOST:PORT [default: the loopback interface]
     #[arg(long, value_name = "PEER")]
     pub(crate) peer: Option<String>,
-    /// Measure GETs over the node lane and over loopback HTTP too
+    /// Also measure GETs over the node lane and over loopback HTTP
     #[arg(long)]
     pub(crate) lanes: bool,
-    /// Measure this feature alone, with its program; may be given several times [default: all]
+    /// Run only the program that measures this feature (may be repeated) [default: all]
     #[arg(long = "feature", value_name = "FEATURE", value_parser = parse_feature)]
     pub(crate) features: Vec<Feature>,
-    /// How often each is measured
+    /// Number of runs of each program
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) rounds: u16,
 }
@@ -99,25 +99,25 @@ pub(crate) struct MeasureArgs {
   fordway machines compare aws.toml gce.toml --feature threads --feature memory_mb --json
   fordway machines compare --table contrib/catalogues/kratzke-quint-table-iv.toml
 
-1 is equal, 0 is not alike at all (eq. 2 of Kratzke and Quint). Compared is by the features that all
-machines have; those that some lack are named. Shades: ░ from 0.5, ▒ 0.65, ▓ 0.8, █ 0.9.")]
+A similarity of 1 means equal, and 0 means nothing in common (eq. 2 of Kratzke and Quint). Only features that all \
+machines have are compared; the command names the others. Shades: ░ from 0.5, ▒ 0.65, ▓ 0.8, █ 0.9.")]
 pub(crate) struct SimilarityArgs {
-    /// The catalogue of the rows
+    /// Catalogue of the rows
     #[arg(value_name = "CATALOGUE", required_unless_present = "table")]
     pub(crate) rows: Option<PathBuf>,
-    /// The catalogue of the columns [default: the same]
+    /// Catalogue of the columns [default: CATALOGUE]
     #[arg(value_name = "OTHER")]
     pub(crate) columns: Option<PathBuf>,
-    /// Similarities that are known already, in place of catalogues
+    /// Table of similarities to use instead of catalogues
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["rows", "features"])]
     pub(crate) table: Option<PathBuf>,
-    /// Compare by this feature; may be given several times [default: all that all machines have]
+    /// Compare this feature (may be repeated) [default: all features that every machine has]
     #[arg(long = "feature", value_name = "FEATURE", value_parser = parse_feature)]
     pub(crate) features: Vec<Feature>,
-    /// Pairs from this similarity on are listed
+    /// List pairs with at least this similarity
     #[arg(long, value_name = "S", default_value_t = 0.9, value_parser = parse_similarity)]
     pub(crate) at_least: f64,
-    /// Write a picture too
+    /// Also write a heat map as an image
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) heat_map: Option<PathBuf>,
 }
@@ -128,24 +128,24 @@ pub(crate) struct SimilarityArgs {
   fordway machines pick --like m3.large --of aws.toml --in gce.toml
   fordway machines pick --like login1 --in ours.toml --at-least threads=16 --at-most cpu_time_s=2
 
-Exit code 1: no machine fulfils the conditions.")]
+The exit code is 1 if no machine meets the conditions.")]
 pub(crate) struct PickArgs {
-    /// The machine that others shall be like
+    /// Name of the given machine
     #[arg(long, value_name = "NAME")]
     pub(crate) like: String,
-    /// The catalogue that it is in [default: the value of --in]
+    /// Catalogue that contains the given machine [default: the value of --in]
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) of: Option<PathBuf>,
-    /// The catalogue to pick from
+    /// Catalogue to pick from
     #[arg(long = "in", value_name = "FILE.toml")]
     pub(crate) within: PathBuf,
-    /// What a machine must have at least; may be given several times
+    /// Minimum value of a feature (may be repeated)
     #[arg(long, value_name = "FEATURE=VALUE", value_parser = parse_bound)]
     pub(crate) at_least: Vec<(Feature, f64)>,
-    /// What it may have at most
+    /// Maximum value of a feature (may be repeated)
     #[arg(long, value_name = "FEATURE=VALUE", value_parser = parse_bound)]
     pub(crate) at_most: Vec<(Feature, f64)>,
-    /// Compare by this feature; may be given several times [default: all that all machines have]
+    /// Compare this feature (may be repeated) [default: all features that every machine has]
     #[arg(long = "feature", value_name = "FEATURE", value_parser = parse_feature)]
     pub(crate) features: Vec<Feature>,
 }
@@ -175,30 +175,30 @@ fn parse_similarity(text: &str) -> Result<f64, String> {
   fordway doctor --save node17 && fordway doctor --root node17
   fordway doctor --shared /mnt/a/scratch /mnt/b/scratch
 
-It reads /proc and /sys, mostly without being root, and changes nothing. Only two things are measured: noise, for \
-a second, and the round trip between two MPI ranks, where there is fordway-mpi. What cannot be read is \
-told as such. The checks, and what to do: docs/reference/doctor.md.")]
+Reads /proc and /sys, mostly without root, and changes nothing. The command measures only two quantities: noise, \
+for one second, and, if fordway-mpi is installed, the round-trip time between two MPI ranks. It reports values \
+that it cannot read. docs/reference/doctor.md describes the checks and their remedies.")]
 pub(crate) struct DoctorArgs {
-    /// Print settings that address what was found, as a file for that scheduler
+    /// Print settings that address the findings, as a file for this scheduler
     #[arg(long, value_enum)]
     pub(crate) fix: Option<FixArg>,
-    /// Nodes of the job that settings are printed for
+    /// Number of nodes of the job to print settings for
     #[arg(long, value_name = "N", default_value_t = 2, requires = "fix", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) nodes: u32,
-    /// How long to listen for noise, on all processors at once; at most a minute
+    /// Duration of the noise measurement, on all processors at once, at most one minute
     #[arg(long, value_name = "TIME", value_parser = listening, default_value = "1s")]
     pub(crate) listen: Duration,
-    /// Measure nothing: only read
+    /// Measure nothing; only read files
     #[arg(long)]
     pub(crate) no_measure: bool,
-    /// Examine a copy of another node's files, made with --save; nothing is measured
+    /// Examine a copy of another node's files, created with --save, and measure nothing
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// Measure what two mounts of one file system promise each other, in directories that may be written to: locks,
-    /// exclusive names, content before names, and how long each shows what the other has changed
+    /// Test what two mounts of one file system guarantee to each other, in two writable directories: locks, exclusive
+    /// creation, content before names, and how long changes take to be visible
     #[arg(long, num_args = 2, value_names = ["DIR", "DIR"], conflicts_with_all = ["root", "save", "fix", "no_measure"])]
     pub(crate) shared: Option<Vec<PathBuf>>,
-    /// Copy the files that are read into this directory
+    /// Copy the files that the checks read to this directory
     #[arg(long, value_name = "DIR", conflicts_with = "root")]
     pub(crate) save: Option<PathBuf>,
 }

@@ -33,7 +33,7 @@ use fordway_workload::options::{OutArgs, ReportArgs, SeedArgs};
 /// What S3, networks and machines cost here.
 #[derive(Debug, Parser)]
 #[command(name = "fordway-lab", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
-#[command(about = "Measure what every lane to the objects costs here")]
+#[command(about = "Measure the cost of S3 objects on every lane")]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct LabCommandLine {
     /// Options of every command.
@@ -59,25 +59,25 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 permission or credentials,
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MeasuringCommand {
-    /// Measure the cost of S3 on this machine: one real directory over every lane
+    /// Measure the cost of S3 on this machine with the files of a directory, over every lane
     Compare(CompareArgs),
-    /// Measure what each layer costs by itself, and whether the layers add up to the lanes
+    /// Measure each component of a request alone, and check whether they add up to the whole
     Ledger(LedgerArgs),
-    /// Measure what cost models want to know of a machine
+    /// Measure a machine for cost models, and compare machines
     Machines(MachinesArgs),
-    /// Report what slows down programs on this node, with advice
+    /// Report what slows down programs on this node, and what to do about it
     Doctor(DoctorArgs),
-    /// Measure how much faster a parallel program is with more ranks, over shared memory, TCP and overlays
+    /// Measure the speed-up of a parallel program with more ranks, over shared memory, TCP and overlay networks
     Speedup(SpeedupArgs),
-    /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane
+    /// Run a benchmark: HTTP load on a server, or ior, mdtest, mdworkbench or io500 on any lane
     Bench(BenchArgs),
-    /// Run a client and a server with an emulated link between them, with a given delay, rate and loss
+    /// Run a client and a server over an emulated link with a given round-trip time, rate and loss
     Netlab(NetlabArgs),
-    /// Run one end of an HTTP ping-pong, or of a tunnel, as started by `bench pingpong`
+    /// Run one end of an HTTP ping-pong or of a tunnel, as `bench pingpong` does
     Pingpong(PingpongArgs),
-    /// Print the completions of a shell
+    /// Print the completion script for a shell
     Completions(CompletionsArgs),
-    /// Print the manual page, or write the pages of all commands
+    /// Print the manual page, or write the manual pages of all commands
     Man(ManArgs),
 }
 
@@ -90,50 +90,50 @@ pub(crate) enum MeasuringCommand {
   fordway compare ./data --target other=http://127.0.0.1:7070
   fordway compare ./data --check-instrument
 
-Takes the files of DIR down every lane: puts all, lists, heads all, gets all, reads a random range of \
-each, deletes all, in rounds, the lanes in turn block by block. Every read is compared with the \
-source. The work is done in a temporary directory beside DIR (or in --root), which is removed at the \
-end, also after Ctrl-C; DIR itself is only read. The first lane is what the others are compared with. \
---target adds a service that runs already, with the keys of the AWS environment: the work is done in a bucket \
-that is made for it, or below a prefix of the bucket that its URL names, and what was made is removed.")]
+Each round puts the files of DIR on every lane, lists them, heads them, gets them, reads a random range of each, \
+and deletes them. The lanes take turns, block by block. Every read is compared with the source. The command \
+works in a temporary directory next to DIR (or in --root), which is removed at the end, also after Ctrl-C; DIR \
+itself is only read. The first lane is the reference for the others. --target adds a running service, accessed \
+with the keys of the AWS environment. There, the command works in a new bucket, or below a prefix of the bucket \
+that the URL names, and removes everything that it created.")]
 pub(crate) struct CompareArgs {
-    /// The directory with the files to use
+    /// Directory with the files to use
     pub(crate) dir: PathBuf,
-    /// Where to work [default: a temporary directory on DIR's file system]
+    /// Directory to work in [default: a temporary directory on DIR's file system]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
     /// Lanes to compare
     #[arg(long = "lane", value_enum, value_delimiter = ',', default_values_t = [LaneArg::Posix, LaneArg::Embedded, LaneArg::Node, LaneArg::Http])]
     pub(crate) lanes: Vec<LaneArg>,
-    /// A service to compare with, as a row NAME: http(s)://HOST[:PORT][/BUCKET[/PREFIX]], or the endpoint of any lane
-    /// (may be repeated)
+    /// Service to add to the comparison as row NAME: http(s)://HOST[:PORT][/BUCKET[/PREFIX]], or the endpoint of any
+    /// lane (may be repeated)
     #[arg(long = "target", value_name = "NAME=URL", value_parser = TargetArg::parse)]
     pub(crate) targets: Vec<TargetArg>,
-    /// Rounds that count
+    /// Number of measured rounds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// Rounds before them that do not count
+    /// Number of warm-up rounds before them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=100))]
     pub(crate) warm_up_rounds: u16,
-    /// Threads that make calls at once
+    /// Number of threads that make calls in parallel
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
     /// What decides every order.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
-    /// The most bytes of a range read
+    /// Maximum size of a range read
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_bytes)]
     pub(crate) range_size: u64,
-    /// The most files used; more are sampled
+    /// Maximum number of files to use; of more files, a random sample is used
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub(crate) max_files: usize,
-    /// The most bytes used; they are held in memory
+    /// Maximum total size of the files to use, which are held in memory
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
     pub(crate) max_bytes: u64,
-    /// What ETags are made of, on every lane that has ETags
+    /// How to generate ETags, on every lane that has ETags
     #[arg(long, value_enum, default_value_t = ETagArg::Fast)]
     pub(crate) etag: ETagArg,
-    /// When a write counts as done, on every lane
+    /// When to report a write as complete, on every lane
     #[arg(long, value_enum, default_value_t = DurabilityArg::None)]
     pub(crate) durability: DurabilityArg,
     /// Where the run is written.
@@ -142,7 +142,8 @@ pub(crate) struct CompareArgs {
     /// Whether to write a page of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
-    /// Also measure the reference lane with a delay of about 1 ms per call, and report whether the measurement finds it
+    /// Also measure the reference lane with a delay of about 1 ms per call, and report whether the measurement
+    /// detects it
     #[arg(long)]
     pub(crate) check_instrument: bool,
 }
@@ -150,17 +151,17 @@ pub(crate) struct CompareArgs {
 /// The lanes that `compare` can set up by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LaneArg {
-    /// Plain files: write to a temporary name, rename
+    /// Plain files, written under a temporary name and renamed
     Posix,
     /// S3 semantics in this process
     Embedded,
-    /// The protocol of the node lane, from a gateway started for the purpose
+    /// The node protocol, with a gateway that the command starts
     Node,
-    /// S3 over HTTP, from a gateway started for the purpose
+    /// S3 over HTTP, with a gateway that the command starts
     Http,
-    /// The same with TLS, and a certificate made for the purpose
+    /// S3 over HTTPS, with a gateway and a certificate that the command creates
     Https,
-    /// S3 over HTTP/2 in the clear
+    /// S3 over HTTP/2 without TLS
     Http2,
 }
 
@@ -172,31 +173,31 @@ pub(crate) enum LaneArg {
   fordway ledger --root /dev/shm --out shm.run && fordway report shm.run
   fordway ledger --path http --setup bare,vxlan
 
-Measures every layer by itself (a copy in memory, a pread, a round trip over a socket, a signature, \
-...), and beside them whole GETs and PUTs that are made of these layers; in random order, block by block. \
-Prints what each layer costs per operation and per MiB, what the layers of each way add up to, what \
-the path really took, and what is left unexplained, all with 95 % intervals. It works in a temporary \
-directory, which is removed at the end. docs/explain/ledger.md explains the components and the columns.")]
+Measures every component alone (a copy in memory, a pread, a round trip over a socket, a signature, ...) as well \
+as whole GETs and PUTs that consist of these components, block by block in random order. Prints the cost of each \
+component per operation and per MiB, the sum of the components of each path, the measured time of the path, and \
+the residual that the sum does not explain, all with 95 % intervals. The command works in a temporary directory, \
+which is removed at the end. docs/explain/ledger.md explains the components and the columns.")]
 pub(crate) struct LedgerArgs {
-    /// Paths to take apart [default: all]
+    /// Paths to break down into components [default: all]
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     pub(crate) paths: Vec<PathArg>,
-    /// Take an HTTP get apart through the network of a set-up too, as root: bare, vxlan, tunnel, or a file
+    /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or a file (needs root)
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
-    /// Sizes to print, measured in any case [default: 4KiB and 1MiB]
+    /// Sizes to print, in addition to those that are only measured [default: 4KiB and 1MiB]
     #[arg(long = "size", value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) sizes: Vec<u64>,
-    /// Measure only the printed sizes; fits are then less reliable
+    /// Measure only the printed sizes, which makes the fits less reliable
     #[arg(long)]
     pub(crate) only_sizes: bool,
-    /// How long new rounds are started; there are at least five, after one warm-up round
+    /// Start new rounds for this long; there are at least five, after one warm-up round
     #[arg(long, value_name = "TIME", default_value = "50s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
-    /// On which processors the two sides run [default: apart, where there are two]
+    /// Processors that client and server run on [default: apart, if there are two processors]
     #[arg(long, value_enum)]
     pub(crate) placement: Option<PlacementArg>,
-    /// Where to work [default: the directory for temporary files]
+    /// Directory to work in [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
     /// What decides every order.
@@ -216,36 +217,36 @@ pub(crate) struct LedgerArgs {
 /// On which processors client and gateway run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlacementArg {
-    /// The client on one, everything else on another
+    /// The client on one processor, everything else on another
     Apart,
-    /// All on one
+    /// Everything on one processor
     Together,
-    /// Where the scheduler puts them, which differs from one pair of processes to the next
+    /// Wherever the scheduler runs them, which differs from one pair of processes to the next
     Free,
 }
 
 /// The paths that `ledger` can take apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PathArg {
-    /// A plain file by its absolute path
+    /// Plain file, opened by its absolute path
     Posix,
     /// S3 semantics in this process
     Embedded,
-    /// The protocol of the node lane
+    /// The node protocol
     Node,
     /// S3 over HTTP/1.1
     Http,
-    /// The same with TLS
+    /// S3 over HTTPS
     Https,
-    /// S3 over HTTP/2 in the clear
+    /// S3 over HTTP/2 without TLS
     Http2,
-    /// A put with S3 semantics in this process
+    /// PUT with S3 semantics in this process
     EmbeddedPut,
-    /// A put by the protocol of the node lane
+    /// PUT over the node protocol
     NodePut,
-    /// A put by S3 over HTTP/1.1
+    /// PUT with S3 over HTTP/1.1
     HttpPut,
-    /// The same with TLS
+    /// PUT with S3 over HTTPS
     HttpsPut,
 }
 
@@ -258,18 +259,18 @@ pub(crate) enum PathArg {
   fordway speedup --check richter
   fordway speedup --check table.csv
 
-COMMAND is an MPI program, which is started by mpirun of Open MPI with each number of ranks in each \
-set-up, in turn; {ranks} in it is their number. One rank is run in the first set-up, the reference. \
-Set-ups: `default` is as Open MPI chooses, `shm` shared memory, `loopback` TCP on this machine's loopback \
-device; any other is one of `fordway bench pingpong --list` that has two networks, or a file of such, with \
-half of the ranks in each (needs root). NAME+yield has ranks give way while they wait. `make mpi` builds \
-what has ranks report their communication.")]
+COMMAND is an MPI program. Open MPI's mpirun starts it in each set-up with each number of ranks, in turn; \
+{ranks} in COMMAND is replaced by that number. A single rank runs only in the first set-up, the reference. In \
+set-up `default`, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` uses TCP on \
+this machine's loopback device. Other set-ups are the built-in ones with two networks (`fordway bench pingpong --list`), or \
+a file that describes one; half of the ranks run in each network (needs root). With NAME+yield, waiting ranks \
+yield the processor. `make mpi` builds the library that reports the communication of the ranks.")]
 pub(crate) struct SpeedupArgs {
-    /// Numbers of ranks; 1 is always among them
+    /// Numbers of ranks; 1 is always included
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2",
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) ranks: Vec<u32>,
-    /// Where ranks run and what carries their messages, the reference first
+    /// Where ranks run and how they communicate; the first set-up is the reference
     #[arg(
         long,
         value_name = "NAME,...",
@@ -277,22 +278,22 @@ pub(crate) struct SpeedupArgs {
         default_value = "default,shm,loopback,bare,vxlan"
     )]
     pub(crate) setup: Vec<String>,
-    /// Jobs of each kind that are measured, after one that is not
+    /// Number of measured jobs of each kind, after one warm-up job
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..=1000))]
     pub(crate) rounds: u16,
-    /// A job that takes longer has failed, and is ended with all its processes
+    /// Time limit for a job; a job that exceeds it fails, and its processes are terminated
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub(crate) deadline: Duration,
-    /// Which time of a job the speed-up is computed from
+    /// Time of a job from which the speed-up is computed
     #[arg(long, value_enum, default_value_t = TimeArg::Wall)]
     pub(crate) time: TimeArg,
-    /// The launcher [default: mpirun of PATH]
+    /// Launcher [default: mpirun from PATH]
     #[arg(long, value_name = "FILE")]
     pub(crate) mpirun: Option<PathBuf>,
-    /// What has ranks report [default: libfordway-pmpi.so beside this program, if it is there]
+    /// Library that reports the ranks' communication [default: libfordway-pmpi.so beside this program, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) pmpi: Option<PathBuf>,
-    /// Decides in which order the jobs of a round come
+    /// Seed of the order of jobs within a round
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Where the run is written.
@@ -301,13 +302,13 @@ pub(crate) struct SpeedupArgs {
     /// Whether to write a page of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
-    /// Recompute a published table instead: a CSV file, or richter, which is built in
+    /// Recompute a published table instead: a CSV file, or `richter`, which is built in
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) check: Option<String>,
     /// Run what a launcher asks for in this network
     #[arg(long, value_name = "NETWORK", hide = true)]
     pub(crate) enter: Option<PathBuf>,
-    /// The MPI program and its arguments
+    /// MPI program and its arguments
     #[arg(last = true, required_unless_present = "check", value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
@@ -315,9 +316,9 @@ pub(crate) struct SpeedupArgs {
 /// Which time of a job counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TimeArg {
-    /// All of the job, its launch included
+    /// The whole job, including its launch
     Wall,
-    /// From when the first rank has initialised MPI until the last rank finalises it
+    /// From the first rank's MPI initialization to the last rank's finalization
     Work,
 }
 

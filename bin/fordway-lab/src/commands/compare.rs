@@ -51,9 +51,9 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     let names = lanes.descriptions();
     let closed = lanes.close();
     let outcome = outcome.inspect_err(|_| {
-        context.output.note(&format!("the temporary directory {} was removed", place.path().display()));
+        context.output.note(&format!("removed the temporary directory {}", place.path().display()));
         if let Err(left) = &closed {
-            context.output.note(&format!("not everything was removed: {left}"));
+            context.output.note(&format!("could not remove everything: {left}"));
         }
     })?;
     closed?;
@@ -85,8 +85,8 @@ fn check_names(targets: &[TargetArg]) -> Result<()> {
         let name = &target.name;
         let is_lane = LaneArg::value_variants().iter().any(|lane| lane_name(*lane) == name);
         let why = match (is_lane, targets[..at].iter().any(|other| other.name == *name)) {
-            (true, _) => "is the name of a lane of Fordway",
-            (_, true) => "is given twice",
+            (true, _) => "is the name of a Fordway lane",
+            (_, true) => "is used twice",
             (false, false) => continue,
         };
         let detail = format!("--target {target}: the name {name} {why}; choose another");
@@ -103,7 +103,7 @@ fn introduce(
     context: &CommandContext,
 ) {
     context.output.note(&format!(
-        "{} files, {} of {}, in {}; {} rounds after {} to warm up, {} thread{}, seed {}",
+        "{} files, {} of {}, in {}; {} rounds (and {} for warm-up), {} thread{}, seed {}",
         tree.items.len(),
         bytes_text(tree.bytes),
         args.dir.display(),
@@ -194,20 +194,20 @@ fn doubts(machine: &Machine, plan: &ComparePlan) -> Vec<String> {
     let mut doubts = Vec::new();
     if let Some(load) = machine.load_1min.filter(|load| *load > 0.5 * machine.cpus as f64) {
         doubts.push(format!(
-            "the load average was {load} on {} processors before the start: other work makes times longer and \
-             intervals wider; run it again when the machine is idle",
+            "the load average was {load} on {} processors before the start: other load increases times and \
+             widens intervals; repeat the run when the machine is idle",
             machine.cpus
         ));
     }
     if machine.cpu_governor.as_deref().is_some_and(|governor| governor != "performance") {
         doubts.push(
-            "the processors change their frequency; `cpupower frequency-set -g performance` steadies them"
+            "the processors change their frequency; `cpupower frequency-set -g performance` keeps it constant"
                 .into(),
         );
     }
     if plan.rounds < 5 {
         doubts.push(
-            "fewer than 5 rounds: lists have too few blocks for a narrow interval; raise --rounds".into(),
+            "fewer than 5 rounds: lists have too few blocks for a narrow interval; increase --rounds".into(),
         );
     }
     doubts
@@ -247,7 +247,7 @@ fn instrument(run: &RunDocument, outcome: &CompareOutcome, injected_ns: f64) -> 
     };
     let recovered_ns = mean_ns(run.lanes.len() - 1) - mean_ns(0);
     format!(
-        "instrument: {:.1} µs a call were injected and logged, {:.1} µs recovered ({:+.1} %)",
+        "instrument: injected {:.1} µs per call, measured {:.1} µs ({:+.1} %)",
         injected_ns / 1e3,
         recovered_ns / 1e3,
         100.0 * (recovered_ns / injected_ns - 1.0)
@@ -429,11 +429,8 @@ impl ScratchDirectory {
     fn new(dir: &Path, root: Option<&Path>) -> Result<Self> {
         if let Some(root) = root {
             return make_in(root).map(ScratchDirectory).map_err(|error| {
-                Error::new(
-                    ErrorKind::InvalidArgument,
-                    format!("--root {} cannot be written to", root.display()),
-                )
-                .caused_by(error)
+                Error::new(ErrorKind::InvalidArgument, format!("--root {} is not writable", root.display()))
+                    .caused_by(error)
             });
         }
         let device = std::fs::metadata(dir).map(|meta| meta.dev()).ok();
@@ -447,7 +444,7 @@ impl ScratchDirectory {
             Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "no directory on the file system of {} can be written to; name one with --root",
+                    "no writable directory found on the file system of {}; give one with --root",
                     dir.display()
                 ),
             )

@@ -46,7 +46,7 @@ fn tree(args: &DoctorArgs) -> Result<SystemTree> {
 fn measure(tree: &SystemTree, args: &DoctorArgs, context: &CommandContext) -> Result<Vec<DoctorFinding>> {
     let processors = processors(tree).unwrap_or_default();
     context.output.start_steps();
-    context.output.steps(0, 2, "listening for noise");
+    context.output.steps(0, 2, "measuring noise");
     let noise = ProcessorNoise::listen(&processors, args.listen, context.interrupt.flag());
     context.output.steps(1, 2, "round trips between two MPI ranks");
     let ranks = context.interrupt.check().map(|()| round_trip());
@@ -69,7 +69,7 @@ fn print_fix(
     context: &CommandContext,
 ) -> Result<()> {
     let job = JobSize::filling(tree, nodes).map_err(|unseen| {
-        let why = format!("the size of a job for this node cannot be told: {unseen}");
+        let why = format!("the size of a job for this node is not known: {unseen}");
         Error::new(ErrorKind::Io, why)
     })?;
     let fix = match fix {
@@ -85,7 +85,8 @@ fn print(findings: &[DoctorFinding], context: &CommandContext) -> Result<()> {
     }
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     context.output.text(&format!(
-        "\n{} ok, {} cost you, {} cannot be seen from inside. [n]: number in Richter's list of {RICHTERS_POINTS}.",
+        "\n{} ok, {} cost you, {} cannot be seen from inside. [n]: number in \
+         Richter's list of {RICHTERS_POINTS}.",
         count(DoctorVerdict::Ok),
         count(DoctorVerdict::Costs),
         count(DoctorVerdict::CannotSee)

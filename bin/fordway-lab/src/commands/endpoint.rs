@@ -29,28 +29,29 @@ fn instead(command: &MeasuringCommand) -> Option<&'static str> {
         }
         MeasuringCommand::Bench(BenchArgs { benchmark }) => return instead_of_bench(benchmark),
         MeasuringCommand::Ledger(_) => {
-            "`ledger` takes apart gateways that it starts itself; `compare DIR --target NAME=URL` measures a service"
+            "`ledger` measures gateways that it starts itself; `compare DIR --target NAME=URL` measures a \
+             service"
         }
         MeasuringCommand::Speedup(_) => "`speedup` starts MPI programs",
-        MeasuringCommand::Machines(_) => "`machines` measures this machine, and what --peer names",
+        MeasuringCommand::Machines(_) => "`machines` measures this machine, and the host of --peer",
         MeasuringCommand::Doctor(_) => "`doctor` examines this node",
-        MeasuringCommand::Netlab(_) => "`netlab` starts the server that --server names",
-        MeasuringCommand::Pingpong(_) => "`pingpong` listens at --listen, and asks what --pong names",
+        MeasuringCommand::Netlab(_) => "`netlab` starts the server of --server",
+        MeasuringCommand::Pingpong(_) => "`pingpong` listens on --listen and sends requests to --pong",
     })
 }
 
 fn instead_of_bench(benchmark: &BenchmarkCommand) -> Option<&'static str> {
     let places = |places: &[String]| {
-        (!places.is_empty()).then_some("the PLACEs of the command line are measured; make it one of them")
+        (!places.is_empty()).then_some("the command measures the PLACEs of the command line; add it to them")
     };
     match benchmark {
-        BenchmarkCommand::Rest(_) => Some("`bench rest` asks the URL of the command line"),
+        BenchmarkCommand::Rest(_) => Some("`bench rest` measures the URL of the command line"),
         BenchmarkCommand::Transport(_) | BenchmarkCommand::Pingpong(_) => {
             Some("this benchmark starts its servers itself")
         }
-        BenchmarkCommand::Vector(args) if !args.url.starts_with("s3://") => {
-            Some("`bench vector` reads the URL of the command line; it is for s3://BUCKET/KEY")
-        }
+        BenchmarkCommand::Vector(args) if !args.url.starts_with("s3://") => Some(
+            "`bench vector` reads the URL of the command line and uses the endpoint only for s3://BUCKET/KEY",
+        ),
         BenchmarkCommand::Vector(_) => None,
         BenchmarkCommand::Ior(args) => places(&args.common.setting.places),
         BenchmarkCommand::Mdtest(args) => places(&args.common.setting.places),

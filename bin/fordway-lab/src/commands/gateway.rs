@@ -47,9 +47,10 @@ struct LoopbackCertificate(TempDir);
 impl LoopbackCertificate {
     fn make() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])
-            .map_err(|error| Error::new(ErrorKind::Internal, "making a certificate").caused_by(error))?;
+            .map_err(|error| Error::new(ErrorKind::Internal, "creating a certificate").caused_by(error))?;
         let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
-        let dir = dir.map_err(|error| file_error("making", "a directory for a certificate", error))?;
+        let dir =
+            dir.map_err(|error| file_error("making", "creating a directory for a certificate", error))?;
         let certificate = LoopbackCertificate(dir);
         for (path, text) in [
             (certificate.path(), made.cert.pem()),
@@ -124,7 +125,7 @@ impl GatewayProcess {
     /// Serves `root` in the protocol of the node lane, on a socket in a new directory.
     pub(super) fn start_node(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
-        let dir = dir.map_err(|error| file_error("making", "a directory for a socket", error))?;
+        let dir = dir.map_err(|error| file_error("making", "creating a directory for a socket", error))?;
         let socket = dir.path().join("node.sock");
         let mut command = command("node", root, etag, durability)?;
         command.arg("--socket").arg(&socket);
@@ -175,7 +176,7 @@ impl GatewayProcess {
         let ended = self.process.wait().map_err(|error| file_error("waiting for", "the gateway", error))?;
         match ended.success() {
             true => Ok(()),
-            false => Err(Error::new(ErrorKind::Internal, format!("the gateway ended with {ended}"))),
+            false => Err(Error::new(ErrorKind::Internal, format!("the gateway exited with {ended}"))),
         }
     }
 }
@@ -191,7 +192,8 @@ impl Drop for GatewayProcess {
 fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Command> {
     let program = external::beside(PROGRAM).or_else(|| external::program(PROGRAM)).ok_or_else(|| {
         let why =
-            "a gateway is the program fordway, which is neither beside this one nor in PATH; install it";
+            "a gateway needs the program fordway, which is neither next to fordway-lab nor in PATH; install \
+             it";
         Error::new(ErrorKind::InvalidArgument, why)
     })?;
     let mut command = Command::new(program);

@@ -73,13 +73,13 @@ fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
     match made {
         Ok(status) if status.success() => context.output.text(&format!("report: {}", html.display())),
         Ok(status) => {
-            context.output.note(&format!("no HTML report: {} ended with {status}", program.display()));
+            context.output.note(&format!("no HTML report: {} exited with {status}", program.display()));
             Ok(())
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             context.output.note(
-                "no HTML report: it comes with the Python package, which `make build` puts into .venv of the \
-                 source tree; with .venv/bin in PATH, run `fordway report` on the run",
+                "no HTML report: it needs the Python package, which `make build` installs in .venv of the \
+                 source tree; add .venv/bin to PATH and run `fordway report` on the run",
             );
             Ok(())
         }

@@ -77,11 +77,12 @@ fn wait_for_port(
     while !is_ready()? {
         context.interrupt.check()?;
         if let Some(status) = server.ended()? {
-            let why = format!("the server ended ({status}) before it took connections at port {port}");
+            let why = format!("the server exited ({status}) before it accepted connections on port {port}");
             return Err(Error::new(ErrorKind::Unavailable, why));
         }
         if since.elapsed() > READY_WITHIN {
-            let why = format!("the server takes no connections at {SERVER_ADDRESS} port {port} after 30 s");
+            let why =
+                format!("the server does not accept connections on {SERVER_ADDRESS} port {port} after 30 s");
             return Err(Error::new(ErrorKind::Timeout, why));
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -96,7 +97,7 @@ fn run_client(
     config: &LabConfig,
 ) -> Result<CommandExit> {
     let [program, arguments @ ..] = args.client.as_slice() else {
-        return Err(Error::new(ErrorKind::InvalidArgument, "there is no command to run as the client"));
+        return Err(Error::new(ErrorKind::InvalidArgument, "the command to run as the client is missing"));
     };
     let mut command = Command::new(program);
     command.args(arguments);
@@ -114,15 +115,16 @@ fn run_client(
         None => Err(Error::new(ErrorKind::Interrupted, "stopped by a signal")),
         Some(status) if status.success() => Ok(CommandExit::Ok),
         Some(status) => {
-            context.output.note(&format!("the client ended with {status}"));
+            context.output.note(&format!("the client exited with {status}"));
             Ok(CommandExit::Failure)
         }
     }
 }
 
 fn write_report(report: &LabReport, path: &std::path::Path) -> Result<()> {
-    let text = serde_json::to_string_pretty(report)
-        .map_err(|error| Error::new(ErrorKind::Internal, "writing what the link did").caused_by(error))?;
+    let text = serde_json::to_string_pretty(report).map_err(|error| {
+        Error::new(ErrorKind::Internal, "writing the counters of the link").caused_by(error)
+    })?;
     std::fs::write(path, text + "\n").map_err(|error| file_error("writing", path.display(), error))
 }
 

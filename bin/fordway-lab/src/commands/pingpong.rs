@@ -64,7 +64,7 @@ struct PongReady {
 
 impl fmt::Display for PongReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "fordway: answering at {}", self.endpoint)
+        write!(f, "fordway: listening on {}", self.endpoint)
     }
 }
 
@@ -91,7 +91,7 @@ impl PongSource {
             self.caller.ask(wanted.bytes, wanted.keep_alive).map_err(|failure| failure.error)?;
         let status = response.status();
         if status != 200 {
-            return Err(Error::new(ErrorKind::BadResponse, format!("pong answers with status {status}")));
+            return Err(Error::new(ErrorKind::BadResponse, format!("pong responds with status {status}")));
         }
         if wanted.bytes > MESSAGE_BYTES_MAX {
             return Err(Error::new(ErrorKind::EntityTooLarge, "a message has at most 1 GiB"));
@@ -105,7 +105,7 @@ impl PongSource {
         match room.len() == wanted_bytes {
             true => Ok(()),
             false => {
-                let detail = format!("pong answers with {} bytes, not {wanted_bytes}", room.len());
+                let detail = format!("pong responds with {} bytes, not {wanted_bytes}", room.len());
                 Err(Error::new(ErrorKind::BadResponse, detail))
             }
         }
@@ -122,7 +122,7 @@ impl ResponseSource for PongSource {
                 }
                 Err(_) if retries < self.retries => retries += 1,
                 Err(error) => {
-                    *room = format!("ping has nothing from pong: {error}\n").into_bytes();
+                    *room = format!("ping received no response from pong: {error}\n").into_bytes();
                     return PingpongResponse { status: 502, content: PingpongContent::Bytes(room), retries };
                 }
             }
@@ -153,7 +153,7 @@ fn first_window_bytes() -> Result<u64> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Error::new(ErrorKind::NotImplemented, format!("reading {path}")).caused_by(error))?;
     let window = text.split_ascii_whitespace().nth(1).and_then(|number| number.parse().ok());
-    window.ok_or_else(|| Error::new(ErrorKind::NotImplemented, format!("{path} says {text:?}")))
+    window.ok_or_else(|| Error::new(ErrorKind::NotImplemented, format!("{path} contains {text:?}")))
 }
 
 impl ResponseSource for MemorySource {
@@ -192,7 +192,7 @@ impl MessageClient {
         let (origin, _) = Origin::parse(base)?;
         let fits = path.bytes().all(|byte| byte.is_ascii_graphic());
         let Some((before, behind)) = path.split_once(SIZE).filter(|_| fits) else {
-            let detail = format!("{url:?} cannot be asked for; write it as http://host:port/path/{{size}}");
+            let detail = format!("{url:?} is not a usable URL; write it as http://host:port/path/{{size}}");
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         };
         let timeouts = Timeouts { first_byte: timeout, progress: timeout, ..Timeouts::default() };

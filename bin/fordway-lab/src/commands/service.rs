@@ -57,7 +57,7 @@ fn probe(target: &StoreTarget) -> Result<()> {
     target.put(&key, PROBE)?;
     target.get(&key, &mut buffer)?;
     if buffer != PROBE {
-        let why = "an object that was read back has other content than was written";
+        let why = "the content of an object differs from what was written";
         return Err(Error::new(ErrorKind::Corrupt, why));
     }
     target.list()?;
@@ -87,8 +87,8 @@ impl ServiceStores {
 
 fn lane(target: &TargetArg) -> MeasuredLane {
     let place = match &target.bucket {
-        None => "in a bucket of its own".to_owned(),
-        Some(_) => "below a prefix of its own".to_owned(),
+        None => "in its own bucket".to_owned(),
+        Some(_) => "below its own prefix".to_owned(),
     };
     let description = format!("the service at {}, not started by this run, {place}", target.url);
     MeasuredLane { name: target.name.clone(), description }
@@ -99,17 +99,17 @@ fn refusal(target: &TargetArg, error: &Error) -> Error {
     use ErrorKind as K;
     let (what, helps) = match (error.kind(), &target.bucket) {
         (K::NoSuchBucket, Some(bucket)) => {
-            (format!("has no bucket {bucket}"), "make it, or leave it out of the URL and one is made")
+            (format!("has no bucket {bucket}"), "create it, or omit it from the URL to have one created")
         }
-        (K::Unavailable | K::Timeout, _) => ("does not answer".to_owned(), "start it, or correct the URL"),
+        (K::Unavailable | K::Timeout, _) => ("does not respond".to_owned(), "start it, or correct the URL"),
         (K::AccessDenied | K::InvalidAccessKeyId | K::SignatureDoesNotMatch, None) => (
-            "refuses these keys, or does not let them make a bucket".to_owned(),
-            "set its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a bucket in the URL",
+            "rejects these keys, or does not allow them to create a bucket".to_owned(),
+            "set its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give a bucket in the URL",
         ),
         (K::AccessDenied | K::InvalidAccessKeyId | K::SignatureDoesNotMatch, Some(_)) => {
-            ("refuses these keys".to_owned(), "set its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+            ("rejects these keys".to_owned(), "set its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
         }
-        _ => ("cannot be measured".to_owned(), "correct that, or leave the target out"),
+        _ => ("cannot be measured".to_owned(), "correct this, or omit the target"),
     };
     let cause = std::error::Error::source(error).map(ToString::to_string);
     let said = [error.detail().to_owned(), cause.unwrap_or_default()];

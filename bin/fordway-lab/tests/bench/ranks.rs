@@ -169,7 +169,7 @@ fn nothing_is_made_where_nobody_named_a_place() {
     for benchmark in ["ior", "mdtest", "mdworkbench", "io500"] {
         let output = fordway(dir.path(), &["bench", benchmark]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{benchmark}");
-        assert!(text(&output.stderr).contains("name where to work"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("give a place to work in"), "{}", text(&output.stderr));
     }
     assert!(entries(dir.path()).is_empty());
 }

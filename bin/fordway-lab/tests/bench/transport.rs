@@ -74,9 +74,9 @@ fn what_is_not_installed_is_named() {
     assert!(text(&refused.stderr).contains("/does/not/exist/fordway-mpi cannot be started"), "{refused:?}");
     let left_out = transport(dir.path(), &[&words[..], &asked[2..]].concat());
     assert!(left_out.status.success(), "{left_out:?}");
-    assert!(text(&left_out.stderr).contains("MPI is left out"), "{left_out:?}");
+    assert!(text(&left_out.stderr).contains("skipped MPI"), "{left_out:?}");
     let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
-    assert!(run.warnings.iter().any(|warning| warning.contains("MPI is left out")), "{:?}", run.warnings);
+    assert!(run.warnings.iter().any(|warning| warning.contains("skipped MPI")), "{:?}", run.warnings);
     assert_eq!(entries(dir.path()), ["x.run"]);
 }
 
@@ -87,7 +87,7 @@ fn what_cannot_be_sent_is_usage() {
         (&["--size", "0"][..], "0 bytes is not possible"),
         (&["--size", "8..4"], "goes down"),
         (&["--transport", "pigeon"], "pigeon"),
-        (&["--size", "1", "--transport", "tcp", "--pin-server", "1000000"], "name others"),
+        (&["--size", "1", "--transport", "tcp", "--pin-server", "1000000"], "choose others"),
     ] {
         let output = transport(dir.path(), words);
         assert_eq!(output.status.code(), Some(2), "{words:?} {output:?}");

@@ -93,9 +93,9 @@ fn a_gateway_that_wants_signatures_names_the_option() {
     let url = format!("{}/bucket/o", gateway.endpoint);
     let (output, rows) = summaries(command(&[&url, "--requests", "5", "--warm-up", "0s"]));
     assert_eq!((output.status.code(), rows[0]["errors"].as_u64()), (Some(7), Some(5)));
-    assert!(stderr(&output).contains("--sign signs them"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("use --sign to sign them"), "{}", stderr(&output));
     let (output, _) = gateway.load("GET", "another");
-    assert!(!stderr(&output).contains("--sign signs them"), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("use --sign to sign them"), "{}", stderr(&output));
 }
 
 #[test]

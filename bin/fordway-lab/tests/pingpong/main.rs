@@ -85,7 +85,7 @@ fn a_ping_without_a_pong_says_so_and_counts_its_tries() {
     let ping = End::start(&["ping", "--pong", &url, "--retries", "3"]);
     let (head, body) = get(&ping.1, "/ping/10");
     assert!(head.starts_with("HTTP/1.1 502 ") && head.contains("fordway-retries: 3\r\n"), "{head}");
-    assert!(String::from_utf8_lossy(&body).contains("ping has nothing from pong"));
+    assert!(String::from_utf8_lossy(&body).contains("ping received no response from pong"));
 }
 
 /// Options of a short run: one round of few messages.
@@ -119,7 +119,7 @@ fn wrong_words_are_refused() {
         (&["--setup", "moon"][..], "there is no set-up"),
         (&["--min", "5", "--max", "4"][..], "swap them"),
         (&["--setup", "bare,bare"][..], "two set-ups called"),
-        (&["--cores", "4096"][..], "that there are"),
+        (&["--cores", "4096"][..], "processors of this machine"),
         (&["--setup", "bare", "--pong", "http://h"][..], "--setup loopback"),
     ] {
         let output = bench(words);
@@ -156,7 +156,7 @@ fn what_does_not_start_is_a_row_that_says_why() {
         said(&output)
     );
     assert!(
-        said(&output).contains("broken is left out: ") && said(&output).contains("step 1: "),
+        said(&output).contains("skipped broken: ") && said(&output).contains("step 1: "),
         "{}",
         said(&output)
     );

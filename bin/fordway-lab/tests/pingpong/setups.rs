@@ -67,7 +67,7 @@ fn what_is_emulated_is_marked_in_every_place() {
     let output = bench(&[&SHORT[..], &words, &["--set", "accelerator=tcg"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(
-        said(&output).contains("machine (emulated): a program emulates its processor"),
+        said(&output).contains("machine (emulated): its processor is emulated in software"),
         "{}",
         said(&output)
     );

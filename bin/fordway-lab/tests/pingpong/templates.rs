@@ -33,7 +33,7 @@ fn a_pong_that_is_no_process_of_ours_has_no_processor_time_of_ours() {
     for (option, reason) in [
         (&["--rate", "1gbit"][..], "networks that are there already"),
         (&["--tcp-rmem", "87380"][..], "networks that are there already"),
-        (&["--cores", "1"][..], "leave out --cores"),
+        (&["--cores", "1"][..], "omit --cores"),
     ] {
         let output = bench(&[&SHORT[..], &setup, option].concat());
         assert_eq!(output.status.code(), Some(7), "{option:?}: {}", said(&output));

@@ -15,9 +15,9 @@ use super::version_id;
   fordway ls s3://data --recursive --json
   fordway ls davs://host.example/data/")]
 pub struct LsArgs {
-    /// s3://BUCKET[/PREFIX], a wildcard, a local path or dav(s)://HOST/PATH; without it, all buckets
+    /// s3://BUCKET[/PREFIX], a wildcard, a local path or dav(s)://HOST/PATH; if omitted, all buckets are listed
     pub address: Option<String>,
-    /// List all objects below, not one level of them
+    /// List objects at all levels, not only the first
     #[arg(long, short)]
     pub recursive: bool,
     /// Show sizes as KiB, MiB, ...
@@ -26,10 +26,10 @@ pub struct LsArgs {
     /// List all versions and delete markers, newest first
     #[arg(long)]
     pub versions: bool,
-    /// End with the number of objects and their total size
+    /// Print the number of objects and their total size at the end
     #[arg(long, short)]
     pub summarize: bool,
-    /// Take * and ? in the address literally
+    /// Treat * and ? in the address as literal characters
     #[arg(long)]
     pub raw: bool,
 }
@@ -43,7 +43,7 @@ pub struct StatArgs {
     /// s3://BUCKET, s3://BUCKET/KEY, http(s)://HOST/PATH or dav(s)://HOST/PATH
     #[arg(required = true, value_name = "ADDRESS")]
     pub addresses: Vec<String>,
-    /// A version of the one object that is named, not its latest
+    /// Use this version instead of the latest; only with a single object
     #[arg(long, value_name = "ID", value_parser = version_id)]
     pub version_id: Option<VersionId>,
 }
@@ -67,13 +67,13 @@ pub struct RbArgs {
     /// s3://BUCKET
     #[arg(required = true, value_name = "BUCKET")]
     pub buckets: Vec<String>,
-    /// Remove all objects, versions and unfinished uploads in it first
+    /// First remove all objects, versions and unfinished uploads in the bucket
     #[arg(long)]
     pub force: bool,
-    /// Show what would be removed, and remove nothing
+    /// Show what would be removed, without removing it
     #[arg(long, alias = "dryrun")]
     pub dry_run: bool,
-    /// Batches of 1,000 objects removed at once
+    /// Number of batches of 1,000 objects to remove in parallel
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
 }
@@ -85,22 +85,22 @@ pub struct RbArgs {
   fordway du 's3://data/*.h5' --summarize
   sudo fordway du /lustre/project/objects --by-user --human-readable
 
-With --by-user, files are counted by their owners, old versions and unfinished uploads too. A listing does
-not know owners, so the address is then the directory of the buckets itself, as for gc and fsck. Run by \
-root, each bucket is read as its owner.")]
+With --by-user, files are counted by owner, including old versions and unfinished uploads. Listings do not contain \
+owners, so the address is then the directory that contains the buckets, as for gc and fsck. If root runs the \
+command, each bucket is read as its owner.")]
 pub struct DuArgs {
     /// s3://BUCKET[/PREFIX] or a wildcard; with --by-user, the directory whose subdirectories are the buckets
     pub address: String,
-    /// What each owner of files stores in each bucket
+    /// Show how much each owner of files stores in each bucket
     #[arg(long, conflicts_with_all = ["summarize", "raw"])]
     pub by_user: bool,
-    /// Only the total, not one line per prefix
+    /// Print only the total, not one line per prefix
     #[arg(long, short)]
     pub summarize: bool,
     /// Show sizes as KiB, MiB, ...
     #[arg(long, short = 'H')]
     pub human_readable: bool,
-    /// Take * and ? in the address literally
+    /// Treat * and ? in the address as literal characters
     #[arg(long)]
     pub raw: bool,
 }
@@ -113,10 +113,10 @@ pub struct DuArgs {
 pub struct PresignArgs {
     /// s3://BUCKET/KEY
     pub address: String,
-    /// Seconds until the URL expires, at most seven days
+    /// Seconds until the URL expires, at most 604800 (seven days)
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..=604_800))]
     pub expires_in: u32,
-    /// What the URL allows
+    /// Operation that the URL permits
     #[arg(long, value_enum, default_value_t = PresignMethod::Get)]
     pub method: PresignMethod,
 }
@@ -124,13 +124,13 @@ pub struct PresignArgs {
 /// What a presigned URL allows.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum PresignMethod {
-    /// Reading the object
+    /// Read the object
     Get,
-    /// Describing the object
+    /// Read the object's metadata
     Head,
-    /// Writing the object
+    /// Write the object
     Put,
-    /// Removing the object
+    /// Remove the object
     Delete,
 }
 
@@ -153,11 +153,12 @@ impl PresignMethod {
   fordway versioning s3://data enable
   fordway versioning s3://data suspend
 
-Without a word it says whether the bucket keeps versions. A bucket that was suspended keeps the versions it has.")]
+Without CHANGE, the command prints whether the bucket keeps versions. If versioning is suspended, the bucket keeps \
+its existing versions.")]
 pub struct VersioningArgs {
     /// s3://BUCKET
     pub bucket: String,
-    /// What to change
+    /// Change to make
     #[arg(value_enum)]
     pub change: Option<VersioningChange>,
 }
@@ -165,9 +166,9 @@ pub struct VersioningArgs {
 /// What is to become of a bucket's versioning.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum VersioningChange {
-    /// Keep what is overwritten and deleted from now on
+    /// Keep overwritten and deleted objects as versions from now on
     Enable,
-    /// Keep no more of it
+    /// Stop keeping new versions
     Suspend,
 }
 
@@ -178,17 +179,17 @@ pub enum VersioningChange {
   fordway tag s3://data/run.h5 project=ice state=final
   fordway tag s3://data/run.h5 --remove
 
-The tags given replace all that the object had; it is not written again.")]
+The new tags replace all tags of the object. Its content is not rewritten.")]
 pub struct TagArgs {
     /// s3://BUCKET/KEY
     pub address: String,
-    /// Tags to set; without any, those that are set are shown
+    /// Tags to set; if omitted, the current tags are shown
     #[arg(value_name = "KEY=VALUE", value_parser = tag)]
     pub tags: Vec<(String, String)>,
     /// Remove all tags
     #[arg(long, conflicts_with = "tags")]
     pub remove: bool,
-    /// A version of the object, not its latest
+    /// Use this version instead of the latest
     #[arg(long, value_name = "ID", value_parser = version_id)]
     pub version_id: Option<VersionId>,
 }

@@ -27,7 +27,7 @@ use fordway_store::VersionId;
 /// S3 over a directory, in this process or over HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "fordway", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
-#[command(about = "S3 objects on any lane: a directory of this machine, or an S3 service")]
+#[command(about = "Work with S3 objects in a directory of this machine or at an S3 service")]
 #[command(after_help = AFTER_HELP)]
 pub struct CommandLine {
     /// Options of every command.
@@ -45,18 +45,15 @@ const FEATURES: &[&str] = &[
 ];
 
 const AFTER_HELP: &str = "\
-Addresses are s3://BUCKET/KEY, local paths, http(s):// or dav(s):// URLs, or - for standard input and output. Quote wildcards \
-('s3://b/logs/*.gz'): they are expanded here, and * also stands for slashes.
+Addresses are s3://BUCKET/KEY, local paths, http(s):// or dav(s):// URLs, or - for standard input and output. Quote wildcards ('s3://b/logs/*.gz'): fordway expands them itself, and * also matches slashes.
 
-The endpoint picks the lane: --endpoint, else AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL, else \
-endpoint_url of the AWS configuration file, else AWS. FORDWAY_HTTP_VERSION=2 asks \
-in HTTP/2. FORDWAY_LOG=debug logs to standard error.
+The endpoint picks the lane: --endpoint, else AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL, else endpoint_url in the AWS configuration file, else AWS. FORDWAY_HTTP_VERSION=2 selects HTTP/2. FORDWAY_LOG=debug logs to standard error.
 
 Exit codes: 0 done, 1 failed or nothing listed, 2 usage, 3 not found, 4 permission or credentials, \
 5 condition or conflict, 6 no space or quota, 7 endpoint unavailable, 8 data corrupt, 130 interrupted. \
-When some of many objects fail, the others are done and the first failure gives the code.
+If an object fails, the remaining objects are still processed, and the first failure sets the exit code.
 
-`fordway NAME` runs `fordway-NAME` from PATH where NAME is none of these commands.";
+If NAME is not one of these commands, `fordway NAME` runs `fordway-NAME` from PATH.";
 
 /// The built-in commands.
 #[derive(Debug, Subcommand)]
@@ -68,46 +65,46 @@ pub enum BuiltinCommand {
     Cp(CpArgs),
     /// Write objects to standard output
     Cat(CatArgs),
-    /// Make descriptions of files that are at several places, or show them
+    /// Create or show Metalinks, which describe files and their replicas
     Metalink(MetalinkArgs),
     /// Read many ranges of a file or object in few requests
     Read(ReadArgs),
     /// Move objects and files
     Mv(MvArgs),
-    /// Make collections of WebDAV servers, or prefixes
+    /// Create WebDAV collections or S3 prefixes
     Mkdir(MkdirArgs),
     /// Remove objects
     Rm(RmArgs),
-    /// Show all that is known of objects or buckets
+    /// Show the metadata of objects or buckets
     Stat(StatArgs),
-    /// Make buckets
+    /// Create buckets
     Mb(MbArgs),
     /// Remove buckets
     Rb(RbArgs),
-    /// Add up the sizes of objects
+    /// Show the total size of objects
     Du(DuArgs),
-    /// Make a directory or prefix like another
+    /// Synchronize a directory or prefix with another
     Sync(SyncArgs),
-    /// Show the tags of an object, or replace them
+    /// Show or replace the tags of an object
     Tag(TagArgs),
-    /// Say whether a bucket keeps versions, or change it
+    /// Show or change whether a bucket keeps versions
     Versioning(VersioningArgs),
-    /// Make a URL that gives access to an object for some time
+    /// Create a URL that grants access to an object for a limited time
     Presign(PresignArgs),
     /// Serve a directory as an S3 endpoint
     Serve(ServeArgs),
-    /// Serve a directory to the programs of this node
+    /// Serve a directory to programs on this node
     Node(NodeArgs),
     /// The measuring commands.
     #[command(flatten)]
     Lab(LabCommand),
-    /// Remove what interrupted work left behind in a directory
+    /// Remove files that interrupted operations left in a directory
     Gc(GcArgs),
-    /// Check a directory against what is stored about its objects
+    /// Check the files of a directory against their stored metadata
     Fsck(FsckArgs),
-    /// Print the completions of a shell
+    /// Print the completion script for a shell
     Completions(CompletionsArgs),
-    /// Print the manual page, or write the pages of all commands
+    /// Print the manual page, or write the manual pages of all commands
     Man(ManArgs),
     /// Any other name: `fordway-NAME` from PATH.
     #[command(external_subcommand)]
@@ -117,28 +114,28 @@ pub enum BuiltinCommand {
 /// The commands of `fordway-lab`, which takes over: here they are only named, for `--help` and completions.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
-    /// Measure the cost of S3 on this machine: one real directory over every lane
+    /// Measure the cost of S3 on this machine with the files of a directory, over every lane
     #[command(disable_help_flag = true, after_help = lab_help("compare"))]
     Compare(LabArgs),
-    /// Measure what each layer costs by itself, and whether the layers add up to the lanes
+    /// Measure each component of a request alone, and check whether they add up to the whole
     #[command(disable_help_flag = true, after_help = lab_help("ledger"))]
     Ledger(LabArgs),
-    /// Measure what cost models want to know of a machine
+    /// Measure a machine for cost models, and compare machines
     #[command(disable_help_flag = true, after_help = lab_help("machines"))]
     Machines(LabArgs),
-    /// Report what slows down programs on this node, with advice
+    /// Report what slows down programs on this node, and what to do about it
     #[command(disable_help_flag = true, after_help = lab_help("doctor"))]
     Doctor(LabArgs),
-    /// Measure how much faster a parallel program is with more ranks, over shared memory, TCP and overlays
+    /// Measure the speed-up of a parallel program with more ranks, over shared memory, TCP and overlay networks
     #[command(disable_help_flag = true, after_help = lab_help("speedup"))]
     Speedup(LabArgs),
-    /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane
+    /// Run a benchmark: HTTP load on a server, or ior, mdtest, mdworkbench or io500 on any lane
     #[command(disable_help_flag = true, after_help = lab_help("bench"))]
     Bench(LabArgs),
-    /// Run a client and a server with an emulated link between them, with a given delay, rate and loss
+    /// Run a client and a server over an emulated link with a given round-trip time, rate and loss
     #[command(disable_help_flag = true, after_help = lab_help("netlab"))]
     Netlab(LabArgs),
-    /// Run one end of an HTTP ping-pong, or of a tunnel, as started by `bench pingpong`
+    /// Run one end of an HTTP ping-pong or of a tunnel, as `bench pingpong` does
     #[command(disable_help_flag = true, after_help = lab_help("pingpong"))]
     Pingpong(LabArgs),
 }

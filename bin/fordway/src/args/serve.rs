@@ -16,16 +16,16 @@ use super::{DurabilityArg, ETagArg};
 /// Options of every gateway: how the directory is written and read, and how programs come to know of it.
 #[derive(Debug, Args)]
 pub struct GatewayArgs {
-    /// When a write counts as done
+    /// When to report a write as complete
     #[arg(long, value_enum, default_value_t = DurabilityArg::Data)]
     pub durability: DurabilityArg,
-    /// Which conditions on writes hold
+    /// Which conditional writes to support
     #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
     pub conditions: ConditionsArg,
-    /// How old the data that a read returns may be, on a file system that other nodes change too
+    /// How stale a read may be, on a file system that other nodes also change
     #[arg(long, value_enum, default_value_t = ConsistencyArg::FileSystem)]
     pub consistency: ConsistencyArg,
-    /// Write the endpoint, and the key pair if there is just one, to a file that a shell can source (mode 0600)
+    /// Write the endpoint, and the key pair if there is only one, to a file that a shell can source (mode 0600)
     #[arg(long, value_name = "FILE")]
     pub write_env: Option<PathBuf>,
     /// End when standard input ends, so that no gateway outlives the program that started it
@@ -58,18 +58,18 @@ impl GatewayArgs {
   fordway serve /data --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem \\
     --domain s3.example.org
 
-Every directory in ROOT is a bucket, every file below it an object. Requests must be signed with the \
-one key pair of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; without them a pair is made and printed. \
-With --credentials there are several users; run by root, the gateway uses files as the uid, gid and \
-groups that the file says, and the kernel decides what they may. \
-When the gateway is ready it prints one line with its address. SIGTERM and Ctrl-C finish the requests \
-in progress; SIGHUP reads certificate, key and credentials file again and opens the access log anew. \
-HTTP/1.1 and HTTP/2 are spoken, the latter to clients that choose it in their TLS handshake or begin \
-with it; HTTP/3 is with --http3. Give a certificate before you listen beyond 127.0.0.1.")]
+Every directory in ROOT is a bucket, and every file below it is an object. Requests must be signed with the key \
+pair in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; if these are not set, the gateway generates a key pair and \
+prints it. --credentials defines several users: if root runs the gateway, it accesses files with the uid, gid \
+and groups of the user, and the kernel checks the permissions. When the gateway is ready, it prints one line \
+with its address. On SIGTERM and Ctrl-C, it finishes the requests in progress and exits. On SIGHUP, it reloads \
+the certificate, its key and the credentials file, and reopens the access log. The gateway supports HTTP/1.1 and \
+HTTP/2, which clients select in the TLS handshake or by prior knowledge; --http3 adds HTTP/3. Use a certificate \
+if you listen on addresses other than 127.0.0.1.")]
 pub struct ServeArgs {
     /// The directory whose subdirectories are the buckets
     pub root: PathBuf,
-    /// Address and port; port 0 takes any free one. A socket that systemd passes (LISTEN_FDS) takes its place
+    /// Address and port to listen on; port 0 selects a free port. A socket from systemd (LISTEN_FDS) takes precedence
     #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub listen: SocketAddr,
     /// The server certificate in PEM, followed by its chain
@@ -82,46 +82,46 @@ pub struct ServeArgs {
     #[cfg(feature = "http3")]
     #[arg(long, requires = "tls_cert")]
     pub http3: bool,
-    /// A host name before which a bucket may stand, as BUCKET.NAME; may be given several times
+    /// Domain of host names that contain the bucket, as BUCKET.NAME (may be repeated)
     #[arg(long = "domain", value_name = "NAME")]
     pub domains: Vec<String>,
-    /// What new objects' ETags are made of
+    /// How to generate the ETags of new objects
     #[arg(long, value_enum, default_value_t = ETagArg::Md5)]
     pub etag: ETagArg,
     /// How the directory is written and read, and what else every gateway has.
     #[command(flatten)]
     pub common: GatewayArgs,
-    /// Users with keys, uids and buckets (TOML, mode 0600), in place of the one key pair
+    /// File of users with their keys, uids and buckets (TOML, mode 0600), instead of a single key pair
     #[arg(long, value_name = "FILE")]
     pub credentials: Option<PathBuf>,
-    /// Write a line of JSON for each request; - is standard output
+    /// Write one line of JSON per request to this file, or to standard output if it is -
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
-    /// Answer /metrics (Prometheus), /health and /ready there, to anyone who asks
+    /// Serve /metrics (Prometheus), /health and /ready at this address, without authentication
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub metrics: Option<SocketAddr>,
-    /// Connections open at a time; further clients wait
+    /// Maximum number of open connections; further clients wait
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: u32,
-    /// The most bytes of a request's head
+    /// Maximum size of a request's head, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(4096..=1_048_576))]
     pub head_bytes: u32,
-    /// The most bytes of a request's body [default: no limit]
+    /// Maximum size of a request's body [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub body_bytes: Option<u64>,
-    /// How long a client may take to send a request's head, idle time included
+    /// Time limit for receiving a request's head, including idle time before it
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub header_timeout: Duration,
-    /// How long a client may send or take nothing in the middle of a body
+    /// Time limit without progress in the middle of a body
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub stall_timeout: Duration,
-    /// How long requests in progress may go on after SIGTERM
+    /// Time limit for finishing requests in progress after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub drain_timeout: Duration,
-    /// Take signatures of version 2 too, which clients from before 2014 make
+    /// Also accept Signature Version 2, which clients from before 2014 use
     #[arg(long)]
     pub signature_v2: bool,
-    /// Maximum number of threads that serve connections; only as many as the load needs run [default: one per core]
+    /// Maximum number of threads that serve connections; fewer run if the load is low [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
 }
@@ -129,18 +129,18 @@ pub struct ServeArgs {
 /// Which conditions on writes hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConditionsArg {
-    /// If-Match too, which takes a lock for every overwrite and delete
+    /// If-Match and If-None-Match; takes a lock for every overwrite and delete
     All,
-    /// If-None-Match: * alone; for mounts whose locks do not hold between nodes
+    /// Only If-None-Match: *; for mounts whose locks do not work between nodes
     NoneMatchOnly,
 }
 
 /// How old what a read tells may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConsistencyArg {
-    /// As old as the caches of this node: seconds on NFS
+    /// As stale as the caches of this node: seconds on NFS
     FileSystem,
-    /// Not older than the request, for some round trips to the file server
+    /// As recent as the request; costs round trips to the file server
     Strong,
 }
 
@@ -170,51 +170,52 @@ pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
   fordway node --status --socket /run/fordway/node.sock
   curl --unix-socket /run/fordway/node.sock http://localhost/bucket/key
 
-Every directory in ROOT is a bucket, every file below it an object. Programs reach them by the \
-endpoint unix://SOCKET, without a key: the kernel says who calls. Run by root, the gateway carries out each \
-request as its caller, with that user's permissions; run by a user, it serves that user alone. \
-When the gateway is ready it prints one line with its endpoints. SIGTERM and Ctrl-C finish the \
-requests in progress. On the same socket, clients may also speak S3 over HTTP; signatures are not \
-checked. By TCP clients must know the key pair of AWS_ACCESS_KEY_ID and \
-AWS_SECRET_ACCESS_KEY; without them a pair is made and printed.")]
+Every directory in ROOT is a bucket, and every file below it is an object. Programs use the endpoint \
+unix://SOCKET, without a key: the kernel identifies the caller. If root runs the gateway, it carries out each \
+request with the permissions of the caller; if another user runs it, it serves only that user. When the gateway \
+is ready, it prints one line with its endpoints. On SIGTERM and Ctrl-C, it finishes the requests in progress and \
+exits. On the same socket, clients can also use S3 over HTTP; their signatures are not checked. TCP clients need \
+the key pair in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; if these are not set, the gateway generates a key \
+pair and prints it.")]
 pub struct NodeArgs {
     /// The directory whose subdirectories are the buckets
     #[arg(required_unless_present = "status", conflicts_with = "status")]
     pub root: Option<PathBuf>,
-    /// Show what the gateway at this socket has done so far, instead of starting one
+    /// Show the counters of the gateway at this socket, instead of starting a gateway
     #[arg(long)]
     pub status: bool,
-    /// Where to make the socket; at most 107 bytes [default: $XDG_RUNTIME_DIR/fordway.sock]
+    /// Path of the socket, at most 107 bytes [default: $XDG_RUNTIME_DIR/fordway.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Permissions of the socket [default: 0600; 0666 for root]
     #[arg(long, value_name = "OCTAL", value_parser = mode)]
     pub mode: Option<u32>,
-    /// Serve this user too, who then acts as the gateway's own (may be repeated; root needs none)
+    /// Also serve this user, with the permissions of the gateway's own user (may be repeated; not needed if root runs
+    /// the gateway)
     #[arg(long = "allow-uid", value_name = "UID")]
     pub allow_uids: Vec<u32>,
-    /// Serve the same protocol by TCP too; port 0 takes any free one
+    /// Also serve the node protocol over TCP; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub tcp: Option<SocketAddr>,
-    /// Let clients over TCP act as root, if root runs the gateway
+    /// Carry out requests of TCP clients as root, if root runs the gateway
     #[arg(long, requires = "tcp")]
     pub tcp_as_root: bool,
-    /// What new objects' ETags are made of
+    /// How to generate the ETags of new objects
     #[arg(long, value_enum, default_value_t = ETagArg::Fast)]
     pub etag: ETagArg,
     /// How the directory is written and read, and what else every gateway has.
     #[command(flatten)]
     pub common: GatewayArgs,
-    /// Connections open at a time, a thread each; further ones are refused
+    /// Maximum number of open connections, each with its own thread; further connections are refused
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
-    /// Requests being done at a time; further ones wait [default: one of each connection]
+    /// Maximum number of requests processed in parallel; further requests wait [default: one per connection]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub requests: Option<u16>,
-    /// Memory for long messages and their responses on all connections together; each connection has 256 KiB besides
+    /// Memory for long messages and their responses over all connections; each connection has another 256 KiB
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes)]
     pub memory: u64,
-    /// Memory for the long messages of one connection; from 16 MiB on, every message of the protocol fits
+    /// Memory for the long messages of one connection; 16 MiB are enough for every message of the protocol
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_bytes)]
     pub connection_memory: u64,
 }
@@ -231,7 +232,7 @@ fn mode(text: &str) -> Result<u32, String> {
 pub struct DirectoryArgs {
     /// The directory whose subdirectories are the buckets
     pub root: PathBuf,
-    /// Only this bucket; may be given more than once
+    /// Process only this bucket (may be repeated)
     #[arg(long = "bucket", value_name = "NAME", value_parser = parse_bucket)]
     pub buckets: Vec<Bucket>,
 }
@@ -247,21 +248,22 @@ fn parse_bucket(name: &str) -> Result<Bucket, String> {
   fordway gc /lustre/project/objects --uploads-older-than 30d --quiet
   fordway gc . --bucket results --bucket scratch --json
 
-Removes what interrupted work left behind: staged files, multipart uploads that nobody went on with,
-files that another one of the same key hides, and empty directories that S3 clients had made. It may
-run at any time beside programs that read and write. Ages count from the last change on the file
-system's clock. What cannot be removed is reported, and the rest is done.")]
+Removes the leftovers of interrupted operations: staged files, abandoned multipart uploads, files that are \
+hidden by another file of the same key, and empty directories that S3 clients created. The command can run while \
+programs read and write. Ages are the time since the last change, by the clock of the file system. If something \
+cannot be removed, the command reports it and continues.")]
 pub struct GcArgs {
     /// Where
     #[command(flatten)]
     pub directory: DirectoryArgs,
-    /// Remove staged files and empty directories that did not change for so long; longer than any writer pauses
+    /// Remove staged files and empty directories that are unchanged for this long; choose more than the longest pause
+    /// of a writer
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
     pub older_than: Duration,
-    /// Remove multipart uploads for which nothing arrived for so long
+    /// Remove multipart uploads that received no data for this long
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_duration)]
     pub uploads_older_than: Duration,
-    /// Show what would be removed, and change nothing
+    /// Show what would be removed, without removing it
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -274,18 +276,19 @@ pub struct GcArgs {
   fordway fsck . --bucket results --read
   fordway fsck /lustre/project/objects --migrate
 
-Holds what lies on disk against what is stored about it, and changes nothing but with --migrate. Each finding is one line: \
-severity, kind, path, and what to do next. With --read, content that has an MD5 or a checksum is read \
-and compared; an ETag of the kind `fast` says nothing of content, so such objects are not read. Exit code \
-8 if anything is corrupt, 1 if something could not be read, 0 otherwise, also with notes.")]
+Compares the files on disk with their stored metadata, and changes nothing without --migrate. Each finding is \
+one line: severity, kind, path, and what to do next. With --read, the command reads content that has an MD5 or a \
+checksum and compares it. ETags of the kind `fast` do not depend on the content, so objects that have nothing \
+else are not read. The exit code is 8 if anything is corrupt, 1 if something could not be read, and otherwise 0, \
+even if there are notes.")]
 pub struct FsckArgs {
     /// Where
     #[command(flatten)]
     pub directory: DirectoryArgs,
-    /// Read content and compare it with its MD5 and checksum
+    /// Read the content and compare it with its MD5 and checksum
     #[arg(long)]
     pub read: bool,
-    /// First bring the directory to this version's format, and bind metadata again after a restore
+    /// First convert the directory to this version's format, and reattach metadata after a restore
     #[arg(long)]
     pub migrate: bool,
 }

@@ -28,8 +28,8 @@ use crate::wildcard::{FilterRules, FilterVerdict, WildcardPattern};
   fordway cp https://data.example.org/events.root . --streams 4
   fordway cp --metalink events.meta4 .
 
-A destination that ends in / or is a directory keeps the name of the source. With --recursive, \
-s3://b/p means what lies below s3://b/p/."
+If the destination ends in / or is a directory, the copy keeps the name of the source. With --recursive, \
+s3://b/p selects everything below s3://b/p/."
 )]
 pub struct CpArgs {
     /// Files, directories, s3:// addresses, wildcards, -, or http(s):// and dav(s):// addresses
@@ -37,25 +37,25 @@ pub struct CpArgs {
     pub sources: Vec<String>,
     /// A file, a directory, an s3://, http(s):// or dav(s):// address, or -
     pub destination: String,
-    /// Copy all that lies below the source
+    /// Copy everything below the source
     #[arg(long, short)]
     pub recursive: bool,
-    /// Take * and ? in sources literally
+    /// Treat * and ? in sources as literal characters
     #[arg(long)]
     pub raw: bool,
-    /// A version of the one object that is named, not its latest
+    /// Use this version instead of the latest; only with a single object
     #[arg(long, value_name = "ID", value_parser = version_id)]
     pub version_id: Option<VersionId>,
-    /// Skip what is at the destination already
+    /// Skip objects and files that already exist at the destination
     #[arg(long, short, conflicts_with = "if_none_match")]
     pub no_clobber: bool,
-    /// Fail where something is at the destination already
+    /// Fail if an object or file already exists at the destination
     #[arg(long)]
     pub if_none_match: bool,
     /// Where else an http(s) file is
     #[command(flatten)]
     pub replicas: ReplicaArgs,
-    /// How to copy between web servers
+    /// Which server copies data between two web servers
     #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyArg::Pull)]
     pub third_party: ThirdPartyArg,
     /// What to copy and how
@@ -70,20 +70,19 @@ pub struct CpArgs {
   fordway sync s3://data/results results --delete --dry-run
   fordway sync s3://data/a s3://backup/a --exclude 'tmp/*'
 
-A file is copied when it is missing at the destination, when the sizes differ, or when the \
-modification times say that the local side changed (as `aws s3 sync` decides).")]
+A file is copied when it is missing at the destination, when the sizes differ, or when the modification times show that the local side changed (as in `aws s3 sync`).")]
 pub struct SyncArgs {
     /// A directory or s3://BUCKET[/PREFIX]
     pub source: String,
     /// A directory or s3://BUCKET[/PREFIX]
     pub destination: String,
-    /// Remove at the destination what the source does not have
+    /// Remove files and objects at the destination that do not exist at the source
     #[arg(long)]
     pub delete: bool,
-    /// Downloads: copy whenever the times differ, not only when the local file is newer
+    /// Download whenever the modification times differ, not only if the local file is newer
     #[arg(long)]
     pub exact_timestamps: bool,
-    /// Compare sizes only
+    /// Compare only sizes, not modification times
     #[arg(long, conflicts_with = "exact_timestamps")]
     pub size_only: bool,
     /// What to copy and how
@@ -97,34 +96,34 @@ pub struct TransferArgs {
     /// Include and exclude patterns
     #[command(flatten)]
     pub filters: FilterRules,
-    /// Show what would be done, and do nothing
+    /// Show what would be done, without doing it
     #[arg(long, alias = "dryrun")]
     pub dry_run: bool,
-    /// Objects transferred at once
+    /// Number of objects to transfer in parallel
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
-    /// Parts of one large object transferred at once
+    /// Number of parts of one large object to transfer in parallel
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
-    /// Bytes of a part (5MiB to 5GiB); raised where an object would need more than 10,000
+    /// Size of a part (5MiB to 5GiB); increased if an object would need more than 10,000 parts
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = part_size)]
     pub part_size: u64,
-    /// Transfer larger objects in parts [default: 64MiB over HTTP; one stream elsewhere]
+    /// Transfer objects larger than this in parts [default: 64MiB over HTTP; no parts on other lanes]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub multipart_threshold: Option<u64>,
-    /// Metadata to keep with what is written; replaces the source's when objects are copied
+    /// Metadata to store with the object; replaces the metadata of the source when an object is copied
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = key_value)]
     pub metadata: Vec<(String, String)>,
-    /// Content-Type of what is written [default: guessed from the file name]
+    /// Content-Type to store with the object [default: guessed from the file name]
     #[arg(long, value_name = "TYPE")]
     pub content_type: Option<String>,
     /// Do not guess the Content-Type
     #[arg(long)]
     pub no_guess_mime_type: bool,
-    /// Checksum to store with uploads: CRC32, CRC32C, CRC64NVME, SHA1, SHA256 [default: CRC64NVME over HTTP]
+    /// Checksum algorithm for uploads: CRC32, CRC32C, CRC64NVME, SHA1, SHA256 [default: CRC64NVME over HTTP]
     #[arg(long, value_name = "NAME", value_parser = checksum_algorithm)]
     pub checksum_algorithm: Option<ChecksumAlgorithm>,
-    /// Do not hold downloads against their checksum or MD5 (some encrypted objects have a false one)
+    /// Do not verify downloads against their checksum or MD5 (some encrypted objects have a wrong one)
     #[arg(long)]
     pub no_verify: bool,
 }
@@ -141,16 +140,16 @@ pub struct CatArgs {
     /// s3://BUCKET/KEY, a wildcard, or http(s)://HOST/PATH (or dav(s)://)
     #[arg(required_unless_present = "metalink", value_name = "ADDRESS")]
     pub addresses: Vec<String>,
-    /// Bytes FIRST-LAST (both included), FIRST- or -COUNT (from the end)
+    /// Bytes to write: FIRST-LAST (inclusive), FIRST- or -COUNT (the last COUNT bytes)
     #[arg(long, value_name = "RANGE", value_parser = byte_range, allow_hyphen_values = true)]
     pub range: Option<ByteRange>,
-    /// A version of the one object that is named, not its latest
+    /// Use this version instead of the latest; only with a single object
     #[arg(long, value_name = "ID", value_parser = version_id)]
     pub version_id: Option<VersionId>,
-    /// Take * and ? in addresses literally
+    /// Treat * and ? in addresses as literal characters
     #[arg(long)]
     pub raw: bool,
-    /// Do not hold objects against their checksum or MD5
+    /// Do not verify objects against their checksum or MD5
     #[arg(long)]
     pub no_verify: bool,
     /// Where else an http(s) file is
@@ -167,28 +166,28 @@ pub struct CatArgs {
   fordway rm s3://data/old --recursive --exclude '*.keep'
   fordway rm s3://data/run.h5 --version-id 3sL4kqtJlcpXroDTDmJ
 
-Removing an object that is not there succeeds. In a bucket that keeps versions it becomes one of them, behind a \
-delete marker; --version-id removes a version, or a marker, for good. With --recursive, s3://b/p means what lies below s3://b/p/.")]
+Removing an object that does not exist succeeds. In a bucket that keeps versions, the object becomes an old version \
+behind a delete marker; --version-id removes a version or a delete marker permanently. With --recursive, s3://b/p selects everything below s3://b/p/.")]
 pub struct RmArgs {
     /// s3://BUCKET/KEY, a prefix with --recursive, a wildcard, or dav(s)://HOST/PATH
     #[arg(required = true, value_name = "ADDRESS")]
     pub addresses: Vec<String>,
-    /// Remove all that lies below the address
+    /// Remove everything below the address
     #[arg(long, short)]
     pub recursive: bool,
     /// Include and exclude patterns
     #[command(flatten)]
     pub filters: FilterRules,
-    /// Show what would be removed, and remove nothing
+    /// Show what would be removed, without removing it
     #[arg(long, alias = "dryrun")]
     pub dry_run: bool,
-    /// Take * and ? in addresses literally
+    /// Treat * and ? in addresses as literal characters
     #[arg(long)]
     pub raw: bool,
-    /// A version of the one object that is named, to be removed for good
+    /// Remove this version permanently; only with a single object
     #[arg(long, value_name = "ID", value_parser = version_id)]
     pub version_id: Option<VersionId>,
-    /// Batches of 1,000 objects removed at once
+    /// Number of batches of 1,000 objects to remove in parallel
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
 }
@@ -222,27 +221,27 @@ fn checksum_algorithm(text: &str) -> Result<ChecksumAlgorithm, String> {
   fordway mv run.h5 s3://data/2024/
   fordway mv davs://host.example/new/run.h5 davs://host.example/done/
 
-Objects and files are copied, and each is removed when its copy is there, as `aws s3 mv` does. Within a WebDAV \
-server MOVE does it in one step, for whole collections too (with --recursive).")]
+Each object or file is copied and then removed, as `aws s3 mv` does. Within one WebDAV server, MOVE does both in one \
+step, also for whole collections (with --recursive).")]
 pub struct MvArgs {
     /// Files, directories, s3:// addresses, wildcards, or http(s):// and dav(s):// addresses
     #[arg(required = true, value_name = "SOURCE")]
     pub sources: Vec<String>,
     /// A file, a directory, or an s3://, http(s):// or dav(s):// address
     pub destination: String,
-    /// Move all that lies below the source
+    /// Move everything below the source
     #[arg(long, short)]
     pub recursive: bool,
-    /// Take * and ? in sources literally
+    /// Treat * and ? in sources as literal characters
     #[arg(long)]
     pub raw: bool,
-    /// Skip what is at the destination already
+    /// Skip objects and files that already exist at the destination
     #[arg(long, short, conflicts_with = "if_none_match")]
     pub no_clobber: bool,
-    /// Fail where something is at the destination already
+    /// Fail if an object or file already exists at the destination
     #[arg(long)]
     pub if_none_match: bool,
-    /// How to copy between web servers
+    /// Which server copies data between two web servers
     #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyArg::Pull)]
     pub third_party: ThirdPartyArg,
     /// What to move and how
@@ -257,13 +256,13 @@ pub struct MvArgs {
   fordway mkdir --parents davs://host.example/data/2024/05
   fordway mkdir s3://data/2024
 
-In a bucket it makes an empty object whose key ends with a slash, which other programs show as a directory; \
-nothing needs one. Buckets are made by `fordway mb`.")]
+In a bucket, the command creates an empty object whose key ends with a slash. Some programs show such objects as \
+directories; keys do not need them. Use `fordway mb` to create buckets.")]
 pub struct MkdirArgs {
     /// http(s):// or dav(s):// addresses, or s3://BUCKET/PREFIX
     #[arg(required = true, value_name = "ADDRESS")]
     pub addresses: Vec<String>,
-    /// Also create missing parents; do not fail if it already exists
+    /// Create missing parents too, and do not fail if the address already exists
     #[arg(long, short)]
     pub parents: bool,
 }
@@ -271,12 +270,12 @@ pub struct MkdirArgs {
 /// Which server copies from one web server to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ThirdPartyArg {
-    /// The destination reads from the source; where it cannot, this program copies
+    /// The destination reads from the source; if it cannot, this program copies
     #[default]
     Pull,
-    /// The source writes to the destination; where it cannot, this program copies
+    /// The source writes to the destination; if it cannot, this program copies
     Push,
-    /// This program reads from the one and writes to the other
+    /// Neither: this program reads from the source and writes to the destination
     Never,
 }
 
@@ -284,13 +283,12 @@ const OPTIONS: [(&str, FilterVerdict, &str); 2] = [
     (
         "exclude",
         FilterVerdict::Exclude,
-        "Leave out what matches this pattern, compared with the path below the source; the last --exclude \
-         or --include that matches decides",
+        "Exclude paths below the source that match this pattern; the last matching --exclude or --include decides",
     ),
     (
         "include",
         FilterVerdict::Include,
-        "Take what matches this pattern although an earlier --exclude matches it",
+        "Include paths that match this pattern even if an earlier --exclude matches them",
     ),
 ];
 
@@ -338,22 +336,22 @@ impl FromArgMatches for FilterRules {
   fordway read https://data.example.org/events.root --ranges baskets.txt --http 2 --discard
   fordway read --metalink events.meta4 --ranges baskets.txt --output baskets.bin
 
-A line of --ranges is an offset and a length in bytes: `4096 1000`. The bytes are written one range behind \
-the other, in the order asked for. Ranges may overlap; one that ends behind the file is an error.")]
+Each line of --ranges contains an offset and a length in bytes: `4096 1000`. The ranges are written one after \
+another, in the order of the lines. Ranges may overlap; a range that extends beyond the end of the file is an error.")]
 pub struct ReadArgs {
     /// http(s)://HOST/PATH, or s3://BUCKET/KEY on any lane
     #[arg(required_unless_present = "metalink")]
     pub url: Option<String>,
-    /// Where the ranges are: a file of `offset length` lines, or - for standard input
+    /// File with one range per line, as `offset length`; - for standard input
     #[arg(long, value_name = "FILE")]
     pub ranges: Option<PathBuf>,
-    /// Read all of a file, or of an object by HTTP, in blocks of this size, one behind the other, and read ahead
+    /// Read the whole file (or an object over HTTP) sequentially in blocks of this size, with read-ahead
     #[arg(long, value_name = "SIZE", value_parser = block_bytes, conflicts_with_all = ["window", "per_call"])]
     pub sequential: Option<u64>,
-    /// Memory for what --sequential reads ahead
+    /// Memory for the read-ahead of --sequential
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB", requires = "sequential")]
     pub read_ahead: u64,
-    /// Calls under way at once; with 1 each waits for the one before
+    /// Number of calls in flight; with 1, each call waits for the previous one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub window: u32,
     /// How the ranges are read.
@@ -362,13 +360,13 @@ pub struct ReadArgs {
     /// Where else an http(s) file is
     #[command(flatten)]
     pub replicas: ReplicaArgs,
-    /// Read only the ranges, without verifying them against the digests of a Metalink, which cover whole pieces
+    /// Read only the given ranges and do not verify them (the digests of a Metalink cover whole pieces)
     #[arg(long)]
     pub no_verify: bool,
     /// Write to this file instead of standard output
     #[arg(long, short, value_name = "FILE", conflicts_with = "discard")]
     pub output: Option<PathBuf>,
-    /// Throw the bytes away, and report what reading them took
+    /// Discard the bytes, and report the time and the requests that reading them took
     #[arg(long)]
     pub discard: bool,
 }
@@ -398,9 +396,9 @@ pub struct MetalinkArgs {
 /// What to do with Metalinks.
 #[derive(Debug, Subcommand)]
 pub enum MetalinkAction {
-    /// Describe files of this machine: size, digests of the whole and of pieces, and where they are
+    /// Create Metalinks for local files: their size, digests of the file and of its pieces, and replicas
     Make(MakeArgs),
-    /// Show what a Metalink says, or what a server tells of a file
+    /// Show a Metalink, or the replicas and digests of a file that its server reports
     Show(ShowArgs),
 }
 
@@ -411,18 +409,19 @@ pub enum MetalinkAction {
     --replica https://b.example.org/d/
   fordway metalink make *.root --replica https://a.example.org/d/ --out run7.meta4
 
-A URL that ends in / has the file's name behind it. The first has priority 1, the next 2. @ch at the end of a URL states a country.")]
+The file's name is appended to a URL that ends in /. The first URL has priority 1, the next 2. A suffix such as @ch \
+specifies the country of the replica.")]
 pub struct MakeArgs {
-    /// The files
+    /// Local files to describe
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Where they can be read, the best first
+    /// URL of a replica (may be repeated, in order of preference)
     #[arg(long = "replica", required = true, value_name = "URL")]
     pub replicas: Vec<String>,
-    /// Bytes of a piece [default: 256KiB, or as many as keep a file to 4,096 pieces]
+    /// Size of a piece [default: 256KiB, or more so that a file has at most 4,096 pieces]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub piece_size: Option<u64>,
-    /// Write here [default: FILE.meta4 beside each file; - for standard output]
+    /// File to write, or - for standard output [default: FILE.meta4 next to each file]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 }
@@ -433,7 +432,7 @@ pub struct MakeArgs {
   fordway metalink show events.meta4
   fordway metalink show https://a.example.org/d/events.root --json")]
 pub struct ShowArgs {
-    /// A Metalink or a list of URLs, in a file or at a URL; or the URL of a file, whose server is asked
+    /// File or URL of a Metalink or URL list; or the URL of a file, to query its server
     pub source: String,
 }
 

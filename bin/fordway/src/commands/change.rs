@@ -100,7 +100,7 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     let (web, others): (Vec<_>, Vec<_>) = args.addresses.iter().partition(|text| web::is_address(text));
     if !web.is_empty() {
         if !others.is_empty() || args.version_id.is_some() {
-            let why = "addresses of web servers are removed by themselves, and without --version-id";
+            let why = "web addresses cannot be combined with other addresses or with --version-id";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         return super::for_each(context, web, |text| dav::remove(text, args, context));
@@ -164,7 +164,8 @@ pub(super) fn only_object(sources: &[SourceSelection]) -> Result<(Bucket, Key)> 
         [SourceSelection::One(place @ StorageAddress::S3(..))] => place.clone().into_object(),
         _ => Err(Error::new(
             ErrorKind::InvalidArgument,
-            "--version-id needs exactly one object, named in full (add --raw to take * and ? literally)",
+            "--version-id needs exactly one object and its full key (add --raw to treat * and ? as literal \
+             characters)",
         )),
     }
 }
@@ -223,12 +224,12 @@ pub(super) fn mkdir(args: &MkdirArgs, context: &CommandContext) -> Result<Comman
         }
         let place = StorageAddress::parse(text)?;
         if matches!(place, StorageAddress::Local(_)) {
-            let why = format!("{text} is a path of this machine; use the `mkdir` of the system");
+            let why = format!("{text} is a local path; use the `mkdir` command of the system");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let (bucket, key) = place.into_directory().into_s3()?;
         if key.is_empty() {
-            let why = format!("s3://{bucket} is a bucket; make it with `fordway mb`");
+            let why = format!("s3://{bucket} is a bucket; create it with `fordway mb`");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let source = format!("s3://{bucket}/{key}");
@@ -306,7 +307,7 @@ fn distinct(listed: &[(String, String)]) -> Result<Tags> {
     let mut tags = Tags::new();
     for (name, value) in listed {
         if tags.insert(name.clone(), value.clone()).is_some() {
-            return Err(Error::new(ErrorKind::InvalidTag, format!("{name:?} is given twice")));
+            return Err(Error::new(ErrorKind::InvalidTag, format!("{name:?} is used twice")));
         }
     }
     Ok(tags)

@@ -101,7 +101,7 @@ fn copy_described(source: &str, args: &CpArgs, context: &CommandContext) -> Resu
 
 fn check_alone(args: &CpArgs) -> Result<()> {
     if args.transfer.dry_run || args.version_id.is_some() {
-        let why = "--dry-run and --version-id do not go with an http(s) address";
+        let why = "--dry-run and --version-id cannot be used with an http(s) address";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     Ok(())
@@ -136,7 +136,7 @@ impl CopyDestination {
     fn new(text: &str, destination: StorageAddress, several: bool) -> Result<Self> {
         let is_directory = match &destination {
             StorageAddress::Service => {
-                return Err(Error::new(ErrorKind::InvalidArgument, "the destination s3:// names no bucket"));
+                return Err(Error::new(ErrorKind::InvalidArgument, "the destination s3:// has no bucket"));
             }
             StorageAddress::S3(_, key) => key.is_empty() || key.ends_with('/'),
             StorageAddress::Local(path) => text.ends_with('/') || path.is_dir(),
@@ -144,7 +144,8 @@ impl CopyDestination {
         };
         match &destination {
             StorageAddress::Local(path) if several && path.exists() && !path.is_dir() => {
-                let why = format!("several objects cannot go to {text}, which is a file; name a directory");
+                let why =
+                    format!("several objects cannot be copied to {text}, which is a file; give a directory");
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
             _ if is_directory || several => Ok(CopyDestination::Below(destination.into_directory())),
@@ -197,7 +198,7 @@ fn one(
             String::new()
         }
         StorageAddress::Service | StorageAddress::Stdio => {
-            let why = "standard input has no name; give the whole key as the destination";
+            let why = "standard input has no name; give the full key as the destination";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
     };
@@ -213,7 +214,7 @@ fn one(
 
 fn base_name(path: &Path) -> Result<String> {
     path.file_name().and_then(|name| name.to_str()).map(str::to_owned).ok_or_else(|| {
-        Error::new(ErrorKind::InvalidKey, format!("{} has no name that could be a key", path.display()))
+        Error::new(ErrorKind::InvalidKey, format!("the name of {} cannot be a key", path.display()))
     })
 }
 
@@ -316,7 +317,7 @@ fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection
             if one == other
                 && (source.starts_with(target.as_str()) || target.starts_with(source.as_str())) =>
         {
-            let why = format!("{from} and {to} lie within one another; choose two separate prefixes");
+            let why = format!("one of {from} and {to} contains the other; choose two separate prefixes");
             Err(Error::new(ErrorKind::InvalidArgument, why))
         }
         (StorageAddress::S3(..), StorageAddress::S3(..)) => Ok(SyncDirection::Copy),

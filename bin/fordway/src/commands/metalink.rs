@@ -50,7 +50,7 @@ fn make(args: &MakeArgs, context: &CommandContext) -> Result<()> {
     let replicas: Vec<FileLocation> =
         args.replicas.iter().map(|text| FileLocation::parse(text)).collect::<Result<_>>()?;
     if let Some(place) = replicas.iter().find(|place| args.files.len() > 1 && !place.url.ends_with('/')) {
-        let why = format!("{} is of one file; end it with / for several", place.url);
+        let why = format!("{} is the URL of one file; for several files, end it with /", place.url);
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let mut files = Vec::new();
@@ -90,7 +90,7 @@ impl FileLocation {
             _ => (text, None),
         };
         if !url.contains("://") || url.contains(char::is_whitespace) {
-            let why = format!("{text:?} is no address; write it as https://HOST/PATH");
+            let why = format!("{text:?} is not a URL; write https://HOST/PATH");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         Ok(FileLocation { url: url.to_owned(), location })
@@ -105,7 +105,7 @@ fn describe(
 ) -> Result<MetalinkFile> {
     let failed = |error| file_error("reading", path.display(), error);
     let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-        let why = format!("{} has no name that could stand in a Metalink", path.display());
+        let why = format!("the name of {} cannot be used in a Metalink", path.display());
         Error::new(ErrorKind::InvalidArgument, why)
     })?;
     let mut file = File::open(path).map_err(failed)?;
@@ -243,7 +243,7 @@ fn show(args: &ShowArgs, context: &CommandContext) -> Result<()> {
     if web::is_address(&args.source) && !is_metalink_name(&args.source) {
         let found = discover(context.web(), &web::http_url(&args.source), context.metalinks.as_ref())
             .ok_or_else(|| {
-                let why = format!("nobody tells of other places of {}; name a Metalink", args.source);
+                let why = format!("no replicas of {} are known; give a Metalink", args.source);
                 Error::new(ErrorKind::NoSuchKey, why)
             })?;
         return context.output.record(&ShownFile::of(found.file, Some(found.from)));

@@ -117,7 +117,8 @@ impl SourceSelection {
                 if (raw || !has_wildcard(&key)) && (key.is_empty() || key.ends_with('/')) =>
             {
                 let place = format!("s3://{bucket}/{key}");
-                let why = format!("{place} is not one object; all below it is '{place}*'");
+                let why =
+                    format!("{place} is not an object; to select everything below it, write '{place}*'");
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
             _ => Self::find(text, false, raw),
@@ -134,17 +135,22 @@ impl SourceSelection {
                 Ok(SourceSelection::Below(StorageAddress::S3(bucket, key).into_directory()))
             }
             StorageAddress::S3(bucket, key) if key.is_empty() || key.ends_with('/') => {
-                let why = format!("s3://{bucket}/{key} is not one object; add --recursive for all below it");
+                let why = format!(
+                    "s3://{bucket}/{key} is not an object; add --recursive to select everything below it"
+                );
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
             StorageAddress::Local(path) if path.is_dir() && recursive => {
                 Ok(SourceSelection::Below(StorageAddress::Local(path)))
             }
             StorageAddress::Local(path) if path.is_dir() => {
-                let why = format!("{} is a directory; add --recursive for all below it", path.display());
+                let why = format!(
+                    "{} is a directory; add --recursive to select everything below it",
+                    path.display()
+                );
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
-            StorageAddress::Service => Err(Error::new(ErrorKind::InvalidArgument, "s3:// names no bucket")),
+            StorageAddress::Service => Err(Error::new(ErrorKind::InvalidArgument, "s3:// has no bucket")),
             other => Ok(SourceSelection::One(other)),
         }
     }
@@ -178,7 +184,8 @@ impl SourceSelection {
                     return Err(Error::new(
                         ErrorKind::NoSuchKey,
                         format!(
-                            "nothing fits s3://{bucket}/{wildcard} (add --raw to take * and ? literally)"
+                            "no object matches s3://{bucket}/{wildcard} (add --raw to treat * and ? as \
+                             literal characters)"
                         ),
                     ));
                 }
@@ -199,8 +206,8 @@ fn run_lab() -> Result<CommandExit> {
     match std::process::Command::new(&program).arg0(name).args(words).exec() {
         error if error.kind() == io::ErrorKind::NotFound => Err(Error::new(
             ErrorKind::InvalidArgument,
-            "measuring is done by the program fordway-lab, which is neither beside this one nor in PATH; install it, or \
-             build it with `make build`",
+            "this command needs the program fordway-lab, which is neither next to fordway nor in PATH; \
+             install it, or build it with `make build`",
         )),
         error => Err(file_error("running", program.display(), error)),
     }

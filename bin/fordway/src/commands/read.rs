@@ -120,7 +120,7 @@ pub(super) fn cat(args: &CatArgs, context: &CommandContext) -> Result<CommandExi
 /// Runs `cp SOURCE... -`.
 pub(super) fn copy_out(args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
     if args.recursive || args.transfer.dry_run {
-        let why = "--recursive and --dry-run do not go with standard output (-) as the destination";
+        let why = "--recursive and --dry-run cannot be used with standard output (-) as the destination";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let options = GetOptions { version: args.version_id.clone(), ..Default::default() };
@@ -203,8 +203,8 @@ pub(super) fn presign(args: &PresignArgs, context: &CommandContext) -> Result<Co
     let (bucket, key) = StorageAddress::parse(&args.address)?.into_object()?;
     let lane = context.lane()?;
     let presigner = lane.presigner.ok_or_else(|| {
-        let why = "this lane has no URLs: the file system's own permissions decide who reads an object; \
-                   presign at an http(s):// endpoint";
+        let why = "this lane has no URLs: file system permissions control who can read an object; \
+                   use presign with an http(s):// endpoint";
         Error::new(ErrorKind::NotImplemented, why).during(
             "presign",
             lane.store.lane(),

@@ -22,16 +22,17 @@ use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
 pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Err(error) = fordway_sys::raise_open_files() {
-        tracing::warn!(%error, "the limit of open files stays as it is; clients beyond it will wait");
+        tracing::warn!(%error, "the limit of open files cannot be raised; clients beyond it must wait");
     }
     let (users, pair) = users(args)?;
     let tls = tls(args)?;
     let config = config(args, tls.clone());
     let gateway = Gateway::on(sockets(&config)?, users, config)?;
     if !gateway.local_addr().ip().is_loopback() && tls.is_none() {
-        context
-            .output
-            .note("listening beyond this machine without TLS: requests and data can be read on the way");
+        context.output.note(
+            "listening on other interfaces than loopback without TLS: others can read requests and data on the \
+             network",
+        );
     }
     let root = args.root.display().to_string();
     let endpoint = format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr());
@@ -54,7 +55,8 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
 /// Takes the sockets that a service manager passed, or binds the configured addresses.
 fn sockets(config: &GatewayConfig) -> Result<GatewaySockets> {
     let passed = fordway_sys::take_passed_sockets().map_err(|errno| {
-        let why = "the sockets of LISTEN_FDS are not there; have the service manager pass them, or unset LISTEN_PID";
+        let why =
+            "the sockets of LISTEN_FDS are missing; make the service manager pass them, or unset LISTEN_PID";
         Error::new(ErrorKind::InvalidArgument, why).caused_by(std::io::Error::from(errno))
     })?;
     if passed.is_empty() { GatewaySockets::bind(config) } else { GatewaySockets::passed(passed, config) }
@@ -106,8 +108,8 @@ fn reload_when_asked(reload: ReloadSignal, tls: Option<TlsCertificate>, interrup
         reload.trigger();
         match tls.as_ref().map(TlsCertificate::reload) {
             None => {}
-            Some(Ok(())) => tracing::info!("certificate and key were read again"),
-            Some(Err(error)) => tracing::error!(%error, "the certificate is shown as before"),
+            Some(Ok(())) => tracing::info!("reloaded the certificate and its key"),
+            Some(Err(error)) => tracing::error!(%error, "continuing with the previous certificate"),
         }
     });
 }
@@ -179,7 +181,8 @@ pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Acc
         (None, None) => Ok((AccessKeyPair::generate()?, true)),
         _ => Err(Error::new(
             ErrorKind::InvalidArgument,
-            "only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set; set both, or neither to have a pair made",
+            "only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set; set both, or neither to \
+             generate a key pair",
         )),
     }
 }
@@ -203,7 +206,8 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
     let gateway = NodeGateway::bind(open_store(root, args)?, config)?;
     if args.tcp.is_some_and(|tcp| !tcp.ip().is_loopback()) {
         context.output.note(
-            "listening beyond this machine: clients prove that they know the secret, but data is sent in the clear",
+            "listening on other interfaces than loopback: clients prove that they know the secret key, but \
+             data is not encrypted",
         );
     }
     let endpoint = gateway.endpoint();
@@ -241,7 +245,7 @@ fn default_socket(variable: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf> 
         Some(dir) => Ok(PathBuf::from(dir).join("fordway.sock")),
         None => Err(Error::new(
             ErrorKind::InvalidArgument,
-            "XDG_RUNTIME_DIR is not set, so there is no usual place for the socket; name one with --socket PATH",
+            "XDG_RUNTIME_DIR is not set, so the socket has no default path; give one with --socket PATH",
         )),
     }
 }

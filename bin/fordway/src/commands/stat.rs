@@ -228,7 +228,7 @@ fn show_root(root: &StorageAddress) -> String {
 fn du_by_user(args: &DuArgs, context: &CommandContext) -> Result<CommandExit> {
     if args.address.contains("://") {
         let why =
-            "--by-user counts files by their owners; give the directory of the buckets in place of a URL";
+            "--by-user counts files by owner; give the directory that contains the buckets instead of a URL";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let store = PosixStore::open_for_care(args.address.as_ref(), PosixConfig::default())?;

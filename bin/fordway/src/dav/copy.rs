@@ -95,7 +95,7 @@ impl CopyLocation {
         };
         name.filter(|name| !matches!(name.as_str(), "" | "." | "..") && !name.contains('/')).ok_or_else(
             || {
-                let why = format!("{self} ends with no name; name what it becomes");
+                let why = format!("{self} does not end in a name; give the name of the copy");
                 Error::new(ErrorKind::InvalidArgument, why)
             },
         )
@@ -134,7 +134,7 @@ pub(crate) fn copy(order: &CopyOrder<'_>, context: &CommandContext) -> Result<Co
         || sources.len() > 1
         || matches!(&destination, CopyLocation::Local(path) if path.is_dir() && !order.recursive);
     if destination == CopyLocation::Stdin {
-        let why = "standard output is written by `cp` and `cat`, one file at a time";
+        let why = "only `cp` and `cat` can write to standard output, one file at a time";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let dav = client(context);
@@ -191,7 +191,7 @@ fn one(source: &CopyLocation, destination: &CopyLocation, is_directory: bool) ->
     if let CopyLocation::Local(path) = source
         && path.is_dir()
     {
-        let why = format!("{} is a directory; add --recursive for all below it", path.display());
+        let why = format!("{} is a directory; add --recursive to select everything below it", path.display());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let to = if is_directory { destination.below(&source.name()?) } else { destination.clone() };
@@ -220,7 +220,9 @@ fn below<'p>(
 ) -> Result<Tasks<'p>> {
     let (source, to) = (source.clone(), to.clone());
     match &source {
-        CopyLocation::Stdin => Err(Error::new(ErrorKind::InvalidArgument, "--recursive does not go with -")),
+        CopyLocation::Stdin => {
+            Err(Error::new(ErrorKind::InvalidArgument, "--recursive cannot be used with -"))
+        }
         CopyLocation::Local(path) if !path.is_dir() => {
             one(&source, &to, false).map(|task| Box::new(std::iter::once(Ok(task))) as _)
         }

@@ -116,7 +116,7 @@ pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> 
     let found = dav.stat(&url)?;
     if found.is_collection && !args.recursive {
         let address = without_query(address);
-        let why = format!("{address} is a collection; add --recursive to remove it and all in it");
+        let why = format!("{address} is a collection; add --recursive to remove it and its members");
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let removal = DavRemoval { dav: &dav, args, context, tally: TransferTally::default() };

@@ -104,11 +104,11 @@ impl<'c> DavCopier<'c> {
     fn copy(&self, task: &CopyTask) -> Result<CopyStatus> {
         self.context.interrupt.check()?;
         if task.from == task.to {
-            let why = format!("{} would be written over itself", task.from);
+            let why = format!("the source and the destination are both {}", task.from);
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         if self.order.existing != ExistingPolicy::Replace && self.exists(&task.to)? {
-            let why = format!("{} exists", task.to);
+            let why = format!("{} already exists", task.to);
             let refused = Error::new(ErrorKind::PreconditionFailed, why);
             return if self.order.existing == ExistingPolicy::Skip {
                 Ok(CopyStatus::Skipped)
@@ -152,7 +152,7 @@ impl<'c> DavCopier<'c> {
             }
             (CopyLocation::Web(from), CopyLocation::Web(to)) => self.between_servers(from, to)?,
             (from, to) => {
-                let why = format!("cannot copy {from} to {to}: one of the two must be at a web server");
+                let why = format!("cannot copy {from} to {to}: one of them must be a web address");
                 return Err(Error::new(ErrorKind::InvalidArgument, why));
             }
         };
@@ -257,7 +257,8 @@ impl<'c> DavCopier<'c> {
     fn within_server(&self, from: &str, to: &str) -> Result<CopyStatus> {
         let source = self.dav.stat(from)?;
         if source.is_collection && !self.order.recursive {
-            let why = format!("{} is a collection; add --recursive for all in it", without_query(from));
+            let why =
+                format!("{} is a collection; add --recursive to select its members", without_query(from));
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let operation = if self.order.moves { "move" } else { "copy" };
@@ -300,7 +301,8 @@ impl<'c> DavCopier<'c> {
             true => {
                 let to = without_query(to);
                 let why = format!(
-                    "{to} is a collection, which would be gone; end its address with / to copy into it"
+                    "{to} is a collection, which the copy would replace; to copy into it, end its address \
+                     with /"
                 );
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }

@@ -25,7 +25,7 @@ impl TransferRunner<'_> {
             return self.download_into_special(from, path);
         }
         if self.settings.existing == ExistingPolicy::Fail && target != DownloadTarget::Missing {
-            let why = format!("{} exists", path.display());
+            let why = format!("{} already exists", path.display());
             return Err(Error::new(ErrorKind::PreconditionFailed, why));
         }
         let path = target.path(path);
@@ -40,9 +40,10 @@ impl TransferRunner<'_> {
             ExistingPolicy::Skip | ExistingPolicy::Fail => {
                 // Another program may have created the file since the check above.
                 temporary.persist_noclobber(&path).map_err(|error| match error.error.kind() {
-                    std::io::ErrorKind::AlreadyExists => {
-                        Error::new(ErrorKind::PreconditionFailed, format!("{} exists", path.display()))
-                    }
+                    std::io::ErrorKind::AlreadyExists => Error::new(
+                        ErrorKind::PreconditionFailed,
+                        format!("{} already exists", path.display()),
+                    ),
                     _ => failed(error.error),
                 })?
             }
@@ -123,7 +124,7 @@ impl TransferRunner<'_> {
             if object.range != (offset..offset + len) || object.info.size != info.size {
                 let (range, size) = (&object.range, object.info.size);
                 let wanted = format!("{offset}..{} of {}", offset + len, info.size);
-                let why = format!("bytes {range:?} of {size} came instead of {wanted}; copy it again");
+                let why = format!("received bytes {range:?} of {size} instead of {wanted}; copy it again");
                 return Err(self.during_get(Error::new(ErrorKind::BadResponse, why), from));
             }
             let mut at = offset;
@@ -172,7 +173,7 @@ impl DownloadTarget {
         match path.metadata() {
             Ok(about) if about.is_dir() => {
                 let why =
-                    format!("{} is a directory, and the object would have to be a file", path.display());
+                    format!("{} is a directory, but the object needs a file of that name", path.display());
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
             Ok(about) if about.is_file() => {
@@ -201,7 +202,7 @@ pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     let mode = std::fs::Permissions::from_mode(0o666);
     let mut builder = tempfile::Builder::new();
     builder.prefix(".fordway-").suffix(".part").permissions(mode);
-    builder.tempfile_in(parent).map_err(|error| file_error("making a file in", parent.display(), error))
+    builder.tempfile_in(parent).map_err(|error| file_error("creating a file in", parent.display(), error))
 }
 
 /// Bytes moved at a time: large enough to hide the cost of a call, small enough for the cache.
@@ -260,11 +261,11 @@ fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
     let (kind, why) = match stated {
         Some(0) if read_bytes > 0 => (
             ErrorKind::InvalidArgument,
-            format!("{name} says that it is empty, and has content; pipe it in and use - as the source"),
+            format!("{name} reports a size of 0 but has content; pipe it in and use - as the source"),
         ),
         Some(size) if size != read_bytes => (
             ErrorKind::IncompleteBody,
-            format!("{name} changed while it was read: {read_bytes} bytes instead of {size}"),
+            format!("{name} changed during the read: {read_bytes} bytes instead of {size}"),
         ),
         _ => return Ok(()),
     };

@@ -33,10 +33,8 @@ fn source_error(doing: &str, path: &Path, error: std::io::Error) -> Error {
     if error.kind() != std::io::ErrorKind::NotFound {
         return file_error(doing, path.display(), error);
     }
-    let why = format!(
-        "there is no {}; check the path, or write s3://BUCKET/KEY if an object is meant",
-        path.display()
-    );
+    let why =
+        format!("{} does not exist; check the path, or write s3://BUCKET/KEY for an object", path.display());
     Error::new(ErrorKind::Io, why).caused_by(error)
 }
 
@@ -230,7 +228,7 @@ impl TransferRunner<'_> {
         match from {
             _ if !self.settings.removes_sources => Ok(()),
             _ if from == to => {
-                let why = format!("{from} would be moved to itself");
+                let why = format!("the source and the destination are both {from}");
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
             StorageAddress::S3(bucket, key) => {
@@ -341,7 +339,7 @@ fn copy_name(from: &StorageAddress, to: &StorageAddress) -> &'static str {
 
 /// Returns the reason why one address cannot be copied to the other.
 pub(crate) fn unsupported(from: impl fmt::Display, to: &StorageAddress) -> String {
-    format!("cannot copy {from} to {to}: at least one of the two must be of the form s3://BUCKET/KEY")
+    format!("cannot copy {from} to {to}: at least one of them must have the form s3://BUCKET/KEY")
 }
 
 /// Calls `work` for every item, up to `workers` at once, and returns when all are done.
@@ -428,7 +426,7 @@ impl TransferTally {
     pub(crate) fn finish(&self, context: &CommandContext) -> Result<CommandExit> {
         let TransferCounts { done, skipped, failed, first_failure } = self.change(|_| {});
         if context.interrupt.is_raised() {
-            let why = format!("stopped by a signal after {done} objects; what was not finished was removed");
+            let why = format!("stopped by a signal after {done} objects; incomplete objects were removed");
             return Err(Error::new(ErrorKind::Interrupted, why));
         }
         if failed > 0 && failed + done + skipped > 1 {
@@ -455,7 +453,7 @@ impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {
         if self.0.as_mut().is_none_or(|places| places.insert(to.clone())) {
             return Ok(());
         }
-        let why = format!("{from} would replace {to}, where another source goes too; copy them apart");
+        let why = format!("{from} and another source would both be copied to {to}; copy them separately");
         Err(Error::new(ErrorKind::InvalidArgument, why))
     }
 }

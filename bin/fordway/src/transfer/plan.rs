@@ -253,14 +253,13 @@ fn sort_name(entry: &DirEntry) -> Vec<u8> {
 fn file_item(root: &Path, entry: &DirEntry) -> Result<SyncItem> {
     let path = entry.path();
     if !entry.file_type().is_file() {
-        let why =
-            format!("{} is neither a file nor a directory; leave it out with --exclude", path.display());
+        let why = format!("{} is neither a file nor a directory; skip it with --exclude", path.display());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let relative = path.strip_prefix(root).unwrap_or(path).to_str().ok_or_else(|| {
         Error::new(
             ErrorKind::InvalidKey,
-            format!("the name of {} is not UTF-8, as keys must be", path.display()),
+            format!("the name of {} is not UTF-8, so it cannot be a key", path.display()),
         )
     })?;
     let about = entry.metadata().map_err(walk_error)?;

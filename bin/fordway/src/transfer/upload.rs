@@ -134,7 +134,7 @@ impl TransferRunner<'_> {
             && let Err(error) = self.store().abort_upload(bucket, key, &upload)
         {
             self.context.output.note(&format!(
-                "the upload {} of s3://{bucket}/{key} could not be aborted and may take up space: {error}",
+                "the upload {} of s3://{bucket}/{key} could not be aborted and may still use space: {error}",
                 upload.as_str()
             ));
         }

@@ -152,7 +152,7 @@ fn other_names_run_from_path() {
     for command in ["report", "model"] {
         let ran = fordway(&[command], dir.path());
         assert_eq!(ran.status.code(), Some(2));
-        assert!(text(&ran.stderr).contains("have .venv/bin in PATH"), "{}", text(&ran.stderr));
+        assert!(text(&ran.stderr).contains("add .venv/bin to PATH"), "{}", text(&ran.stderr));
     }
 }
 

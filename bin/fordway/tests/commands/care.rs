@@ -140,5 +140,5 @@ fn du_counts_by_owner_what_listings_do_not_show() {
         assert_eq!((&other["objects"], &other["objects_bytes"]), (&1.into(), &5.into()));
     }
     let ran = rig.run(&["du", "s3://bkt", "--by-user"]);
-    assert!(ran.stderr.contains("give the directory of the buckets"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("give the directory that contains the buckets"), "{}", ran.stderr);
 }

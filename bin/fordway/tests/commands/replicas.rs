@@ -139,7 +139,7 @@ fn metalinks_are_shown() {
     assert_eq!(shown["replicas"][0]["priority"], 1);
     let asked = rig.run(&["metalink", "show", &good.url()]);
     assert_ne!(asked.exit, CommandExit::Ok);
-    assert!(asked.stderr.contains("nobody tells"), "{}", asked.stderr);
+    assert!(asked.stderr.contains("no replicas of"), "{}", asked.stderr);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn places_of_several_files_are_directories() {
     let words = ["metalink", "make", "DIR/a b", "DIR/c", "--out", "-"];
     let made = rig.run(&[&words[..], &["--replica", "http://h/d/@CH"]].concat()).ok().stdout;
     assert!(made.contains("<url location=\"ch\" priority=\"1\">http://h/d/a%20b</url>"), "{made}");
-    for (place, why) in [("http://h/f", "is of one file"), ("h/f", "is no address")] {
+    for (place, why) in [("http://h/f", "is the URL of one file"), ("h/f", "is not a URL")] {
         let refused = rig.run(&[&words[..], &["--replica", place]].concat()).ended(CommandExit::Usage);
         assert!(refused.stderr.contains(why), "{}", refused.stderr);
     }

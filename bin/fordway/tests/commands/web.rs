@@ -98,7 +98,7 @@ fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     assert_ne!(kept.exit, CommandExit::Ok);
     let files = rig.files();
     assert!(
-        files.len() == 1 && kept.stderr.contains(&format!("{}; give the same command", files[0])),
+        files.len() == 1 && kept.stderr.contains(&format!("{}; run the same command", files[0])),
         "{}",
         kept.stderr
     );
@@ -166,7 +166,7 @@ fn a_copy_that_is_ended_by_signals_says_what_it_leaves() {
         assert_eq!(ended.status.code(), Some(130));
         let said = String::from_utf8(ended.stderr).unwrap();
         assert_eq!(
-            (rig.files().len(), said.contains("go on from there")),
+            (rig.files().len(), said.contains("same command again to resume")),
             (usize::from(is_kept), is_kept),
             "{said}"
         );
@@ -192,11 +192,11 @@ fn what_web_servers_cannot_do_is_said() {
     let (rig, server) = (Rig::new(), server());
     let url = server.url();
     for (words, hint) in [
-        (vec!["du", &url], "is not taken here"),
+        (vec!["du", &url], "does not support the web address"),
         (vec!["cp", &url, "s3://bkt/k"], "copy it to a file first"),
         (vec!["cp", "--dry-run", &url, "DIR/x"], "--dry-run"),
         (vec!["cp", "s3://bkt/k", &url], "copy it to a file first"),
-        (vec!["cp", &url, "/dev/null"], "no file"),
+        (vec!["cp", &url, "/dev/null"], "is not a file"),
     ] {
         let refused = rig.run(&words);
         assert_ne!(refused.exit, CommandExit::Ok, "{words:?}");

@@ -50,7 +50,7 @@ fn two_files_never_go_to_one_address() {
     let to = dav(&server, "to/");
     rig.run(&["mkdir", &to]).ok();
     let ran = rig.run(&["mv", "DIR/a/x", "DIR/b/x", &to]).ended(CommandExit::Usage);
-    assert!(ran.stderr.contains("b/x would replace"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("b/x and another source"), "{}", ran.stderr);
     assert_eq!(rig.run(&["cat", &dav(&server, "to/x")]).ok().stdout, "of a");
     assert_eq!(rig.files(), ["b/x"], "nothing is lost");
 }
@@ -101,7 +101,7 @@ fn what_is_there_is_kept_where_that_is_asked_for() {
     // A file would replace the whole collection.
     rig.run(&["mkdir", &dav(&server, "d")]).ok();
     let refused = rig.run(&["cp", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
-    assert!(refused.stderr.contains("is a collection, which would be gone"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("is a collection, which the copy would replace"), "{}", refused.stderr);
     rig.run(&["mv", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
     rig.run(&["cp", &url, &url]).ended(CommandExit::Usage);
     rig.run(&["cp", &dav(&server, "d"), &dav(&server, "e")]).ended(CommandExit::Usage);

@@ -6,16 +6,16 @@ Objects have addresses `fordway://BUCKET/KEY`, on every lane; the option `endpoi
 >>> frame.to_parquet("fordway://bucket/frame.parquet", storage_options={"endpoint": "/data/objects"})
 >>> pandas.read_parquet("fordway://bucket/frame.parquet", storage_options={"endpoint": "/data/objects"})
 
-After `fordway.fsspec.register_s3()`, the addresses `s3://BUCKET/KEY` lead there too, in place of s3fs.
+After `fordway.fsspec.register_s3()`, fsspec also uses it for `s3://BUCKET/KEY`, instead of s3fs.
 
-Files at web servers have addresses `fordway+https://HOST/PATH`, and many ranges of one come in few requests:
+Files at web servers have addresses `fordway+https://HOST/PATH`; many ranges need few requests:
 
 >>> import fsspec
 >>> files = fsspec.filesystem("fordway+https")
 >>> files.cat_ranges(["https://data.example.org/events.root"] * 2, [0, 9_000], [400, 9_900])
 
-uproot takes such an address, or `https://` itself after `fordway.fsspec.register()`. All this needs the
-package `fsspec` (`pip install "fordway[fsspec]"`).
+uproot accepts such an address, or plain `https://` after `fordway.fsspec.register()`. This module
+needs the package `fsspec` (`pip install "fordway[fsspec]"`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = [
 
 
 def register() -> None:
-    """Has fsspec read `http://` and `https://` by `FordwayFileSystem` in this process."""
+    """Makes fsspec use `FordwayFileSystem` for `http://` and `https://` in this process."""
     for protocol in ("http", "https"):
         fsspec.register_implementation(protocol, FordwayFileSystem, clobber=True)
 
 
 def register_s3() -> None:
-    """Has fsspec take `s3://` and `s3a://` to `S3ObjectFileSystem` in this process, in place of s3fs."""
+    """Makes fsspec use `S3ObjectFileSystem` for `s3://` and `s3a://` in this process, instead of s3fs."""
     for protocol in S3ObjectFileSystem.protocol:
         fsspec.register_implementation(protocol, S3ObjectFileSystem, clobber=True)

@@ -33,43 +33,43 @@ EXAMPLES = """examples:
   fordway model check runs.csv --model eq11 --memory-bandwidth 17444MB/s \\
       --network-bandwidth 5900MB/s --rtt 60us
 
-The exit status is 2 if measurements or options cannot be used, else 0.
+The exit status is 2 if measurements or options are unusable, and otherwise 0.
 docs/explain/model.md explains the models and the figures.
 """
 
 
 def parser() -> ArgumentParser:
     """The commands and their options."""
-    about = "Cost models of requests: fitted to measurements, held against them, and used to predict."
+    about = "Fit cost models of requests to measurements, check them, and predict times with them."
     whole = ArgumentParser(
         prog="fordway-model", description=about, epilog=EXAMPLES, formatter_class=RawDescriptionHelpFormatter
     )
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    fit = _command(commands, "fit", "find a model's coefficients, and say what they are worth")
+    fit = _command(commands, "fit", "fit a model's coefficients, and report how reliable they are")
     _files(fit)
     fit.add_argument(
-        "--model", choices=FITTED, default="auto", help="the model (default: auto, by leave-one-out error)"
+        "--model", choices=FITTED, default="auto", help="model to fit (default: auto, by leave-one-out error)"
     )
     fit.add_argument(
         "--method",
         choices=METHODS,
         default="relative",
-        help="which errors count: in µs (ols; bounded: nothing below 0) or in %% (relative; robust: rows far "
-        "off count less)",
+        help="error to minimize: in µs (ols; bounded: coefficients of at least 0) or in %% (relative; robust: "
+        "outliers count less)",
     )
-    check = _command(commands, "check", "check measurements, or a model with given coefficients against them")
+    check = _command(commands, "check", "check measurements, or check a model with given coefficients against them")
     _files(check)
     check.add_argument(
-        "--model", choices=PUBLISHED, help="a model as published; without one the rows are checked"
+        "--model", choices=PUBLISHED, help="published model to check (default: check the rows only)"
     )
-    check.add_argument("--fit", type=Path, metavar="FIT.json", help="or the coefficients of a fit")
+    check.add_argument("--fit", type=Path, metavar="FIT.json", help="check the coefficients of this fit instead")
     predict = _command(commands, "predict", "predict times from a stored fit")
-    predict.add_argument("fit", type=Path, metavar="FIT.json", help="what `fordway model fit --json` printed")
-    predict.add_argument("--size", required=True, metavar="SIZE,...", help="sizes, such as 4KiB,1MiB")
+    predict.add_argument("fit", type=Path, metavar="FIT.json", help="output of `fordway model fit --json`")
+    predict.add_argument("--size", required=True, metavar="SIZE,...", help="sizes to predict, such as 4KiB,1MiB")
     predict.add_argument(
-        "--frequency", metavar="F", help="the client's frequency there (default: as measured)"
+        "--frequency", metavar="F", help="clock frequency of the client (default: as measured)"
     )
-    predict.add_argument("--connections", type=float, metavar="N", help="connections at once")
+    predict.add_argument("--connections", type=float, metavar="N", help="number of concurrent connections")
     predict.add_argument("--json", action="store_true", help="print JSON")
     _advise(commands)
     return whole
@@ -83,20 +83,20 @@ def _advise(commands: "object") -> None:
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="what the machine was measured with: runs of `fordway compare`",
+        help="runs of `fordway compare` on the machine",
     )
     moved = advise.add_mutually_exclusive_group(required=True)
-    moved.add_argument("--tree", type=Path, metavar="DIR", help="the files to be moved")
-    moved.add_argument("--histogram", type=Path, metavar="FILE", help="or a CSV of size_B and count")
+    moved.add_argument("--tree", type=Path, metavar="DIR", help="directory of the files to transfer")
+    moved.add_argument("--histogram", type=Path, metavar="FILE", help="or a CSV file with the columns size_B and count")
     moved.add_argument("--sizes", metavar="SIZExN,...", help="or sizes and counts, such as 4KiBx1000,1MiBx10")
-    advise.add_argument("--phase", metavar="NAME,...", help="phases (default: all that were measured)")
-    advise.add_argument("--lane", metavar="NAME,...", help="lanes (default: all that were measured)")
+    advise.add_argument("--phase", metavar="NAME,...", help="phases to predict (default: all measured phases)")
+    advise.add_argument("--lane", metavar="NAME,...", help="lanes to predict (default: all measured lanes)")
     advise.add_argument(
-        "--rtt", metavar="T", help="round trip to the server, for lanes of HTTP, such as 30ms"
+        "--rtt", metavar="T", help="round-trip time to the server, for HTTP lanes, such as 30ms"
     )
-    advise.add_argument("--bandwidth", metavar="BW", help="of the network there, such as 1Gbit/s or 100MB/s")
+    advise.add_argument("--bandwidth", metavar="BW", help="network bandwidth, such as 1Gbit/s or 100MB/s")
     advise.add_argument("--json", action="store_true", help="print JSON")
-    advise.add_argument("--plot", type=Path, metavar="FILE", help="also draw it, into FILE.svg or FILE.html")
+    advise.add_argument("--plot", type=Path, metavar="FILE", help="also draw a figure, to FILE.svg or FILE.html")
 
 
 def _command(commands: "object", name: str, about: str) -> ArgumentParser:
@@ -111,21 +111,21 @@ def _files(command: ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="a run directory, JSON of `bench rest`, a CSV, or what wrk, wrk2 or h2load printed",
+        help="run directory, JSON of `bench rest`, CSV file, or output of wrk, wrk2 or h2load",
     )
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.add_argument("--plot", type=Path, metavar="FILE", help="also draw it, into FILE.svg or FILE.html")
-    rows = command.add_argument_group("what to take of the files")
+    command.add_argument("--plot", type=Path, metavar="FILE", help="also draw a figure, to FILE.svg or FILE.html")
+    rows = command.add_argument_group("selection of data")
     rows.add_argument(
         "--statistic",
         choices=["auto", "mean", "p50"],
         default="auto",
-        help="mean or median times (default: means)",
+        help="fit mean or median times (default: means)",
     )
-    rows.add_argument("--lane", metavar="NAME", help="the lane of a run (default: the one there is)")
-    rows.add_argument("--phase", metavar="NAME", help="the phase of a run of operations (default: get)")
+    rows.add_argument("--lane", metavar="NAME", help="lane of a run (default: its only lane)")
+    rows.add_argument("--phase", metavar="NAME", help="phase of a run of operations (default: get)")
     rows.add_argument(
-        "--object-size", metavar="SIZE", help="of the objects, for wrk (default: as the URL says)"
+        "--object-size", metavar="SIZE", help="size of the objects, for wrk (default: from the URL)"
     )
     rows.add_argument(
         "--server-likwid",
@@ -133,40 +133,40 @@ def _files(command: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="what likwid-perfctr printed about the server, for each text file in turn",
+        help="output of likwid-perfctr for the server, one file for each text file in turn",
     )
-    rows.add_argument("--asked-rate", metavar="N/s", help="the rate wrk2 was asked for (-R)")
+    rows.add_argument("--asked-rate", metavar="N/s", help="request rate of wrk2 (its option -R)")
     rows.add_argument(
-        "--skip-bad", action="store_true", help="leave rows out that cannot be used, and say so"
+        "--skip-bad", action="store_true", help="skip unusable rows, and report them"
     )
     _machine(command)
 
 
 def _machine(command: ArgumentParser) -> None:
-    machine = command.add_argument_group("what is known of the machines, with units")
+    machine = command.add_argument_group("properties of the machines, with units")
     machine.add_argument(
         "--machine",
         type=Path,
         metavar="PROBE.json",
-        help="what `fordway machines probe --json` printed, for what is not given here",
+        help="output of `fordway machines probe --json`, for properties that are not given here",
     )
-    machine.add_argument("--clock", metavar="F", help="R, the nominal clock (default: the rows' own)")
+    machine.add_argument("--clock", metavar="F", help="R, the nominal clock frequency (default: that of the rows)")
     machine.add_argument(
-        "--frequency", metavar="F", help="the client's frequency, where cycles were not counted"
+        "--frequency", metavar="F", help="clock frequency of the client, if cycles were not counted"
     )
-    machine.add_argument("--memory-bandwidth", metavar="BW", help="mem_tp, such as 17444MB/s")
+    machine.add_argument("--memory-bandwidth", metavar="BW", help="memory bandwidth mem_tp, such as 17444MB/s")
     machine.add_argument(
-        "--network-bandwidth", metavar="BW", help="eBW of eq. 4, such as 5900MB/s or 1Gbit/s"
+        "--network-bandwidth", metavar="BW", help="network bandwidth eBW of eq. 4, such as 5900MB/s or 1Gbit/s"
     )
     machine.add_argument(
-        "--rtt", metavar="T", help="the round trip, such as 60us (default for eq. 4: TCP_INFO)"
+        "--rtt", metavar="T", help="round-trip time, such as 60us (default for eq. 4: TCP_INFO)"
     )
     machine.add_argument("--mss", metavar="SIZE", help="segment size, for eq. 4 (default: TCP_INFO)")
     machine.add_argument(
         "--loss", type=float, metavar="P", help="packet loss, for eq. 4 (default: retransmits)"
     )
     machine.add_argument(
-        "--small-bytes", default="64KiB", metavar="SIZE", help="where k2 ends (default: 64KiB)"
+        "--small-bytes", default="64KiB", metavar="SIZE", help="size up to which k2 applies (default: 64KiB)"
     )
 
 

@@ -112,26 +112,26 @@ def _fail(message: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="fordway-report", description="Writes one self-contained HTML page about one or more runs."
+        prog="fordway-report", description="Write a self-contained HTML page about one or more runs."
     )
     parser.add_argument(
         "runs",
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="a directory NAME.run, or a table of ppbench or of the sdvn-impact-database (NAME.csv)",
+        help="run directory NAME.run, or a table of ppbench or of the sdvn-impact-database (NAME.csv)",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the page (default: NAME.html beside NAME.run)"
+        "--out", type=Path, metavar="FILE", help="page to write (default: NAME.html next to NAME.run)"
     )
     parser.add_argument(
         "--likwid",
         type=Path,
         metavar="FILE",
-        help="what likwid-perfctr printed about the run, as table or by -O",
+        help="output of likwid-perfctr for the run, as a table or CSV (-O)",
     )
     parser.add_argument(
-        "--size", metavar="SIZE,...", help="of a ledger: the sizes to draw (default: those it printed)"
+        "--size", metavar="SIZE,...", help="sizes of a ledger to draw (default: the printed sizes)"
     )
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument("--svg", type=Path, metavar="DIR", help="also write each figure as SVG into DIR")

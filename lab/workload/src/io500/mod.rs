@@ -29,22 +29,22 @@ pub const COMPLIANT_SECONDS: u64 = 300;
 /// How IO500 works.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Io500Plan {
-    /// Seconds that each writing phase lasts; below 300 the result is stamped non-compliant
+    /// Duration of each writing phase, in seconds; below 300, the result is marked as non-compliant
     #[arg(long, value_name = "SECONDS", default_value_t = COMPLIANT_SECONDS)]
     pub stonewall: u64,
-    /// The most bytes that each rank writes in ior-easy
+    /// Maximum number of bytes that each rank writes in ior-easy
     #[arg(long, value_name = "SIZE", default_value = "9920000MiB", value_parser = parse_bytes)]
     pub easy_bytes: u64,
-    /// The most transfers of each rank in ior-hard
+    /// Maximum number of transfers of each rank in ior-hard
     #[arg(long, value_name = "N", default_value_t = 10_000_000)]
     pub hard_transfers: u64,
-    /// The most files of each rank in mdtest-easy
+    /// Maximum number of files of each rank in mdtest-easy
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub easy_files: u64,
-    /// The most files of each rank in mdtest-hard
+    /// Maximum number of files of each rank in mdtest-hard
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub hard_files: u64,
-    /// How a file is removed on S3
+    /// How to remove a file on S3
     #[arg(long, value_enum, default_value_t = FileRemoval::Direct)]
     pub delete: FileRemoval,
 }

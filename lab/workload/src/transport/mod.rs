@@ -227,25 +227,25 @@ pub fn message_of(size_bytes: u64) -> Result<Key> {
 /// What is measured, and how often.
 #[derive(Clone, Debug, Args)]
 pub struct TransportSetting {
-    /// Sizes of the messages: FIRST..LAST, or a list; 1 B to 1 GiB
+    /// Sizes of the messages: FIRST..LAST, or a list, from 1 B to 1 GiB
     #[arg(long = "size", value_name = "SIZES", default_value = "1..128MiB")]
     pub sizes: SizeSeries,
-    /// How many times as large as the one before each of FIRST..LAST is
+    /// Factor between successive sizes of FIRST..LAST
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
-    /// How often each size is measured, the transports in turn; five or more give intervals
+    /// Number of times to measure each size, with the transports in turn; five or more give intervals
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Messages of one turn, at most
+    /// Maximum number of messages of one turn
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub messages: u64,
-    /// Bytes of one turn, at most, but for a single message that is larger
+    /// Maximum number of bytes of one turn, unless a single message is larger
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = parse_bytes)]
     pub block_bytes: u64,
-    /// Messages under way at once for bandwidth, at most, and at most 16 MiB of them
+    /// Maximum number of messages in flight for bandwidth, limited to 16 MiB in total
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub window: u64,
-    /// Decides in which order the transports take their turns
+    /// Seed of the order in which the transports take turns
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Where the run is written.

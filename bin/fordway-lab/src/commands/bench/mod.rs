@@ -152,8 +152,8 @@ fn check_named(args: &RankArgs, global: &GlobalArgs) -> Result<()> {
     {
         return Ok(());
     }
-    let why =
-        "name where to work: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT], or set an endpoint";
+    let why = "give a place to work in: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT], or set an \
+               endpoint";
     Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
@@ -190,7 +190,7 @@ impl BenchSites {
 
     fn add_dir(&mut self, dir: &Path, args: &RankArgs) -> Result<()> {
         let dir = dir.canonicalize().ok().filter(|dir| dir.is_dir()).ok_or_else(|| {
-            let why = format!("{} is not a directory; name one that is there", dir.display());
+            let why = format!("{} is not a directory; give an existing directory", dir.display());
             Error::new(ErrorKind::InvalidArgument, why)
         })?;
         self.dirs.push(dir.clone());

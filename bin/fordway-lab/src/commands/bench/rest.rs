@@ -177,11 +177,11 @@ fn pin_server(args: &RestArgs) -> Result<()> {
         return Ok(());
     }
     let Some(pid) = args.server_pid else {
-        let detail = "--pin-server needs to know the server's process; name it with --server-pid";
+        let detail = "--pin-server needs the process of the server; give it with --server-pid";
         return Err(Error::new(ErrorKind::InvalidArgument, detail));
     };
     let failed = |error: std::io::Error| {
-        let detail = format!("process {pid} cannot be kept on processors {:?}", args.pins.pin_server);
+        let detail = format!("process {pid} cannot be pinned to processors {:?}", args.pins.pin_server);
         Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
     };
     for process in fordway_sys::descendants(pid).map_err(failed)? {
@@ -240,7 +240,7 @@ fn unsigned(args: &RestArgs, summaries: &[PhaseSummary]) -> Option<String> {
         })
     };
     (!args.sign && summaries.iter().any(is_refused)).then(|| {
-        "the server refuses requests that are not signed: --sign signs them with the keys of the AWS environment"
+        "the server rejects unsigned requests; use --sign to sign them with the keys of the AWS environment"
             .to_owned()
     })
 }
@@ -318,10 +318,10 @@ impl RestCombination {
 fn points(args: &RestArgs) -> Result<Vec<RestCombination>> {
     let refused = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if args.url.contains("{size}") && args.size.is_empty() {
-        return refused("the URL has {size}, but there is no --size; name the sizes");
+        return refused("the URL contains {size}, but --size is missing; give the sizes");
     }
     if args.duration.is_zero() {
-        return refused("a --duration of 0 measures nothing; write one such as 10s");
+        return refused("a --duration of 0 measures nothing; use one such as 10s");
     }
     let sizes: Vec<Option<u64>> = match (args.method, args.size.is_empty()) {
         (MethodArg::Put, true) => vec![Some(DEFAULT_PUT_BYTES)],
@@ -343,7 +343,7 @@ fn points(args: &RestArgs) -> Result<Vec<RestCombination>> {
     }
     match u8::try_from(points.len()) {
         Ok(_) => Ok(points),
-        Err(_) => refused("a sweep has at most 255 combinations; leave some out"),
+        Err(_) => refused("a sweep has at most 255 combinations; omit some"),
     }
 }
 

@@ -130,8 +130,8 @@ fn describe(
 
 fn lane(window: u32) -> MeasuredLane {
     let description = match window {
-        1 => "each call is waited for before the next".to_owned(),
-        window => format!("{window} calls are under way at once"),
+        1 => "each call waits for the previous one".to_owned(),
+        window => format!("{window} calls are in flight"),
     };
     MeasuredLane { name: format!("window-{window}"), description }
 }
@@ -153,7 +153,7 @@ fn report(
         seconds.sort_unstable();
         let latency = summary.latency.map_or(0, |latency| latency.p50_ns);
         context.output.text(&format!(
-            "{}: {} (median of {} rounds; {} to {}), {} MiB/s, a call {} (median), CPU time a call {}",
+            "{}: {} (median of {} rounds; {} to {}), {} MiB/s, {} per call (median), {} of CPU time per call",
             summary.lane,
             ns_text(seconds[seconds.len() / 2]),
             seconds.len(),

@@ -67,7 +67,7 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     let machine = Machine::observe(&[("root", &parent)]);
     let watch = MachineWatch::start(&[]);
     let place = tempfile::Builder::new().prefix("fordway-ledger-").tempdir_in(&parent);
-    let place = place.map_err(|error| file_error("making a directory in", parent.display(), error))?;
+    let place = place.map_err(|error| file_error("creating a directory in", parent.display(), error))?;
     let work = work(place.path(), &plan, &paths, args, context)?;
     place.close().map_err(|error| file_error("removing", "the temporary directory", error))?;
     let mut run = describe(&plan, &work, &printed, machine, started);
@@ -175,7 +175,8 @@ fn doubts(account: &LedgerAccount, printed: &[u64]) -> Vec<String> {
     large
         .map(|entry| {
             format!(
-                "{} of {}: {:.0} % of the time is in no component; docs/explain/ledger.md says where such time was found",
+                "{} of {}: no component explains {:.0} % of the time; docs/explain/ledger.md lists known \
+                 causes",
                 entry.path,
                 bytes_text(entry.size_bytes),
                 100.0 * entry.residual_share.value
@@ -227,12 +228,12 @@ fn choose_placement(ladder: &LedgerSetup, wanted: Option<PlacementArg>) -> Resul
         (Some(PlacementArg::Together), [own, ..]) => (PlacementArg::Together, *own, *own),
         (None | Some(PlacementArg::Free), _) => return Ok(PlacementArg::Free),
         (Some(_), _) => {
-            let why = format!("--placement needs more processors than the {} here", cpus.len());
+            let why = format!("--placement needs more than the {} processors of this machine", cpus.len());
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
     };
     let failed = |errno: fordway_sys::Errno| {
-        let why = "keeping the two sides to their processors; use --placement free";
+        let why = "pinning the two sides to their processors; use --placement free";
         Error::new(ErrorKind::Io, why).caused_by(errno)
     };
     for process in ladder.components.iter().filter_map(|component| component.component.server_pid()) {

@@ -58,13 +58,13 @@ pub(super) fn run(args: &MeasureArgs, context: &CommandContext) -> Result<Comman
     args.catalogue.as_deref().map_or(Ok(()), |file| check_new(file, &name))?;
     let machine = Machine::observe(&[("disk", &args.disk)]);
     if cfg!(debug_assertions) {
-        context.output.note("built without optimisation: triad and GETs are slower than the machine");
+        context.output.note("this is a debug build: triad and GETs are slower than the machine allows");
     }
     let features = measure(args, &machine, context)?;
     let measured = MachineMeasurements { schema: SCHEMA, name, machine, features };
     if let Some(file) = &args.catalogue {
         add(file, &measured.entry()?)?;
-        context.output.note(&format!("{} was added to {}", measured.name, file.display()));
+        context.output.note(&format!("added {} to {}", measured.name, file.display()));
     }
     context.output.record(&measured)?;
     Ok(CommandExit::Ok)
@@ -77,7 +77,7 @@ fn measure(
 ) -> Result<Vec<FeatureMeasurement>> {
     let disk = TestDisk::new(&args.disk, args.disk_size)?;
     let mut features =
-        vec![count(Feature::Threads, machine.cpus as f64, "processors that a process may use")];
+        vec![count(Feature::Threads, machine.cpus as f64, "processors that a process can use")];
     features.extend(
         machine
             .memory_bytes
@@ -217,7 +217,7 @@ impl MachineBenchmark<'_> {
                     format!("{}; median of {}", self.how, values.len()),
                 ),
                 (Err(error), _) => ProbedQuantity::unknown(name, unit, error.detail()),
-                (Ok(_), None) => ProbedQuantity::unknown(name, unit, "it was not run"),
+                (Ok(_), None) => ProbedQuantity::unknown(name, unit, "not run"),
             };
             FeatureMeasurement { feature: *feature, quantity, values }
         };
@@ -263,8 +263,10 @@ fn check_new(file: &Path, name: &str) -> Result<()> {
         _ => {}
     }
     if catalogue(file)?.entries().iter().any(|entry| entry.name == name) {
-        let why =
-            format!("{} has a machine {name}; give another --name, or take that one out", file.display());
+        let why = format!(
+            "{} already contains the machine {name}; give another --name, or remove that machine",
+            file.display()
+        );
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     Ok(())

@@ -63,7 +63,7 @@ fn parsed<T>(file: &Path, parse: fn(&str) -> Result<T>) -> Result<T> {
 fn warn_of_left_out(left_out: &[OmittedFeature], context: &CommandContext) {
     for OmittedFeature { feature, missing_in } in left_out {
         let (feature, machines) = (feature.name(), missing_in.join(", "));
-        context.output.note(&format!("not compared by {feature}, which is not known of {machines}"));
+        context.output.note(&format!("not comparing {feature}, which is not known for {machines}"));
     }
 }
 
@@ -140,7 +140,7 @@ fn compare(args: &SimilarityArgs, context: &CommandContext) -> Result<CommandExi
             let (choice, table) = similarities(&rows, &columns, &args.features)?;
             (Some(choice), table)
         }
-        (None, None) => return Err(Error::new(ErrorKind::InvalidArgument, "name a catalogue, or a --table")),
+        (None, None) => return Err(Error::new(ErrorKind::InvalidArgument, "give a catalogue, or a --table")),
     };
     if let Some(file) = &args.heat_map {
         let svg = heat_map(&table, "Similarity of machines: 1 is equal");
@@ -243,7 +243,7 @@ fn pick(args: &PickArgs, context: &CommandContext) -> Result<CommandExit> {
     };
     let allowed = allowed(&within, args, &like);
     if allowed.is_empty() {
-        let none = format!("no machine of {} fulfils the conditions", args.within.display());
+        let none = format!("no machine of {} meets the conditions", args.within.display());
         context.output.note(&none);
         return Ok(CommandExit::Failure);
     }
@@ -291,7 +291,7 @@ fn candidate(entry: &MachineEntry, like: &MachineEntry, choice: &FeatureChoice) 
 
 impl fmt::Display for MachineRanking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Most like {}:", self.like)?;
+        write!(f, "Most similar to {}:", self.like)?;
         for RankedMachine { name, similarity, .. } in &self.candidates {
             write!(f, "\n{similarity:.2}  {name}")?;
         }

@@ -27,12 +27,12 @@ pub(super) fn disk(dir: Option<&Path>) -> Result<Vec<ProbedQuantity>> {
     let names = ["disk_write", "disk_read"];
     let Some(dir) = dir else {
         return Ok(names
-            .map(|name| ProbedQuantity::unknown(name, "MB/s", "name a directory with --disk"))
+            .map(|name| ProbedQuantity::unknown(name, "MB/s", "give a directory with --disk"))
             .into());
     };
     let (written, read) = measure_disk(dir).map_err(|error| file_error("measuring", dir.display(), error))?;
     let kind = FileSystem::of("disk", dir).map_or("a file system".to_owned(), |found| found.kind);
-    let place = format!("256 MiB in pieces of 1 MiB in {} ({kind})", dir.display());
+    let place = format!("256 MiB in blocks of 1 MiB in {} ({kind})", dir.display());
     let rate = |elapsed: Duration| DISK_FILE_BYTES as f64 / elapsed.as_micros().max(1) as f64;
     let mut found =
         vec![ProbedQuantity::new(names[0], rate(written), "MB/s", format!("{place}, fdatasync included"))];
@@ -87,7 +87,7 @@ pub(super) fn reference_clock() -> ProbedQuantity {
     std::thread::sleep(CALIBRATION);
     let (after, elapsed) = (reference_cycles().unwrap_or_default(), since.elapsed());
     let mhz = after.wrapping_sub(before) as f64 / elapsed.as_nanos() as f64 * 1e3;
-    ProbedQuantity::new(name, mhz, unit, "time-stamp counter held against the monotonic clock for 100 ms")
+    ProbedQuantity::new(name, mhz, unit, "time-stamp counter against the monotonic clock over 100 ms")
 }
 
 /// Measures the bytes read and written per second by copies in memory: by one thread, and by one thread for each
@@ -98,7 +98,7 @@ pub(super) fn memory_bandwidth(machine: &Machine) -> Vec<ProbedQuantity> {
     let threads = machine.cpus;
     let wanted = 2 * (BUFFER_BYTES * threads) as u64;
     if machine.memory_bytes.is_none_or(|memory| wanted > memory / 4) {
-        let why = format!("it takes {} of memory, more than a quarter of what there is", bytes_text(wanted));
+        let why = format!("it takes {} of memory, more than a quarter of the memory", bytes_text(wanted));
         return [one, all].map(|name| ProbedQuantity::unknown(name, "MB/s", &*why)).into();
     }
     let how = |who: &str| {
@@ -175,8 +175,7 @@ impl TriadWork {
         let array_bytes = (TIMES_CACHE * cache_bytes.unwrap_or(0)).max(ARRAY_BYTES_MIN);
         let wanted = 3 * array_bytes;
         if machine.memory_bytes.is_none_or(|memory| wanted > memory / 4) {
-            let why =
-                format!("it takes {} of memory, more than a quarter of what there is", bytes_text(wanted));
+            let why = format!("it takes {} of memory, more than a quarter of the memory", bytes_text(wanted));
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         Ok(TriadWork { array_bytes, cache_bytes, threads: machine.cpus })
@@ -185,7 +184,7 @@ impl TriadWork {
     pub(super) fn how(&self) -> String {
         let cache = match self.cache_bytes {
             Some(bytes) => format!("last-level cache {}", bytes_text(bytes)),
-            None => "the kernel does not tell the size of the cache".to_owned(),
+            None => "the kernel does not report the cache size".to_owned(),
         };
         let (threads, array) = (self.threads, bytes_text(self.array_bytes));
         format!("triad on {threads} threads, 3 arrays of {array} ({cache}), the fastest of {ROUNDS}")
@@ -241,7 +240,7 @@ pub(super) fn network(peer: Option<&str>) -> Result<Vec<ProbedQuantity>> {
     let Some(peer) = peer else { return loopback() };
     if !peer.contains("://") {
         let mut quantities = connection(peer, peer)?;
-        let why = "a place without a URL serves nothing to fetch; name an object with --peer http://...";
+        let why = "HOST:PORT has no object to fetch; give the URL of one with --peer http://...";
         quantities.push(ProbedQuantity::unknown("eBW", "MB/s", why));
         return Ok(quantities);
     }
@@ -271,7 +270,7 @@ fn connection(place: &str, peer: &str) -> Result<Vec<ProbedQuantity>> {
     let how = format!("TCP_INFO after the handshake, median of {CONNECTIONS} connections to {peer}");
     let size = |name, value: Option<u32>, how: &str| match value {
         Some(bytes) => ProbedQuantity::new(name, f64::from(bytes), "B", format!("{how}, to {peer}")),
-        None => ProbedQuantity::unknown(name, "B", "the kernel does not tell"),
+        None => ProbedQuantity::unknown(name, "B", "the kernel does not report it"),
     };
     Ok(vec![
         ProbedQuantity::new("rtt", rtt, "us", how),
@@ -295,10 +294,10 @@ fn download(origin: &Origin, path: &str) -> Result<ProbedQuantity> {
     let mut response = client.send(&exchange).map_err(|failure| failure.error)?;
     let unknown = |why: String| Ok(ProbedQuantity::unknown("eBW", "MB/s", why));
     if response.status() != 200 {
-        return unknown(format!("{origin}{path} was answered with status {}", response.status()));
+        return unknown(format!("{origin}{path} returned status {}", response.status()));
     }
     let Some(length) = response.body_bytes().filter(|length| *length >= TRANSFER_BYTES_MIN) else {
-        return unknown(format!("{origin}{path} is no object of a known size of at least 1 MiB"));
+        return unknown(format!("{origin}{path} is not an object with a known size of at least 1 MiB"));
     };
     let (since, mut done, mut piece) = (Instant::now(), 0, vec![0; TRANSFER_PIECE_BYTES]);
     while done < length.min(TRANSFER_BYTES_MAX) && since.elapsed() < TRANSFER_TIME_MAX {

@@ -34,7 +34,9 @@ pub(super) fn tachyon(interrupt: &InterruptFlag) -> Result<f64> {
     // tachyon also ends with success if it does not understand the scene.
     match done.stdout.contains("Ray Tracing Time") {
         true => Ok(done.cpu.as_secs_f64()),
-        false => Err(Error::new(ErrorKind::BadResponse, "tachyon made no picture; is it another version?")),
+        false => {
+            Err(Error::new(ErrorKind::BadResponse, "tachyon created no image; is it a different version?"))
+        }
     }
 }
 
@@ -77,7 +79,7 @@ impl TestDisk {
     /// Creates the directory in `parent`. Errors: from creating it.
     pub(super) fn new(parent: &Path, bytes: u64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-machines-").tempdir_in(parent);
-        let dir = dir.map_err(|error| file_error("making a directory in", parent.display(), error))?;
+        let dir = dir.map_err(|error| file_error("creating a directory in", parent.display(), error))?;
         let kind = FileSystem::of("disk", parent).map_or("a file system".to_owned(), |found| found.kind);
         Ok(TestDisk { dir, bytes, kind })
     }
@@ -88,7 +90,7 @@ impl TestDisk {
 
     pub(super) fn how(&self) -> String {
         format!(
-            "fio: {} in pieces of 1 MiB on {}; written with a sync at the end, read without the page cache",
+            "fio: {} in blocks of 1 MiB on {}; written with a sync at the end, read without the page cache",
             bytes_text(self.bytes),
             self.kind
         )
@@ -97,7 +99,8 @@ impl TestDisk {
     /// Writes the file and reads it; returns MB/s of both. Errors: `InvalidArgument` if the directory is not on a disk.
     pub(super) fn write_and_read(&self, interrupt: &InterruptFlag) -> Result<Vec<f64>> {
         if matches!(self.kind.as_str(), "tmpfs" | "ramfs") {
-            let why = format!("{} is memory, no disk; name a directory on a disk with --disk", self.kind);
+            let why =
+                format!("{} is in memory, not on a disk; give a directory on a disk with --disk", self.kind);
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         ["write", "read"].into_iter().map(|what| self.fio(what, interrupt)).collect()
@@ -178,7 +181,7 @@ impl ToolProcess {
         fordway_sys::end_with_thread(&mut command);
         let child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                let why = format!("{program} is not installed; Debian has it in the package {package}");
+                let why = format!("{program} is not installed; on Debian, install the package {package}");
                 Error::new(ErrorKind::Unavailable, why)
             }
             _ => failed(error),
@@ -194,7 +197,7 @@ impl ToolProcess {
             let has_ended = self.has_ended()?;
             match content(&self.stdout)?.contains(text) {
                 true => return Ok(()),
-                false if has_ended => return Err(self.failed("ended before it was ready")),
+                false if has_ended => return Err(self.failed("exited before it was ready")),
                 false => self.pause(interrupt)?,
             }
         }
@@ -207,12 +210,11 @@ impl ToolProcess {
         }
         // The program has not been reaped yet, so its CPU time can still be read.
         let cpu = fordway_sys::process_cpu_ns(self.child.id());
-        let cpu =
-            cpu.map_err(|errno| file_error("asking for the CPU time of", &self.program, errno.into()))?;
+        let cpu = cpu.map_err(|errno| file_error("reading the CPU time of", &self.program, errno.into()))?;
         let status = self.child.wait().map_err(|error| file_error("waiting for", &self.program, error))?;
         match status.success() {
             true => Ok(ToolResult { stdout: content(&self.stdout)?, cpu: Duration::from_nanos(cpu) }),
-            false => Err(self.failed(&format!("ended with {status}"))),
+            false => Err(self.failed(&format!("exited with {status}"))),
         }
     }
 
@@ -226,7 +228,7 @@ impl ToolProcess {
     fn pause(&self, interrupt: &InterruptFlag) -> Result<()> {
         interrupt.check()?;
         if self.started.elapsed() > LIMIT {
-            let why = format!("{} took more than {} s and was ended", self.program, LIMIT.as_secs());
+            let why = format!("{} took more than {} s and was terminated", self.program, LIMIT.as_secs());
             return Err(Error::new(ErrorKind::Timeout, why));
         }
         std::thread::sleep(POLL);
@@ -241,7 +243,7 @@ impl ToolProcess {
             .map(str::trim)
             .rfind(|line| line.chars().any(char::is_alphabetic))
             .unwrap_or("nothing");
-        Error::new(ErrorKind::Unavailable, format!("{} {what}; it said: {said}", self.program))
+        Error::new(ErrorKind::Unavailable, format!("{} {what}; its output: {said}", self.program))
     }
 }
 
@@ -255,7 +257,7 @@ impl Drop for ToolProcess {
 
 /// Returns the current content of a file, regardless of the position at which its writer is.
 fn content(file: &File) -> Result<String> {
-    let failed = |error| file_error("reading", "what a program said", error);
+    let failed = |error| file_error("reading", "the output of a program", error);
     let mut bytes = vec![0; file.metadata().map_err(failed)?.len() as usize];
     file.read_exact_at(&mut bytes, 0).map_err(failed)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -269,7 +271,7 @@ pub(super) fn number_at(program: &str, text: &str, pointer: &str) -> Result<f64>
     number.filter(|number| *number > 0.0).ok_or_else(|| {
         Error::new(
             ErrorKind::BadResponse,
-            format!("{program} said nothing of {pointer}; is it another version?"),
+            format!("the output of {program} lacks {pointer}; is it a different version?"),
         )
     })
 }
@@ -303,10 +305,10 @@ mod tests {
         assert!(error.to_string().contains("no disk"), "{error}");
         let mut ended = ToolProcess::start(shell("echo busy; exit 0"), "dash").unwrap();
         let error = ended.await_text("ready", &interrupt).expect_err("it was ready");
-        assert!(error.to_string().contains("before it was ready; it said: busy"), "{error}");
+        assert!(error.to_string().contains("before it was ready; its output: busy"), "{error}");
         let missing = ToolProcess::start(Command::new("/nonexistent/fio"), "fio");
         let error = missing.err().expect("there is no such program");
-        assert!(error.to_string().contains("not installed; Debian has it in the package fio"), "{error}");
+        assert!(error.to_string().contains("not installed; on Debian, install the package fio"), "{error}");
     }
 
     #[test]

@@ -49,7 +49,8 @@ impl<'a> JobRunner<'a> {
         let base = Some(PathBuf::from(SHARED_MEMORY)).filter(|path| path.is_dir());
         let base = base.unwrap_or_else(std::env::temp_dir);
         let scratch = tempfile::Builder::new().prefix("fordway-").tempdir_in(&base);
-        let scratch = scratch.map_err(|error| file_error("making a directory in", base.display(), error))?;
+        let scratch =
+            scratch.map_err(|error| file_error("creating a directory in", base.display(), error))?;
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
         Ok(JobRunner { args, launcher, setups, context, fordway, scratch })
@@ -136,7 +137,7 @@ impl<'a> JobRunner<'a> {
             self.context.interrupt.check()?;
             if since.elapsed() > self.args.deadline {
                 let detail = format!(
-                    "the job took longer than {:?} and was ended; --deadline allows more",
+                    "the job took longer than {:?} and was terminated; increase --deadline to allow more",
                     self.args.deadline
                 );
                 return Err(Error::new(ErrorKind::Timeout, detail));
@@ -156,7 +157,7 @@ impl JobLauncher for JobRunner<'_> {
         // Ctrl-C reaches the launcher too.
         self.context.interrupt.check()?;
         if !status.success() {
-            let detail = format!("the job ended with {status}: {}", paper.told());
+            let detail = format!("the job exited with {status}: {}", paper.told());
             return Err(Error::new(ErrorKind::Io, detail));
         }
         Ok(FinishedJob { elapsed_ns, ranks: paper.reports(ranks)? })
@@ -192,7 +193,7 @@ struct JobReports {
 
 impl JobReports {
     fn new(scratch: &Path) -> Result<Self> {
-        let failed = |error| file_error("making a directory in", scratch.display(), error);
+        let failed = |error| file_error("creating a directory in", scratch.display(), error);
         let dir = TempDir::new_in(scratch).map_err(failed)?;
         let reports = dir.path().join("ranks");
         std::fs::create_dir(&reports).map_err(failed)?;
@@ -215,7 +216,7 @@ impl JobReports {
         let said = |line: &&str| line.chars().any(char::is_alphanumeric);
         let lines: Vec<&str> = text.lines().map(str::trim).filter(said).collect();
         match lines.is_empty() {
-            true => "it said nothing".to_owned(),
+            true => "it printed nothing".to_owned(),
             false => lines[lines.len().saturating_sub(TOLD_LINES_MAX)..].join(" / "),
         }
     }
@@ -227,7 +228,7 @@ impl JobReports {
             let path = self.reports.join(format!("rank-{rank}.json"));
             let Ok(text) = std::fs::read(&path) else { return Ok(Vec::new()) };
             reports.push(serde_json::from_slice(&text).map_err(|error| {
-                let detail = format!("rank {rank} left a report that is none");
+                let detail = format!("the report of rank {rank} is invalid");
                 Error::new(ErrorKind::Internal, detail).caused_by(error)
             })?);
         }
@@ -253,7 +254,7 @@ impl MpiLauncher {
     pub(super) fn find(args: &SpeedupArgs) -> Result<Self> {
         let found = ["mpirun.openmpi", "mpirun"].iter().find_map(|name| program(name));
         let Some(program) = args.mpirun.clone().or(found) else {
-            let detail = "there is no mpirun on PATH; install openmpi-bin, or name it with --mpirun";
+            let detail = "mpirun is not on PATH; install openmpi-bin, or give its path with --mpirun";
             return Err(Error::new(ErrorKind::NotImplemented, detail));
         };
         let version = version(&program)?;
@@ -271,8 +272,8 @@ fn version(program: &PathBuf) -> Result<String> {
         true => Ok(line),
         false => {
             let detail = format!(
-                "{} is no mpirun of Open MPI 4, which is what can be told where ranks run; it says {line:?}; \
-                 name another with --mpirun",
+                "{} is not the mpirun of Open MPI 4, which is needed to place ranks; its version is \
+                 {line:?}; give another with --mpirun",
                 program.display()
             );
             Err(Error::new(ErrorKind::NotImplemented, detail))
@@ -293,7 +294,10 @@ fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
 /// host, which is in that network, and the command for a shell there.
 pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<CommandExit> {
     let Some((_host, command)) = words.split_first().filter(|(_, command)| !command.is_empty()) else {
-        return Err(Error::new(ErrorKind::InvalidArgument, "--enter needs a host and what to run there"));
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "--enter needs a host and a command to run there",
+        ));
     };
     let name = network.display();
     let opened = std::fs::File::open(network).map_err(|error| file_error("opening", name, error))?;

@@ -150,7 +150,7 @@ fn sentence(fitted: &SetupFit) -> String {
     match fit.is_tested {
         true => format!("{law}; off by at most {:.1} %", 100.0 * fit.error_max),
         false => format!(
-            "{law}; unreliable: {} numbers of ranks for 3 costs, so nothing tests it; more --ranks do",
+            "{law}; unreliable, because 3 costs are fitted to {} numbers of ranks; measure more --ranks",
             fit.points
         ),
     }
@@ -181,7 +181,7 @@ struct JobSetup {
 
 impl JobSetup {
     fn lane(&self) -> MeasuredLane {
-        let how = if self.is_yielding { "; ranks give way while they wait" } else { "" };
+        let how = if self.is_yielding { "; ranks yield while they wait" } else { "" };
         MeasuredLane { name: self.name.clone(), description: format!("{}{how}", self.description) }
     }
 }
@@ -205,11 +205,11 @@ enum PlannedCarrier {
 /// Errors: `InvalidArgument` for unknown or repeated names, and for more than 64.
 fn asked(names: &[String]) -> Result<Vec<PlannedSetup<'_>>> {
     if names.len() > 64 {
-        return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; leave some out"));
+        return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; omit some"));
     }
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
-            let detail = format!("there are two set-ups called {name:?}; name each once");
+            let detail = format!("there are two set-ups called {name:?}; give each only once");
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
     }
@@ -237,7 +237,7 @@ fn load(name: &str) -> Result<NetworkSetup> {
     if name.contains('/') || name.ends_with(".toml") || known.contains(&name) {
         return NetworkSetup::load(name);
     }
-    let detail = format!("{}; or name a file", unknown_name("set-up", name, &known));
+    let detail = format!("{}; or give a file", unknown_name("set-up", name, &known));
     Err(Error::new(ErrorKind::InvalidArgument, detail))
 }
 
@@ -256,7 +256,7 @@ fn bring_up(
         match start(setup) {
             Ok(running) => setups.push(running),
             Err(error) if at == 0 || error.kind() == ErrorKind::InvalidArgument => return Err(error),
-            Err(error) => warnings.push(format!("{} is left out: {error}", setup.name)),
+            Err(error) => warnings.push(format!("skipped {}: {error}", setup.name)),
         }
     }
     Ok(setups)
@@ -264,7 +264,7 @@ fn bring_up(
 
 fn start(asked: &PlannedSetup) -> Result<JobSetup> {
     let (carrier, description) = match &asked.carrier {
-        PlannedCarrier::Default => (MessageCarrier::Default, "As MPI chooses".to_owned()),
+        PlannedCarrier::Default => (MessageCarrier::Default, "Chosen by MPI".to_owned()),
         PlannedCarrier::SharedMemory => {
             (MessageCarrier::SharedMemory, "Shared memory of this machine".to_owned())
         }
@@ -307,7 +307,7 @@ fn check_table(table: &str, context: &CommandContext) -> Result<CommandExit> {
     }
     let wrong = rows.iter().filter(|row| row.problem().is_some()).count();
     context.output.text(&format!(
-        "\n= S: time of the first row / time; = E: = S / n. {wrong} of {} rows are not what their times say.",
+        "\n= S: time of the first row / time; = E: = S / n. {wrong} of {} rows do not agree with their times.",
         rows.len()
     ))?;
     // Errors of the built-in table, which was published by others, are no failure of this command.

@@ -53,10 +53,10 @@ pub(super) fn windows(args: &PingpongBenchArgs) -> Vec<Option<u64>> {
 pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<PingpongCombination>> {
     let refused = |detail: String| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if let Some(too_many) = args.cores.iter().find(|wanted| usize::from(**wanted) > cores) {
-        return refused(format!("--cores {too_many} is more than the {cores} that there are"));
+        return refused(format!("--cores {too_many} exceeds the {cores} processors of this machine"));
     }
     if let Some(small) = args.tcp_rmem.iter().find(|bytes| **bytes < 4096) {
-        return refused(format!("--tcp-rmem {} is too small; the least is 4 KiB", bytes_text(*small)));
+        return refused(format!("--tcp-rmem {} is too small; the minimum is 4 KiB", bytes_text(*small)));
     }
     let cores: Vec<Option<u16>> = match args.cores.is_empty() {
         true => vec![None],
@@ -74,7 +74,7 @@ pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Pingp
     }
     match u8::try_from(points.len()) {
         Ok(_) => Ok(points),
-        Err(_) => refused("there are more than 255 combinations; leave some out".to_owned()),
+        Err(_) => refused("there are more than 255 combinations; omit some".to_owned()),
     }
 }
 
@@ -195,7 +195,7 @@ impl PingChannel {
             return Ok(ReceivedMessage { first_byte, retries, failure: Some(failure) });
         }
         if response.body_bytes() != Some(bytes) {
-            let detail = format!("the answer says it has {:?} bytes, not {bytes}", response.body_bytes());
+            let detail = format!("the response declares {:?} bytes, not {bytes}", response.body_bytes());
             return Err(Error::new(ErrorKind::BadResponse, detail));
         }
         let room = usize::try_from(bytes).unwrap_or(usize::MAX);

@@ -55,8 +55,8 @@ fn check_pong(args: &PingpongBenchArgs, setups: &[NetworkSetup]) -> Result<()> {
     match args.pong.is_some() && !is_alone {
         false => Ok(()),
         true => {
-            let detail =
-                "--pong is for the set-up loopback: others bring a pong of their own; add --setup loopback";
+            let detail = "--pong works only with the set-up loopback, because others start their own pong; add \
+                 --setup loopback";
             Err(Error::new(ErrorKind::InvalidArgument, detail))
         }
     }
@@ -353,7 +353,7 @@ fn remark(lane: &MeasuredSetup) -> Option<String> {
     match lane.problem() {
         Some(why) => Some(format!("{label} was not measured: {why}")),
         None if lane.setup.emulates() => Some(format!(
-            "{label}: a program emulates its processor, so its times are not those of a machine of its kind"
+            "{label}: its processor is emulated in software, so its times differ from those of real hardware"
         )),
         None => None,
     }

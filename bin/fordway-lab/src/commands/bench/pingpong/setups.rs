@@ -41,12 +41,12 @@ pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<NetworkSetup>> {
     };
     for (at, setup) in setups.iter().enumerate() {
         if setups[..at].iter().any(|other| other.name == setup.name) {
-            let detail = format!("there are two set-ups called {:?}; name each once", setup.name);
+            let detail = format!("there are two set-ups called {:?}; give each only once", setup.name);
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
     }
     if setups.len() > 64 {
-        return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; leave some out"));
+        return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; omit some"));
     }
     for setup in &mut setups {
         let unknown =
@@ -65,7 +65,9 @@ fn spread_ports(setups: &mut [NetworkSetup]) -> Result<()> {
         for (word, usual) in [("port", PORTS.0), ("ping-port", PORTS.1)] {
             let first = port(setup, word, usual)?;
             let own = first.checked_add(2 * number as u16).ok_or_else(|| {
-                let detail = format!("{word}={first} leaves no ports for all set-ups; say a smaller one");
+                let detail = format!(
+                    "{word}={first} does not leave enough ports for all set-ups; choose a smaller one"
+                );
                 Error::new(ErrorKind::InvalidArgument, detail)
             })?;
             setup.variables.insert(word.to_owned(), own.to_string());
@@ -94,7 +96,7 @@ pub(super) fn bring_up(
         let started_in = since.elapsed();
         context.interrupt.check()?;
         if let Err(error) = &running {
-            context.output.note(&format!("{} is left out: {error}", setup.label()));
+            context.output.note(&format!("skipped {}: {error}", setup.label()));
         }
         lanes.push(MeasuredSetup { setup, running, started_in });
     }
@@ -175,7 +177,7 @@ fn ping(args: &PingpongBenchArgs) -> Vec<String> {
 fn port(setup: &NetworkSetup, word: &str, usual: u16) -> Result<u16> {
     let said = setup.variables.get(word).map(|text| text.parse::<u16>());
     said.unwrap_or(Ok(usual)).map_err(|error| {
-        Error::new(ErrorKind::InvalidArgument, format!("{word} is no port")).caused_by(error)
+        Error::new(ErrorKind::InvalidArgument, format!("{word} is not a port")).caused_by(error)
     })
 }
 
@@ -185,8 +187,7 @@ fn check_cores(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
     match args.cores.is_empty() || (running.pong_id().is_some() && args.pong.is_none()) {
         true => Ok(()),
         false => {
-            let detail =
-                "pong is started elsewhere, where --cores cannot keep it on processors; leave out --cores";
+            let detail = "--cores does not work because pong runs on another machine; omit --cores";
             Err(Error::new(ErrorKind::NotImplemented, detail))
         }
     }

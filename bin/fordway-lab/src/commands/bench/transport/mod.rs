@@ -128,7 +128,7 @@ impl TransportSet {
     /// `Unavailable` for a transport that is named and not installed.
     fn open(args: &TransportArgs, plan: &TransportPlan, root: &Path) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-transport-").tempdir_in(root);
-        let dir = dir.map_err(|error| file_error("making a directory in", root.display(), error))?;
+        let dir = dir.map_err(|error| file_error("creating a directory in", root.display(), error))?;
         let mut transports = TransportSet {
             all: Vec::new(),
             programs: Vec::new(),
@@ -193,7 +193,7 @@ impl TransportSet {
                 self.add_gateway("node", what, gateway, args)
             }
             TransportArg::Embedded => {
-                let what = "S3 semantics as POSIX calls in this process: there is no other side";
+                let what = "S3 semantics as POSIX calls in this process, without a second process";
                 self.add_objects("embedded", what, embedded.clone(), None, args)
             }
         }
@@ -230,7 +230,7 @@ impl TransportSet {
 
     fn add_nginx(&mut self, args: &TransportArgs, root: &Path) -> Result<()> {
         let Some(nginx) = NginxServer::start(root, self.dir.path())? else {
-            self.missing.push("nginx is left out: it is not installed (Debian: nginx-light)".to_owned());
+            self.missing.push("skipped nginx: it is not installed (Debian: nginx-light)".to_owned());
             return Ok(());
         };
         let what = "GET of static files over HTTP/1.1 on loopback from one process of nginx";
@@ -294,7 +294,7 @@ fn keep_on(processes: &[u32], cpus: &[usize]) -> Result<()> {
     }
     let pinned = processes.iter().try_for_each(|process| fordway_sys::pin_process(*process, cpus));
     pinned.map_err(|errno| {
-        let why = format!("processes cannot be kept on processors {cpus:?}; name others");
+        let why = format!("processes cannot be pinned to processors {cpus:?}; choose others");
         Error::new(ErrorKind::InvalidArgument, why).caused_by(std::io::Error::from(errno))
     })
 }

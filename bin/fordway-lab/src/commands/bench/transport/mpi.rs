@@ -14,7 +14,7 @@ use super::process::{CallbackListener, ChildProgram};
 use crate::args::TransportArgs;
 
 /// The message if there is no fordway-mpi; it names Debian's packages.
-const NOT_BUILT: &str = "MPI is left out: there is no fordway-mpi; `make mpi` builds it for Debian's Open MPI \
+const NOT_BUILT: &str = "skipped MPI: fordway-mpi does not exist; `make mpi` builds it for Debian's Open MPI \
     (packages openmpi-bin libopenmpi-dev), `make mpi MPICC=mpicc.mpich MPIRUN=mpirun.mpich` for MPICH (mpich \
     libmpich-dev)";
 
@@ -101,10 +101,7 @@ impl MpiProgram {
         };
         let launcher = launcher.map(Path::to_owned).or_else(|| names.iter().find_map(|name| program(name)));
         let launcher = launcher.ok_or_else(|| {
-            format!(
-                "{implementation} is left out: there is no {} on PATH; name it with --mpirun",
-                names.join(" or ")
-            )
+            format!("skipped {implementation}: {} is not on PATH; give it with --mpirun", names.join(" or "))
         })?;
         Ok(MpiProgram { binary, implementation, launcher })
     }
@@ -145,13 +142,13 @@ impl MpiProgram {
         let how = match carrier {
             Some(MpiCarrier::Tcp) => "over TCP on loopback",
             Some(MpiCarrier::Shm) => "over shared memory",
-            None => "as it chooses",
+            None => "over its own choice",
         };
         let description = format!(
             "{} {how}: 2 ranks, free to use {} processors of this machine{}",
             hello.implementation,
             hello.sides.map(|side| side.processors.to_string()).join(" and "),
-            if is_yielding { ", giving way while they wait (mpi_yield_when_idle)" } else { "" }
+            if is_yielding { ", which yield while they wait (mpi_yield_when_idle)" } else { "" }
         );
         Ok(MpiJob {
             remote: remote.described(description),
@@ -206,16 +203,13 @@ impl MpiFamily {
 fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
     let name = binary.display();
     let told = Command::new(binary).args(["transport", "--which"]).stdin(Stdio::null()).output();
-    let told = told.map_err(|error| format!("MPI is left out: {name} cannot be started: {error}"))?;
+    let told = told.map_err(|error| format!("skipped MPI: {name} cannot be started: {error}"))?;
     let text = String::from_utf8_lossy(&told.stdout).trim().to_owned();
     match told.status.success() && !text.is_empty() {
         true => Ok(text),
         false => {
             let why = String::from_utf8_lossy(&told.stderr).trim().to_owned();
-            Err(format!(
-                "MPI is left out: {name} ended with {}: {why}; build it again with `make mpi`",
-                told.status
-            ))
+            Err(format!("skipped MPI: {name} exited with {}: {why}; rebuild it with `make mpi`", told.status))
         }
     }
 }
@@ -228,7 +222,8 @@ const EXCHANGE: &str = "half-round-trip";
 /// library. Errors: a sentence that says what is missing or failed. Cost: the launcher's start, and a second.
 pub(in crate::commands) fn half_round_trip_ns() -> Result<(u64, String), String> {
     let (mut command, library) = two_ranks()?;
-    let place = tempfile::tempdir().map_err(|error| format!("no place for the run: {error}"))?;
+    let place =
+        tempfile::tempdir().map_err(|error| format!("cannot create a directory for the run: {error}"))?;
     run_job(&mut command, place.path())?;
     let run = RunDocument::read(&place.path().join("ranks.run")).map_err(|error| error.to_string())?;
     let is_wanted = |exchange: &str| exchange == EXCHANGE;
@@ -237,12 +232,13 @@ pub(in crate::commands) fn half_round_trip_ns() -> Result<(u64, String), String>
         .iter()
         .find(|summary| summary.transfer.as_ref().is_some_and(|transfer| is_wanted(&transfer.exchange)));
     let latency = summary.and_then(|summary| summary.latency);
-    Ok((latency.ok_or("fordway-mpi made a run without round trips")?.p50_ns, library))
+    Ok((latency.ok_or("fordway-mpi wrote a run without round trips")?.p50_ns, library))
 }
 
 fn run_job(command: &mut Command, place: &Path) -> Result<(), String> {
     let log = place.join("messages");
-    let messages = File::create(&log).map_err(|error| format!("no place for its messages: {error}"))?;
+    let messages =
+        File::create(&log).map_err(|error| format!("cannot create a file for its messages: {error}"))?;
     command.args(PLAN).arg("--out").arg(place.join("ranks.run"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
     let ended = ChildProgram::start("fordway-mpi", command).and_then(ChildProgram::finish);

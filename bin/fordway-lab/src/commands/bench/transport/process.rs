@@ -47,9 +47,9 @@ impl ChildProgram {
             let ended =
                 self.child.try_wait().map_err(|error| file_error("waiting for", &self.name, error))?;
             if ended.is_some() || Instant::now() > end {
-                let how =
-                    ended.map_or("is not ready after a minute".to_owned(), |how| format!("ended with {how}"));
-                let why = format!("{} {how}; its messages above may say why", self.name);
+                let how = ended
+                    .map_or("is not ready after a minute".to_owned(), |how| format!("exited with {how}"));
+                let why = format!("{} {how}; its messages above may give the reason", self.name);
                 return Err(Error::new(ErrorKind::Unavailable, why));
             }
             std::thread::sleep(POLL);
@@ -65,13 +65,14 @@ impl ChildProgram {
             match ended {
                 Some(how) if how.success() => return Ok(()),
                 Some(how) => {
-                    let why = format!("{} ended with {how}; its messages above may say why", self.name);
+                    let why =
+                        format!("{} exited with {how}; its messages above may give the reason", self.name);
                     return Err(Error::new(ErrorKind::Unavailable, why));
                 }
                 None => std::thread::sleep(POLL),
             }
         }
-        Err(Error::new(ErrorKind::Timeout, format!("{} did not end and was killed", self.name)))
+        Err(Error::new(ErrorKind::Timeout, format!("{} did not exit and was killed", self.name)))
     }
 }
 

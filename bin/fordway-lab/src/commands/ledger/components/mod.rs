@@ -61,14 +61,17 @@ impl ObjectOperation {
 
 /// Wraps the error of a component that works only in memory. Errors: `Internal`.
 fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::new(ErrorKind::Internal, "doing in memory what else goes through sockets").caused_by(error)
+    Error::new(ErrorKind::Internal, "running the codecs in memory").caused_by(error)
 }
 
 /// Checks that an operation returned the expected bytes. Errors: `Corrupt`.
 pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
     match what == wanted {
         true => Ok(()),
-        false => Err(Error::new(ErrorKind::Corrupt, "the operation brought other bytes than are stored")),
+        false => Err(Error::new(
+            ErrorKind::Corrupt,
+            "the operation returned bytes that differ from the stored ones",
+        )),
     }
 }
 

@@ -141,7 +141,7 @@ impl S3Request {
         if !answered.starts_with(b"HTTP/1.1 200 ") {
             let said = String::from_utf8_lossy(&answered);
             let line = said.lines().next().unwrap_or_default();
-            return Err(Error::new(ErrorKind::BadResponse, format!("the gateway answered {line:?}")));
+            return Err(Error::new(ErrorKind::BadResponse, format!("the gateway responded {line:?}")));
         }
         let heads = MessageHeads { asked, answered };
         self.heads.borrow_mut().insert(size_bytes, heads.clone());
@@ -258,7 +258,7 @@ impl LedgerComponent for SignatureCheck {
     }
 
     fn check(&self) -> Result<()> {
-        let wrong = || Error::new(ErrorKind::SignatureDoesNotMatch, "a signature of our own is not right");
+        let wrong = || Error::new(ErrorKind::SignatureDoesNotMatch, "our own signature does not verify");
         self.is_right().then_some(()).ok_or_else(wrong)
     }
 }
@@ -288,7 +288,7 @@ impl Http1Heads {
         answer.parse(&self.heads.answered).map_err(bad)?;
         let length = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
         let length = length.and_then(|header| std::str::from_utf8(header.value).ok()?.parse().ok());
-        length.ok_or_else(|| bad("an answer without a length"))
+        length.ok_or_else(|| bad("the response has no length"))
     }
 }
 
@@ -380,7 +380,7 @@ impl LedgerComponent for S3LayerCall {
         match self.answered.status().is_success() {
             true => Ok(()),
             false => {
-                let detail = format!("the S3 layer answered {}", self.answered.status());
+                let detail = format!("the S3 layer responded {}", self.answered.status());
                 Err(Error::new(ErrorKind::BadResponse, detail))
             }
         }

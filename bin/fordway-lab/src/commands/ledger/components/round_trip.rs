@@ -82,7 +82,7 @@ pub(super) fn accepted<T>(
         }
         let is_gone = other.0.try_wait().is_ok_and(|ended| ended.is_some());
         if is_gone || since.elapsed() > READY_WITHIN {
-            let why = "the process at the other side of the round trips did not come up";
+            let why = "the process at the other side of the round trips did not start";
             return Err(Error::new(ErrorKind::Unavailable, why));
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -142,7 +142,7 @@ impl RoundTrip {
         match self.received == self.expected() {
             true => Ok(()),
             false => {
-                let why = format!("{} bytes came of {}", self.received, self.expected());
+                let why = format!("received {} bytes of {}", self.received, self.expected());
                 Err(Error::new(ErrorKind::IncompleteBody, why))
             }
         }

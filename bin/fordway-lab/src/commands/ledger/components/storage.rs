@@ -270,7 +270,7 @@ impl LedgerComponent for FileWrite {
         match stat(file).map_err(errno)?.size {
             size if size == self.size_bytes => Ok(()),
             size => {
-                let why = format!("{size} bytes were written of {}", self.size_bytes);
+                let why = format!("wrote {size} bytes of {}", self.size_bytes);
                 Err(Error::new(ErrorKind::IncompleteBody, why))
             }
         }

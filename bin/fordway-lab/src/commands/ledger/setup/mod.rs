@@ -164,7 +164,7 @@ fn chosen(names: &[String]) -> Result<Vec<NetworkSetup>> {
     let setups = names.iter().map(|name| NetworkSetup::load(name)).collect::<Result<Vec<_>>>()?;
     for (at, setup) in setups.iter().enumerate() {
         if setups[..at].iter().any(|other| other.name == setup.name) {
-            let detail = format!("there are two networks called {:?}; name each once", setup.name);
+            let detail = format!("there are two networks called {:?}; give each only once", setup.name);
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
     }
@@ -182,7 +182,7 @@ impl LedgerSetup {
         match NetworkPair::lay(setup, &wire, &fordway) {
             Ok(ends) => self.http_through(setup, ends, site),
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
-                self.left_out.push(format!("the network {} is left out: {error}", setup.name));
+                self.left_out.push(format!("skipped the network {}: {error}", setup.name));
                 Ok(())
             }
             Err(error) => Err(error),
