@@ -69,6 +69,24 @@ fn nfs_is_one_store_for_two_nodes() {
 }
 
 #[test]
+fn moosefs_is_one_store_for_two_nodes() {
+    in_soak(FileSystemCluster::moosefs);
+}
+
+#[test]
+fn cephfs_is_one_store_for_two_nodes() {
+    in_soak(FileSystemCluster::cephfs);
+}
+
+/// Runs the checks only if asked to, because CI has no time for more file systems.
+fn in_soak(start: fn() -> Option<FileSystemCluster>) {
+    match ["FORDWAY_SOAK", "FORDWAY_CLUSTERS"].iter().any(|name| std::env::var_os(name).is_some()) {
+        true => drop(start().inspect(is_one_store)),
+        false => fordway_needs::skip("`make soak` starts this file system, or FORDWAY_CLUSTERS=all"),
+    }
+}
+
+#[test]
 #[ignore = "run by the other tests, as processes in a cluster"]
 fn a_member_of_a_team() {
     let Ok(task) = std::env::var(MEMBER) else { return };

@@ -28,6 +28,8 @@ use crate::volume::RootVolume;
 
 /// The pause before a name is checked again for which this node has a stale cache entry.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The number of attempts before which there is no such pause.
+const QUICK_RACES: usize = 4;
 /// How often an operation is restarted because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
 
@@ -74,6 +76,23 @@ impl RootVolume {
     pub(crate) fn freshen_dir(&self, path: &str, sharing: FileSystemSharing) {
         if self.is_strong() && sharing.is_shared() {
             self.refresh_dirs(path);
+        }
+    }
+
+    /// Refreshes `dir` and the directories above it, and makes those that are missing at the server. MooseFS shows a
+    /// directory that another node has removed for another second, but makes it if asked to.
+    pub(crate) fn renew_dirs(&self, bucket: &Bucket, dir: &str) {
+        self.refresh_dirs(dir);
+        // The caller opens the directory again and sees the error.
+        let _ = self.make_dirs(bucket, dir);
+    }
+
+    /// Like [`give_way`], but waits longer on a shared file system: until all attempts are used up, no cache is still
+    /// valid.
+    pub(crate) fn give_way(&self, race: usize) {
+        match self.sharing.is_shared() && race >= QUICK_RACES {
+            true => std::thread::sleep(PAUSE),
+            false => give_way(race),
         }
     }
 
