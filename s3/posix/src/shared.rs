@@ -21,7 +21,7 @@ use fordway_sys::{Errno, FileSystemSharing, Mode, OFlags, inode_in, look_again, 
 
 use crate::ReadConsistency;
 use crate::errors::from_errno;
-use crate::layout::{ObjectPath, odd, plain, private_dir, versions_of};
+use crate::layout::{ObjectPath, odd, plain, private_dir, split, versions_of};
 use crate::private::AreaContents;
 use crate::stage::{MAX_RACES, give_way};
 use crate::volume::RootVolume;
@@ -72,10 +72,19 @@ impl RootVolume {
         self.refresh(bucket, key, contents)
     }
 
-    /// Looks the directory at `path` up again before it is listed, if reads ask the server first.
-    pub(crate) fn freshen_dir(&self, path: &str, sharing: FileSystemSharing) {
-        if self.is_strong() && sharing.is_shared() {
-            self.refresh_dirs(path);
+    /// Looks the directory at `path` up again before it is listed, if reads ask the server first. The directories above
+    /// it are looked up again, too, unless this listing has just read its parent.
+    pub(crate) fn freshen_dir(&self, path: &str, is_parent_fresh: bool, sharing: FileSystemSharing) {
+        if !self.is_strong() || !sharing.is_shared() {
+            return;
+        }
+        if !is_parent_fresh {
+            return self.refresh_dirs(path);
+        }
+        self.dirs.forget(path);
+        let (parent, name) = split(path);
+        if let Ok(parent) = self.open_dir(parent) {
+            look_again(&parent, name);
         }
     }
 
@@ -140,11 +149,18 @@ impl RootVolume {
     /// Makes this node look up `dir` and all directories above it again. Cost: some round trips for each.
     pub(crate) fn refresh_dirs(&self, dir: &str) {
         self.dirs.forget(dir);
-        let ends = dir.match_indices('/').map(|(at, _)| at).chain([dir.len()]);
-        for path in ends.map(|end| &dir[..end]) {
+        let Ok(mut here) = self.root.open_beneath(".", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) else {
+            return;
+        };
+        let mut end = 0;
+        for name in dir.split('/') {
             // The caller opens the directory again and sees the error.
-            let _ = self.open_dir(path).and_then(stat_now);
-            look_again(self.root.dir(), path);
+            let _ = stat_now(&here);
+            look_again(&here, name);
+            end += name.len() + 1;
+            let Ok(next) = self.open_dir_in(&here, name, &dir[..end - 1]) else { return };
+            here = next;
         }
+        let _ = stat_now(&here);
     }
 }

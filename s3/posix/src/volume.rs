@@ -153,10 +153,19 @@ impl RootVolume {
             }
             here = match is_new && !is_private(&path) {
                 true => open_new_dir(&here, name)?,
-                false => self.open_dir(&path)?,
+                false => self.open_dir_in(&here, name, &path)?,
             };
         }
         Ok(here)
+    }
+
+    /// Opens the directory `name` in `parent`, both at `path`, without a walk from the root unless it is a link.
+    pub(crate) fn open_dir_in(&self, parent: &File, name: &str, path: &str) -> Result<File, Errno> {
+        match open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+            Ok(dir) => Ok(dir.into()),
+            Err(Errno::NOTDIR | Errno::LOOP) => self.open_dir(path),
+            Err(errno) => Err(errno),
+        }
     }
 
     pub(crate) fn names_in(&self, path: &str) -> Result<Vec<String>> {
