@@ -47,10 +47,14 @@ impl SharedStore {
     }
 
     pub(crate) fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
-        let created = self.volume.open_dir(bucket.as_str()).and_then(created_ns);
+        self.volume.freshen_dir(bucket.as_str(), false, self.volume.sharing);
+        let created = self.volume.open_dir(bucket.as_str()).and_then(|dir| {
+            self.volume.require_kept(&dir)?;
+            created_ns(dir)
+        });
         match created {
             Ok(created) => Ok(BucketInfo { name: bucket.clone(), created: system_time(created) }),
-            Err(Errno::NOENT | Errno::NOTDIR) => Err(ErrorKind::NoSuchBucket.into()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => Err(ErrorKind::NoSuchBucket.into()),
             Err(errno) => Err(from_errno(errno, "opening the bucket")),
         }
     }

@@ -14,21 +14,27 @@
 //! If the old file still exists under another name, as old versions do, only reading the directory shows on GlusterFS
 //! that the name was replaced.
 
+use std::fs::File;
 use std::time::Duration;
 
 use fordway_store::{Bucket, ErrorKind, Key, Result, VersioningState};
-use fordway_sys::{Errno, FileSystemSharing, Mode, OFlags, inode_in, look_again, open_in, stat_now};
+use fordway_sys::{Errno, FileSystemSharing, Mode, OFlags, inode_in, look_again, open_in, require_kept, stat_now};
 
 use crate::ReadConsistency;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, private_dir, split, versions_of};
 use crate::private::AreaContents;
-use crate::stage::{MAX_RACES, give_way};
+use crate::stage::give_way;
 use crate::volume::RootVolume;
 
 /// The pause before a name is checked again for which this node has a stale cache entry.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The number of attempts before which there is no such pause.
+/// The number of times that a name is looked up again, after how many of them there is a long pause, and its length: more
+/// than the time for which clients of FUSE file systems keep names by default.
+const MAX_REFRESHES: usize = 60;
+const QUICK_REFRESHES: usize = 10;
+const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
+/// The number of attempts to publish before which there is no pause.
 const QUICK_RACES: usize = 4;
 /// How often an operation is restarted because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
@@ -88,6 +94,16 @@ impl RootVolume {
         }
     }
 
+    /// Checks that the server still has the directory `dir`, if reads ask the server first. Errors: `NOENT`, `STALE`.
+    pub(crate) fn require_kept(&self, dir: &File) -> Result<(), Errno> {
+        match self.is_strong() && self.sharing.is_shared() {
+            true => {
+                require_kept(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
+            }
+            false => Ok(()),
+        }
+    }
+
     /// Refreshes `dir` and the directories above it, and makes those that are missing at the server. MooseFS shows a
     /// directory that another node has removed for another second, but makes it if asked to.
     pub(crate) fn renew_dirs(&self, bucket: &Bucket, dir: &str) {
@@ -106,17 +122,20 @@ impl RootVolume {
     }
 
     fn refresh_place(&self, place: &ObjectPath, is_checked: bool) -> Result<()> {
-        for race in 0..MAX_RACES {
-            give_way(race);
+        for attempt in 0..MAX_REFRESHES {
             match self.try_refresh(place, is_checked) {
                 Ok(true) => {
                     // A held directory may have been replaced by now.
                     self.dirs.forget(&place.dir);
                     return Ok(());
                 }
+                // GlusterFS keeps a name in its cache for as long as it is used more often than once a second.
+                Ok(false) if attempt % QUICK_REFRESHES == QUICK_REFRESHES - 1 => {
+                    std::thread::sleep(NAME_TIMEOUT);
+                }
                 Ok(false) => std::thread::sleep(PAUSE),
                 // This node may remember as missing a directory that another node has made.
-                Err(Errno::NOENT) if race == 0 => self.refresh_dirs(&place.dir),
+                Err(Errno::NOENT) if attempt == 0 => self.refresh_dirs(&place.dir),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(()),
                 Err(Errno::STALE) => self.refresh_dirs(&place.dir),
                 Err(errno) => return Err(from_errno(errno, "asking the server for the object")),

@@ -71,9 +71,10 @@ impl RootVolume {
             true => None,
             false => self.dirs.open(&self.root, bucket.as_str()).ok().filter(|dir| !dir.is_gone()),
         };
-        match held.map_or_else(|| self.open_dir(bucket.as_str()).map(drop), |_| Ok(())) {
+        let open = || self.open_dir(bucket.as_str()).and_then(|dir| self.require_kept(&dir));
+        match held.map_or_else(open, |_| Ok(())) {
             Ok(()) => Ok(()),
-            Err(Errno::NOENT | Errno::NOTDIR) => Err(ErrorKind::NoSuchBucket.into()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => Err(ErrorKind::NoSuchBucket.into()),
             Err(errno) => Err(from_errno(errno, "opening the bucket")),
         }
     }
