@@ -18,7 +18,9 @@ use std::fs::File;
 use std::time::Duration;
 
 use fordway_store::{Bucket, ErrorKind, Key, Result, VersioningState};
-use fordway_sys::{Errno, FileSystemSharing, Mode, OFlags, inode_in, look_again, open_in, require_kept, stat_now};
+use fordway_sys::{
+    Errno, FileSystemSharing, Mode, OFlags, inode_in, look_again, open_in, require_kept, stat_now,
+};
 
 use crate::ReadConsistency;
 use crate::errors::from_errno;
@@ -97,9 +99,7 @@ impl RootVolume {
     /// Checks that the server still has the directory `dir`, if reads ask the server first. Errors: `NOENT`, `STALE`.
     pub(crate) fn require_kept(&self, dir: &File) -> Result<(), Errno> {
         match self.is_strong() && self.sharing.is_shared() {
-            true => {
-                require_kept(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
-            }
+            true => require_kept(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?),
             false => Ok(()),
         }
     }
@@ -168,7 +168,8 @@ impl RootVolume {
     /// Makes this node look up `dir` and all directories above it again. Cost: some round trips for each.
     pub(crate) fn refresh_dirs(&self, dir: &str) {
         self.dirs.forget(dir);
-        let Ok(mut here) = self.root.open_beneath(".", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) else {
+        let Ok(mut here) = self.root.open_beneath(".", OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+        else {
             return;
         };
         let mut end = 0;

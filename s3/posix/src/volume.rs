@@ -100,8 +100,12 @@ impl RootVolume {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
-    /// Like [`RootVolume::contents`], but the result may be 10 ms old. Cost: usually none.
+    /// Like [`RootVolume::contents`], but the result may be 10 ms old, unless other nodes may change the file system and
+    /// reads ask the server first. Cost: usually none.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<AreaContents> {
+        if self.is_strong() && self.sharing.is_shared() {
+            return self.contents(bucket);
+        }
         self.private.glance_for_write(&self.root, bucket).map_err(unreadable)
     }
 
