@@ -90,9 +90,14 @@ fn cephfs_is_one_store_for_two_nodes() {
     in_soak(FileSystemCluster::cephfs);
 }
 
+/// Whether to run what takes too long for CI.
+fn is_long() -> bool {
+    ["FORDWAY_SOAK", "FORDWAY_CLUSTERS"].iter().any(|name| std::env::var_os(name).is_some())
+}
+
 /// Runs the checks only if asked to, because CI has no time for more file systems.
 fn in_soak(start: fn() -> Option<FileSystemCluster>) {
-    match ["FORDWAY_SOAK", "FORDWAY_CLUSTERS"].iter().any(|name| std::env::var_os(name).is_some()) {
+    match is_long() {
         true => drop(start().inspect(is_one_store)),
         false => fordway_needs::skip("`make soak` starts this file system, or FORDWAY_CLUSTERS=all"),
     }
@@ -164,10 +169,7 @@ fn is_one_store(cluster: &FileSystemCluster) {
             run(cluster, &["writer", "reader", "reader", "reader"]);
         }),
         ("strong reads and writes have one order", one_order),
-        ("calls of two nodes in turn are those of one store", |cluster| {
-            without_attribute_cache(cluster);
-            run(cluster, &["conformance", "model", "model"]);
-        }),
+        ("calls of two nodes in turn are those of one store", are_one_in_turn),
         ("directories come and go", |cluster| {
             run(cluster, &["directories"]);
         }),
@@ -526,6 +528,13 @@ fn in_turn() -> StoreFixture {
         Arc::new(PosixStore::open(&Path::new(mount).join(name), config.clone()).unwrap())
     };
     StoreFixture::new(StoreTurns::new(FileSystemCluster::MOUNTS.map(open).into()), dir)
+}
+
+fn are_one_in_turn(cluster: &FileSystemCluster) {
+    if is_long() {
+        without_attribute_cache(cluster);
+        run(cluster, &["conformance", "model", "model"]);
+    }
 }
 
 /// Mounts MooseFS without the cache of attributes, in which the metadata of objects may be 30 s old.

@@ -148,7 +148,6 @@ impl SharedStore {
     pub(crate) fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
         let path = join(&private_dir(bucket), &document_name(kind));
         self.volume.freshen_dir(&path, false, self.volume.sharing);
-        let path = join(&private_dir(bucket), &document_name(kind));
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let failed = |errno| from_errno(errno, "reading the document");
         let file = match self.volume.root.open_beneath(&path, flags, Mode::empty()) {
