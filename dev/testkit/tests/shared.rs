@@ -530,8 +530,9 @@ fn in_turn() -> StoreFixture {
     StoreFixture::new(StoreTurns::new(FileSystemCluster::MOUNTS.map(open).into()), dir)
 }
 
+/// Not on NFS, where tags that are replaced within one step of the server's clock look unchanged to the other client.
 fn are_one_in_turn(cluster: &FileSystemCluster) {
-    if is_long() {
+    if is_long() && cluster.name != "nfs" {
         without_attribute_cache(cluster);
         run(cluster, &["conformance", "model", "model"]);
     }
