@@ -282,7 +282,12 @@ impl StagedFile {
 
     /// Stores `record` with the file. Returns the file's state.
     fn attach(&self, record: &mut Record) -> Result<FileStat> {
-        // Another node may have written to the file of a multipart upload.
+        if self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary)
+            && self.inner.volume.sharing.is_shared()
+        {
+            // Another node may have written to the file of a multipart upload, and its client may still set the time.
+            let _ = set_modified(&self.file, i64::try_from(now_ns()).unwrap_or(i64::MAX));
+        }
         let state =
             if self.inner.volume.sharing.is_shared() { stat_now(&self.file) } else { stat(&self.file) };
         let stat = state.map_err(|errno| from_errno(errno, "reading the file's state"))?;

@@ -245,12 +245,12 @@ impl RootVolume {
         place: &ObjectPath,
     ) -> Result<()> {
         let from = self.versions_opened(bucket, key)?;
-        self.into_place(bucket, place, |to| rename(&from, &newest.name(), to, &place.name))?
+        self.put_in_place(bucket, place, |to| rename(&from, &newest.name(), to, &place.name))?
             .map_err(|errno| from_errno(errno, "making an old version the latest"))
     }
 
     /// Calls `put` with the directory of `place`, again if another node has removed that directory.
-    fn into_place(
+    fn put_in_place(
         &self,
         bucket: &Bucket,
         place: &ObjectPath,
@@ -273,7 +273,7 @@ impl RootVolume {
         let from = self.versions_opened(bucket, key)?;
         let name = newest.name();
         for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
-            match self.into_place(bucket, &place, |to| link(&from, &name, to, &place.name)) {
+            match self.put_in_place(bucket, &place, |to| link(&from, &name, to, &place.name)) {
                 Ok(Err(Errno::EXIST)) => {}
                 // The file of another key blocks the path.
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => {}
