@@ -16,7 +16,7 @@ use fordway_sys::{
 use crate::SharedStore;
 use crate::dirs::WorkDirectory;
 use crate::errors::{from_errno, is_stale};
-use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain};
+use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
 use crate::private::AreaContents;
 use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
 use crate::shared::MAX_STALE;
@@ -216,6 +216,7 @@ impl RootVolume {
             self.refresh_dirs(&place.dir);
             look_again(self.root.dir(), &place.path());
         }
+        self.refresh_dirs(&versions_of(bucket, key));
     }
 
     fn with_record(&self, bucket: &Bucket, (file, stat): (File, FileStat)) -> Result<ObjectFile> {
