@@ -84,7 +84,8 @@ fn builder(
     let mut builder = S3ServiceBuilder::new(S3Frontend { region: region.map(str::to_owned) });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(StoreNames);
-    builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing });
+    let region = region.map(str::to_owned);
+    builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing, region });
     builder.set_access(admission);
     builder
 }
@@ -160,14 +161,6 @@ impl S3 for S3Frontend {
         plain(apart(user, move |store| buckets::list(store, &owner, region.as_deref(), request.input)).await)
     }
 
-    async fn create_bucket(
-        &self,
-        request: S3Request<CreateBucketInput>,
-    ) -> S3Result<S3Response<CreateBucketOutput>> {
-        let user = caller(&request)?;
-        buckets::create(&*user.store, self.region.as_deref(), request.input).map_err(|S3Failure(error)| error)
-    }
-
     async fn head_bucket(
         &self,
         request: S3Request<HeadBucketInput>,
@@ -237,6 +230,22 @@ impl S3 for S3Frontend {
         )
     }
 
+    async fn get_bucket_ownership_controls(
+        &self,
+        request: S3Request<GetBucketOwnershipControlsInput>,
+    ) -> S3Result<S3Response<GetBucketOwnershipControlsOutput>> {
+        let user = caller(&request)?;
+        plain(buckets::ownership(&*user.store, request.input.bucket))
+    }
+
+    async fn put_bucket_ownership_controls(
+        &self,
+        request: S3Request<PutBucketOwnershipControlsInput>,
+    ) -> S3Result<S3Response<PutBucketOwnershipControlsOutput>> {
+        let user = caller(&request)?;
+        plain(buckets::set_ownership(&*user.store, request.input))
+    }
+
     absent! {
         get_bucket_policy: GetBucketPolicyInput => GetBucketPolicyOutput, "NoSuchBucketPolicy";
         get_bucket_policy_status: GetBucketPolicyStatusInput => GetBucketPolicyStatusOutput, "NoSuchBucketPolicy";
@@ -244,8 +253,6 @@ impl S3 for S3Frontend {
             GetBucketLifecycleConfigurationOutput, "NoSuchLifecycleConfiguration";
         get_bucket_encryption: GetBucketEncryptionInput => GetBucketEncryptionOutput,
             "ServerSideEncryptionConfigurationNotFoundError";
-        get_bucket_ownership_controls: GetBucketOwnershipControlsInput => GetBucketOwnershipControlsOutput,
-            "OwnershipControlsNotFoundError";
         get_bucket_replication: GetBucketReplicationInput => GetBucketReplicationOutput,
             "ReplicationConfigurationNotFoundError";
         get_bucket_website: GetBucketWebsiteInput => GetBucketWebsiteOutput, "NoSuchWebsiteConfiguration";

@@ -4,7 +4,7 @@
 //! formed.
 
 pub(crate) mod cors;
-mod tagging;
+pub(super) mod tagging;
 
 use std::sync::Arc;
 
@@ -112,6 +112,6 @@ fn write(value: &impl Serialize) -> Outcome<Vec<u8>> {
     Ok(document)
 }
 
-fn malformed(message: String) -> S3Failure {
+pub(super) fn malformed(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }
