@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumType, Conditions, Error, ErrorKind, GetOptions, Key, ObjectContent,
-    ObjectInfo, OpenObject, Store,
+    ObjectInfo, OpenObject, Store, VersioningState,
 };
 use fordway_wire::byteranges::{MultipartFraming, parse_ranges};
 use fordway_wire::date::parse_http;
@@ -23,6 +23,8 @@ use crate::s3::convert::{
 };
 use crate::s3::error::{Outcome, S3Failure};
 use crate::s3::multipart::part_number;
+
+const UNVERSIONED: VersioningState = VersioningState::Unversioned;
 
 /// The content type that S3 returns for an object that was stored without one.
 pub(crate) const DEFAULT_TYPE: &str = "binary/octet-stream";
@@ -153,7 +155,11 @@ impl ReadRequest {
             let (name, value) = (HeaderName::try_from(name), HeaderValue::from_bytes(value));
             name.ok().zip(value.ok()).map(|(name, value)| _ = headers.append(name, value))
         });
-        if let Some(version) = options.version.as_ref().filter(|_| info.version.is_none()) {
+        let keeps_versions = || store.versioning(&self.bucket).is_ok_and(|state| state != UNVERSIONED);
+        if let (Some(version), None) = (&options.version, &info.version)
+            && keeps_versions()
+        {
+            // The version `null` of a bucket that was not versioned when the object was put.
             add_text(&mut headers, VERSION_ID, version.as_str());
         }
         let content_type = info.metadata.content_type.as_deref().unwrap_or(DEFAULT_TYPE);

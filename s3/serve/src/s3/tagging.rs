@@ -1,6 +1,6 @@
 //! Tags of objects.
 
-use fordway_store::{MAX_TAGS, Store, Tags};
+use fordway_store::{MAX_TAGS, Store, Tags, is_of_tags};
 use fordway_wire::s3_xml::ResponseDocument;
 use fordway_wire::tagging;
 use http::StatusCode;
@@ -74,12 +74,6 @@ pub(super) fn check_each(tags: &[(String, String)]) -> Outcome<()> {
         }
     }
     Ok(())
-}
-
-/// Whether S3 allows the character in tags: letters, digits, blanks, and some punctuation (S3 user guide,
-/// "Categorizing your objects using tags").
-fn is_of_tags(character: char) -> bool {
-    character.is_alphanumeric() || character.is_whitespace() || "+-=._:/@".contains(character)
 }
 
 fn invalid(words: &str, facts: &[(&str, &str)]) -> S3Failure {

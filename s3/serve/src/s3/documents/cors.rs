@@ -275,6 +275,30 @@ mod tests {
     }
 
     #[test]
+    fn a_preflight_names_a_page_a_method_and_headers() {
+        let origin = ("origin", "https://example.org");
+        let put = ("access-control-request-method", "PUT");
+        for (pairs, words) in [
+            (&[put][..], "Insufficient information."),
+            (&[origin], "Invalid Access-Control-Request-Method: "),
+            (
+                &[origin, ("access-control-request-method", "Put")],
+                "Invalid Access-Control-Request-Method: Put",
+            ),
+            (
+                &[origin, put, ("access-control-request-headers", "a, b/c")],
+                "Access-Control-Request-Headers \" b/c\"",
+            ),
+        ] {
+            let refused = checked_preflight(&asked(pairs)).err().expect(words);
+            assert!(refused.starts_with(words), "{refused}");
+        }
+        assert!(
+            checked_preflight(&asked(&[origin, put, ("access-control-request-headers", "a, b")])).is_ok()
+        );
+    }
+
+    #[test]
     fn rules_that_mean_nothing_are_refused() {
         let rule =
             |inner: &str| format!("<CORSConfiguration><CORSRule>{inner}</CORSRule></CORSConfiguration>");
@@ -288,6 +312,7 @@ mod tests {
             rule(&format!("{get}<AllowedOrigin>*.*</AllowedOrigin>")),
             rule(&format!("{get}{any}<AllowedHeader>*a*</AllowedHeader>")),
             rule(&format!("{get}{any}<ExposeHeader>a b</ExposeHeader>")),
+            rule(&format!("{get}{any}<AllowedHeader>a(b)</AllowedHeader>")),
             rule(&format!("{get}{any}<MaxAgeSeconds>soon</MaxAgeSeconds>")),
         ] {
             assert!(check(bad.as_bytes()).is_err(), "{bad}");
