@@ -224,7 +224,7 @@ pub fn check_tags(tags: &Tags) -> Result<()> {
 }
 
 /// Checks one tag against S3's limits. Errors: `InvalidTag`.
-pub fn check_tag(name: &str, value: &str) -> Result<()> {
+fn check_tag(name: &str, value: &str) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::InvalidTag, why));
     if !(1..=MAX_NAME_CHARS).contains(&name.chars().count()) {
         return refuse(format!("the tag name {name:?} does not have 1 to {MAX_NAME_CHARS} characters"));

@@ -12,8 +12,7 @@ use fordway_wire::s3_xml::escaped;
 pub(crate) const INVALID_MD5: &str = "The Content-Md5 you specified is not valid.";
 
 /// AWS's words for codes that always have the same words.
-const WORDS: [(&str, &str); 39] = [
-    ("AccessDenied", "Access Denied."),
+const WORDS: [(&str, &str); 38] = [
     (
         "BucketAlreadyExists",
         "The requested bucket name is not available. The bucket namespace is shared by all users of the system. Please select a different name and try again.",

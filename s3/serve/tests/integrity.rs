@@ -2,7 +2,7 @@
 
 mod client;
 
-use client::{BUCKET, Call, Fixture, bucket, key, serve};
+use client::{Answer, BUCKET, Call, Fixture, bucket, key, serve};
 use fordway_store::{Checksum, ChecksumAlgorithm, ErrorKind, GetOptions, Objects};
 
 /// MD5 and CRC-32 of "hello", computed with Python's hashlib and zlib.

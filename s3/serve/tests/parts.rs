@@ -88,8 +88,8 @@ fn a_completion_states_one_checksum_of_each_part() {
         (1, sha, "BadDigest", "The sha1 you specified for part 1 did not match what we received."),
         (1, &*format!("{crc}{sha}"), "InvalidArgument", "multiple checksums present"),
         (1, "<ChecksumCRC32>?</ChecksumCRC32>", "InvalidArgument", "Invalid Base64"),
-        (-4, &crc, "InvalidArgument", "PartNumber must be >= 1"),
-        (0, &crc, "InvalidArgument", "PartNumber must be >= 1"),
+        (-4, &crc, "InvalidArgument", "PartNumber must be &gt;= 1"),
+        (0, &crc, "InvalidArgument", "PartNumber must be &gt;= 1"),
     ] {
         let answer = complete(number, sums);
         assert_eq!(answer.error(), (400, code.to_owned()), "{number} {sums}");

@@ -119,7 +119,8 @@ impl DocumentClaims {
             GateRefusal::bad("BadDigest", format!("the body's {what} is not the one stated; send it again"))
         };
         if self.md5.is_some_and(|md5| of(ChecksumAlgorithm::Md5, document) != md5) {
-            return Err(digest("MD5"));
+            let message = "the body is not the one that Content-MD5 states; send it again";
+            return Err(GateRefusal::bad("BadDigest", message));
         }
         if let Some(stated) = &self.checksum
             && of(stated.algorithm, document) != stated.value

@@ -78,7 +78,10 @@ impl From<Error> for S3Failure {
         if is_ours && !is_locked && !is_to_be_done_again() {
             tracing::error!(%error, "a request failed");
         }
-        let mut failure = S3Failure::new(code, status, message(&error));
+        let mut failure = match error.kind() {
+            ErrorKind::AccessDenied => S3Failure::aws(code, status, "Access Denied.", &message(&error)),
+            _ => S3Failure::new(code, status, message(&error)),
+        };
         if is_locked {
             failure.add_header(RETRY_AFTER, HeaderValue::from_static("1"));
         }
