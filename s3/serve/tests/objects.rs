@@ -2,7 +2,7 @@
 
 mod client;
 
-use client::{BUCKET, Call, bucket, key, serve};
+use client::{Answer, BUCKET, Call, bucket, key, serve};
 use fordway_store::{GetOptions, ListQuery, Objects};
 
 #[test]
@@ -242,12 +242,21 @@ fn objects_belong_to_the_owner_of_the_bucket() {
         let rules: String = names.iter().map(rule).collect();
         format!("<OwnershipControls>{rules}</OwnershipControls>")
     };
-    assert_eq!(controls("GET", "").ok().element("ObjectOwnership").as_deref(), Some("BucketOwnerEnforced"));
+    let none = (404, "OwnershipControlsNotFoundError".to_owned());
+    assert_eq!(controls("GET", "").error(), none);
     controls("PUT", &rules(&["BucketOwnerEnforced"])).ok();
     assert_eq!(controls("PUT", &rules(&["ObjectWriter"])).error(), (501, "NotImplemented".to_owned()));
     for bad in [&[][..], &["Everybody"], &["BucketOwnerEnforced", "BucketOwnerEnforced"]] {
         assert_eq!(controls("PUT", &rules(bad)).error(), (400, "MalformedXML".to_owned()), "{bad:?}");
     }
+    let read = |answer: Answer| answer.ok().element("ObjectOwnership");
+    assert_eq!(read(controls("GET", "")).as_deref(), Some("BucketOwnerEnforced"));
+    assert_eq!(controls("DELETE", "").status, 204);
+    assert_eq!(controls("GET", "").error(), none);
+    let create = Call::new("PUT", "/owned-bucket").header("x-amz-object-ownership", "BucketOwnerEnforced");
+    fixture.client.send(&create).ok();
+    let owned = fixture.client.send(&Call::new("GET", "/owned-bucket").query("ownershipControls"));
+    assert_eq!(read(owned).as_deref(), Some("BucketOwnerEnforced"));
 }
 
 #[test]

@@ -4,15 +4,13 @@ use fordway_store::{Bucket, Error, ErrorKind, Store, VersioningState};
 use fordway_wire::s3_xml::{NewBucket, new_bucket};
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use s3s::dto::{
-    BucketLocationConstraint, DeleteBucketOutput, GetBucketLocationOutput, GetBucketOwnershipControlsOutput,
-    Grant, Grantee, HeadBucketOutput, ListBucketsInput, ListBucketsOutput, ObjectOwnership, Owner,
-    OwnershipControls, OwnershipControlsRule, Permission, PutBucketOwnershipControlsInput,
-    PutBucketOwnershipControlsOutput, Type,
+    BucketLocationConstraint, DeleteBucketOutput, GetBucketLocationOutput, Grant, Grantee, HeadBucketOutput,
+    ListBucketsInput, ListBucketsOutput, Owner, Permission, Type,
 };
 use s3s::{Body, S3Request, S3Response};
 
 use crate::s3::convert::{add_text, timestamp};
-use crate::s3::documents::{malformed, tagging};
+use crate::s3::documents::{malformed, ownership, tagging};
 use crate::s3::error::{Outcome, S3Failure, unreadable_body};
 
 /// The maximum number of buckets in one response (S3's limit).
@@ -66,7 +64,7 @@ fn page_size(asked: Option<i32>) -> Outcome<usize> {
     }
 }
 
-/// Creates a bucket, with the tags that the request names. `region` is the gateway's region; `None` if it has none.
+/// Creates a bucket, with the tags and the ownership that the request names. `region` is the gateway's region; `None` if it has none.
 pub(super) async fn create(
     store: &dyn Store,
     region: Option<&str>,
@@ -89,6 +87,10 @@ pub(super) async fn create(
     store.create_bucket(&bucket)?;
     if let Some(tags) = tags {
         store.set_document(&bucket, &tagging::KIND, &tags)?;
+    }
+    if request.headers.contains_key("x-amz-object-ownership") {
+        // The gate lets the one value pass that is offered.
+        store.set_document(&bucket, &ownership::KIND, ownership::ENFORCED.as_bytes())?;
     }
     let mut headers = arn(&bucket);
     add_text(&mut headers, header::LOCATION, &format!("/{bucket}"));
@@ -171,35 +173,6 @@ pub(super) fn without(store: &dyn Store, bucket: String, code: &str) -> S3Failur
     match found {
         Err(error) => error.into(),
         Ok(_) => S3Failure::new(code, StatusCode::NOT_FOUND, "buckets here have no such configuration"),
-    }
-}
-
-/// Returns the only setting there is: the bucket's owner owns all objects, and there are no access lists. It is that of
-/// a new bucket on AWS.
-pub(super) fn ownership(store: &dyn Store, bucket: String) -> Outcome<GetBucketOwnershipControlsOutput> {
-    store.head_bucket(&Bucket::new(bucket)?)?;
-    let object_ownership = ObjectOwnership::from_static(ObjectOwnership::BUCKET_OWNER_ENFORCED);
-    let controls = OwnershipControls { rules: vec![OwnershipControlsRule { object_ownership }] };
-    Ok(GetBucketOwnershipControlsOutput { ownership_controls: Some(controls) })
-}
-
-/// Accepts the only setting there is. Errors: `MalformedXML` for what is no setting, `NotImplemented` for another.
-pub(super) fn set_ownership(
-    store: &dyn Store,
-    input: PutBucketOwnershipControlsInput,
-) -> Outcome<PutBucketOwnershipControlsOutput> {
-    const OTHERS: [&str; 2] = [ObjectOwnership::BUCKET_OWNER_PREFERRED, ObjectOwnership::OBJECT_WRITER];
-    let [rule] = &input.ownership_controls.rules[..] else {
-        return Err(malformed("write one rule of ownership".to_owned()));
-    };
-    store.head_bucket(&Bucket::new(input.bucket)?)?;
-    match rule.object_ownership.as_str() {
-        ObjectOwnership::BUCKET_OWNER_ENFORCED => Ok(PutBucketOwnershipControlsOutput::default()),
-        other if OTHERS.contains(&other) => {
-            let detail = format!("{other} needs access lists, which are not offered here");
-            Err(Error::new(ErrorKind::NotImplemented, detail).into())
-        }
-        other => Err(malformed(format!("{other:?} is no ownership of objects"))),
     }
 }
 

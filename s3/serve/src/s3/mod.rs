@@ -230,22 +230,6 @@ impl S3 for S3Frontend {
         )
     }
 
-    async fn get_bucket_ownership_controls(
-        &self,
-        request: S3Request<GetBucketOwnershipControlsInput>,
-    ) -> S3Result<S3Response<GetBucketOwnershipControlsOutput>> {
-        let user = caller(&request)?;
-        plain(buckets::ownership(&*user.store, request.input.bucket))
-    }
-
-    async fn put_bucket_ownership_controls(
-        &self,
-        request: S3Request<PutBucketOwnershipControlsInput>,
-    ) -> S3Result<S3Response<PutBucketOwnershipControlsOutput>> {
-        let user = caller(&request)?;
-        plain(buckets::set_ownership(&*user.store, request.input))
-    }
-
     absent! {
         get_bucket_policy: GetBucketPolicyInput => GetBucketPolicyOutput, "NoSuchBucketPolicy";
         get_bucket_policy_status: GetBucketPolicyStatusInput => GetBucketPolicyStatusOutput, "NoSuchBucketPolicy";
@@ -263,8 +247,6 @@ impl S3 for S3Frontend {
         delete_bucket_policy: DeleteBucketPolicyInput => DeleteBucketPolicyOutput;
         delete_bucket_lifecycle: DeleteBucketLifecycleInput => DeleteBucketLifecycleOutput;
         delete_bucket_encryption: DeleteBucketEncryptionInput => DeleteBucketEncryptionOutput;
-        delete_bucket_ownership_controls: DeleteBucketOwnershipControlsInput =>
-            DeleteBucketOwnershipControlsOutput;
         delete_bucket_replication: DeleteBucketReplicationInput => DeleteBucketReplicationOutput;
         delete_bucket_website: DeleteBucketWebsiteInput => DeleteBucketWebsiteOutput;
         delete_public_access_block: DeletePublicAccessBlockInput => DeletePublicAccessBlockOutput;

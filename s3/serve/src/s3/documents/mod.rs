@@ -4,6 +4,7 @@
 //! formed.
 
 pub(crate) mod cors;
+pub(super) mod ownership;
 pub(super) mod tagging;
 
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub(super) struct DocumentService {
     check: fn(&[u8]) -> Outcome<Vec<u8>>,
 }
 
-const KINDS: [&DocumentService; 2] = [&cors::SERVICE, &tagging::SERVICE];
+const KINDS: [&DocumentService; 3] = [&cors::SERVICE, &ownership::SERVICE, &tagging::SERVICE];
 
 /// The action of an operation on a document.
 pub(super) enum DocumentAction {
