@@ -97,6 +97,9 @@ fn trailers_are_those_that_the_head_announces() {
     for wrong in [&[announced][..], &[("x-amz-decoded-content-length", "5x"), announced]] {
         assert_eq!(put(&right, wrong).error(), (411, "MissingContentLength".to_owned()));
     }
+    // A body of another size is reported before its trailers.
+    let longer = ("x-amz-decoded-content-length", "7");
+    assert_eq!(code(put("", &[longer, announced])), "IncompleteBody");
     nothing_stored(&fixture);
     assert_eq!(put("", &[length, stated]).ok().header("x-amz-checksum-crc32"), Some(CRC32));
     put("", &[length]).ok();

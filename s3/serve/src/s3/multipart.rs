@@ -111,8 +111,8 @@ pub(super) fn copy_part(
 }
 
 /// Checks that the range of a copied part lies within the source. A read may return less than its range, but a copied
-/// part must be complete, because its writer would not notice that it is short. Errors: `InvalidRange`, and errors of
-/// the store.
+/// part must be complete, because its writer would not notice that it is short. Errors: `InvalidArgument`, and errors
+/// of the store.
 fn check_within(store: &dyn Store, (bucket, key): (&Bucket, &Key), options: &GetOptions) -> Outcome<()> {
     let Some(ByteRange::Inclusive(_, last)) = options.range else { return Ok(()) };
     let source = GetOptions { version: options.version.clone(), ..Default::default() };
@@ -120,8 +120,8 @@ fn check_within(store: &dyn Store, (bucket, key): (&Bucket, &Key), options: &Get
     match last < size {
         true => Ok(()),
         false => {
-            let detail = format!("byte {last} is not in the source, which has {size} bytes");
-            Err(Error::new(ErrorKind::InvalidRange, detail).into())
+            let words = format!("Range specified is not valid for source object of size: {size}");
+            Err(S3Failure::argument(&words, "x-amz-copy-source-range", &size.to_string()))
         }
     }
 }

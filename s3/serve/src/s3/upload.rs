@@ -94,7 +94,7 @@ impl ObjectUpload {
         let ObjectUpload { mut writer, checks } = self;
         let digest = |_| ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
         let mut hasher = checks.sha256.map(digest);
-        receive(body, |data| {
+        let received = receive(body, |data| {
             if let Some(hasher) = &mut hasher {
                 hasher.update(data);
             }
@@ -106,7 +106,7 @@ impl ObjectUpload {
         if checks.sha256.is_some_and(|stated| found.is_none_or(|found| found.value != stated)) {
             return Err(wrong_sha256());
         }
-        pace.publish(writer, checks.expected()?).await
+        pace.publish(writer, checks.expected(received)?).await
     }
 }
 
@@ -133,26 +133,30 @@ pub(super) async fn put_part(
         ErrorKind::InvalidArgument => invalid_request(composed(error.detail(), "", &[])),
         _ => error.into(),
     })?;
-    receive(request.input, |data| part.write(data)).await?;
-    let made = pace.publish(part, checks.expected()?).await?;
+    let received = receive(request.input, |data| part.write(data)).await?;
+    let made = pace.publish(part, checks.expected(received)?).await?;
     let mut headers = checksum_headers(made.checksum.as_ref(), None);
     add_text(&mut headers, header::ETAG, &quoted(&made.etag));
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
-/// Feeds a body to `consume`, piece by piece as it arrives.
-async fn receive(mut body: Body, mut consume: impl FnMut(&[u8]) -> fordway_store::Result<()>) -> Outcome<()> {
-    let mut turn_bytes = 0;
+/// Feeds a body to `consume`, piece by piece as it arrives. Returns the number of bytes.
+async fn receive(
+    mut body: Body,
+    mut consume: impl FnMut(&[u8]) -> fordway_store::Result<()>,
+) -> Outcome<u64> {
+    let (mut turn_bytes, mut received) = (0, 0);
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let Ok(piece) = frame.map_err(|error| unreadable_body(&*error))?.into_data() else { continue };
         consume(&piece)?;
+        received += piece.len() as u64;
         turn_bytes += piece.len();
         if turn_bytes >= TURN_BYTES {
             turn_bytes = 0;
             tokio::task::yield_now().await;
         }
     }
-    Ok(())
+    Ok(received)
 }
 
 /// The values that the client states about its content.
@@ -177,8 +181,11 @@ impl ContentChecks {
     }
 
     /// Returns the expected values. May be called only after the body was read, because its trailers are not known
-    /// earlier.
-    fn expected(self) -> Outcome<ExpectedContent> {
+    /// earlier. Errors: those of trailers, unless the body does not have its size, which the writer then reports.
+    fn expected(self, received: u64) -> Outcome<ExpectedContent> {
+        if self.size.is_some_and(|size| size != received) {
+            return Ok(ExpectedContent { size: self.size, ..Default::default() });
+        }
         Ok(ExpectedContent { size: self.size, md5: self.md5, checksum: self.checksum.value()? })
     }
 }
