@@ -379,8 +379,8 @@ impl CompletionRequest {
         })
     }
 
-    /// Checks that the checksum type in the request is the upload's, that checksums of parts are of its algorithm, and
-    /// that they are all there if the object's checksum is made of them. Errors: `InvalidRequest`, `BadDigest`.
+    /// Checks that the checksum type in the request is the upload's, and that checksums of parts are of its algorithm.
+    /// Errors: `InvalidRequest`, `BadDigest`.
     fn check_checksums(&self, store: &dyn Store, parts: &[CompletedPart]) -> Outcome<()> {
         let query = PartsQuery { max_parts: 0, ..Default::default() };
         // The upload may have been completed already; the store's completion checks that.
@@ -409,31 +409,20 @@ impl CompletionRequest {
         let words = format!(
             "The provided 'x-amz-mp-object-size' header value {stated} does not match what was computed: {computed}"
         );
-        invalid_request(composed(&words, "name all parts, or correct the size", &[]))
+        invalid_request(composed(&words, "", &[]))
     }
 }
 
-/// Checks the checksum that a completion states for a part of an upload with a checksum.
-/// Errors: `InvalidRequest` if it is missing, `BadDigest` if it is of another algorithm.
+/// Checks the checksum that a completion states for a part of an upload with a checksum. It need not state one.
+/// Errors: `BadDigest` if it is of another algorithm.
 fn check_part(plan: ChecksumPlan, part: &CompletedPart) -> Outcome<()> {
-    let number = part.number;
-    match &part.checksum {
-        None if plan.kind == ChecksumType::Composite => {
-            let words = format!(
-                "The upload was created using a {} checksum. The complete request must include the checksum for \
-                 each part. It was missing for part {number} in the request.",
-                plan.algorithm.name().to_lowercase()
-            );
-            Err(invalid_request(composed(&words, "", &[])))
-        }
-        Some(stated) if stated.algorithm != plan.algorithm => {
-            let name = stated.algorithm.name().to_lowercase();
-            let words = format!("The {name} you specified for part {number} did not match what we received.");
-            let detail = format!("the upload has a {}", plan.algorithm.name());
-            Err(S3Failure::aws("BadDigest", StatusCode::BAD_REQUEST, &words, &detail))
-        }
-        _ => Ok(()),
-    }
+    let Some(stated) = part.checksum.as_ref().filter(|stated| stated.algorithm != plan.algorithm) else {
+        return Ok(());
+    };
+    let (name, number) = (stated.algorithm.name().to_lowercase(), part.number);
+    let words = format!("The {name} you specified for part {number} did not match what we received.");
+    let detail = format!("the upload has a {}", plan.algorithm.name());
+    Err(S3Failure::aws("BadDigest", StatusCode::BAD_REQUEST, &words, &detail))
 }
 
 /// Returns the URL of an object, at the host that the request names. Without a host it is the path.
