@@ -212,7 +212,8 @@ const MAX_NAME_CHARS: usize = 128;
 /// The maximum length of a value, in characters.
 const MAX_VALUE_CHARS: usize = 256;
 
-/// Checks tags against S3's limits: 10 of them, names of 1 to 128 and values of up to 256 characters.
+/// Checks tags against S3's limits: 10 of them, names of 1 to 128 and values of up to 256 characters, of letters,
+/// digits, blanks and `+-=._:/@`.
 /// Errors: `InvalidTag`.
 pub fn check_tags(tags: &Tags) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::InvalidTag, why));
@@ -223,7 +224,7 @@ pub fn check_tags(tags: &Tags) -> Result<()> {
 }
 
 /// Checks one tag against S3's limits. Errors: `InvalidTag`.
-pub fn check_tag(name: &str, value: &str) -> Result<()> {
+fn check_tag(name: &str, value: &str) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::InvalidTag, why));
     if !(1..=MAX_NAME_CHARS).contains(&name.chars().count()) {
         return refuse(format!("the tag name {name:?} does not have 1 to {MAX_NAME_CHARS} characters"));
@@ -231,8 +232,21 @@ pub fn check_tag(name: &str, value: &str) -> Result<()> {
     if value.chars().count() > MAX_VALUE_CHARS {
         return refuse(format!("the value of the tag {name:?} has over {MAX_VALUE_CHARS} characters"));
     }
-    Ok(())
+    match name.chars().chain(value.chars()).find(|character| !is_of_tags(*character)) {
+        Some(character) => refuse(format!(
+            "the tag {name:?} has the character {character:?}; use letters, digits, blanks and {TAG_PUNCTUATION}"
+        )),
+        None => Ok(()),
+    }
 }
+
+/// Whether S3 allows the character in the name or value of a tag: letters, digits, blanks, and some punctuation.
+pub fn is_of_tags(character: char) -> bool {
+    character.is_alphanumeric() || character.is_whitespace() || TAG_PUNCTUATION.contains(character)
+}
+
+/// The punctuation in tags (S3 user guide, "Categorizing your objects using tags").
+const TAG_PUNCTUATION: &str = "+-=._:/@";
 
 #[cfg(test)]
 mod tests {

@@ -25,7 +25,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use etag::{ETag, ETagPolicy};
 pub use extensions::{
     BucketDocuments, DocumentKind, MAX_DOCUMENT_BYTES, MAX_TAGS, MultipartUploads, ObjectBatches, ObjectTags,
-    ObjectVersions, Tags, check_document, check_tag, check_tags,
+    ObjectVersions, Tags, check_document, check_tags, is_of_tags,
 };
 pub use list::{ListCollector, ListEntry, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary, WalkStep};
 pub use memory::MemoryStore;

@@ -64,7 +64,7 @@ pub use process::{
 pub use root::{PathResolution, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
-pub use shared::{FileSystemSharing, inode_in, look_again, stat_now};
+pub use shared::{FileSystemSharing, inode_in, look_again, require_kept, stat_now};
 pub use signal::{after_signal, ask_after_signals, sleep, wait_at_most};
 pub use socket::{
     PeerCredentials, TcpInfo, WaitMode, is_writable, keep_alive, offer_room, peer_of, receive,

@@ -96,6 +96,17 @@ pub fn look_again(dir: impl AsFd, path: &str) {
     let _ = get_xattr_in(dir, path, c"user.fordway", &mut [0; 8]);
 }
 
+/// Checks that the server still has an open file or directory. The client of MooseFS shows what another node has
+/// removed for a second, but it does not cache which attributes there are. `file` must be open for reading. Errors:
+/// `NOENT` or `STALE` if it is gone. Cost: one `flistxattr`, and a round trip.
+pub fn require_kept(file: impl AsFd) -> Result<()> {
+    point("flistxattr")?;
+    match rustix::fs::flistxattr(file, &mut [0_u8; 0][..]) {
+        Ok(_) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Returns the inode that the directory `dir` lists for `name`: the server's answer, whatever is cached for the name.
 /// `dir` must be open for reading and not have been read yet. Cost: it reads the directory up to the name.
 pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
@@ -125,6 +136,7 @@ mod tests {
         std::fs::write(dir.path().join("f"), "content").unwrap();
         let file = std::fs::File::open(dir.path().join("f")).unwrap();
         assert_eq!(stat_now(&file).unwrap(), crate::stat(&file).unwrap());
+        assert_eq!(require_kept(&file), Ok(()));
         let open = || std::fs::File::open(dir.path()).unwrap();
         assert_eq!(inode_in(open(), "f").unwrap(), Some(crate::stat(&file).unwrap().inode));
         assert_eq!(inode_in(open(), "g").unwrap(), None);

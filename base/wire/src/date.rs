@@ -81,9 +81,10 @@ pub fn format_iso8601(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// Reads the date of an HTTP header, in any of the three forms of RFC 9110.
+/// Reads the date of an HTTP header, in any of the three forms of RFC 9110. UTC may have its other names (`UTC` of
+/// libs3; `-0000` and `+0000` of RFC 5322, which botocore writes).
 pub fn parse_http(text: &str) -> Option<SystemTime> {
-    match text.strip_suffix(" UTC") {
+    match [" UTC", " -0000", " +0000"].iter().find_map(|zone| text.strip_suffix(zone)) {
         Some(start) => httpdate::parse_http_date(&format!("{start} GMT")).ok(),
         None => httpdate::parse_http_date(text).ok(),
     }
@@ -153,6 +154,8 @@ mod tests {
         for text in [
             "Fri, 24 May 2013 00:00:00 GMT",
             "Fri, 24 May 2013 00:00:00 UTC",
+            "Fri, 24 May 2013 00:00:00 -0000",
+            "Fri, 24 May 2013 00:00:00 +0000",
             "Friday, 24-May-13 00:00:00 GMT",
             "Fri May 24 00:00:00 2013",
         ] {

@@ -3,7 +3,7 @@
 //! [`conformance`] is one suite that runs on every lane; [`model`] checks random operations against the in-memory
 //! store; [`history`] checks that concurrent operations on one key are linearizable; [`scenario`] has operations that
 //! are tested with a fault at every step; [`hostile`] is a server of one file that responds wrongly where its script
-//! says so; [`cluster`] starts shared file systems, with two mounts each; [`proxy`] is a proxy between a client and its
+//! says so; [`cluster`] starts shared file systems, with two mounts each; [`turns`] uses several stores in turn; [`proxy`] is a proxy between a client and its
 //! servers; [`foreign`] has third-party WebDAV servers.
 
 pub mod cluster;
@@ -15,3 +15,4 @@ pub mod model;
 pub mod proxy;
 pub mod scenario;
 pub mod socks;
+pub mod turns;

@@ -1,17 +1,24 @@
 //! Guarantees between two nodes that mount one file system, each with its own caches.
+//!
+//! `FORDWAY_CLUSTERS=all` adds the file systems that otherwise only `make soak` starts, and `FORDWAY_CHECKS=TEXT` leaves
+//! out the checks whose names do not contain the text.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_posix::{PosixConfig, PosixStore, ReadConsistency};
 use fordway_store::{
     Bucket, Conditions, DeleteOptions, ETag, ErrorKind, GetOptions, Key, ListQuery, ObjectVersions, Objects,
-    PutOptions,
+    PutOptions, Store,
 };
 use fordway_testkit::cluster::FileSystemCluster;
+use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::history::{HistoryEvent, TimedEvent, is_linearizable};
+use fordway_testkit::model;
+use fordway_testkit::turns::StoreTurns;
 
 /// The variable that tells a process in a cluster its role, its number and its team.
 const MEMBER: &str = "FORDWAY_TEST_SHARED";
@@ -26,6 +33,9 @@ const INCREMENTS: [usize; 2] = [200, 50];
 const CREATED_KEYS: [usize; 2] = [1_000, 60];
 const OVERWRITES: [usize; 2] = [3_000, 300];
 const USES: [usize; 2] = [5_000, 400];
+const MODEL_RUNS: [usize; 2] = [50, 5];
+/// The number of operations in each run of the model.
+const MODEL_OPERATIONS: usize = 60;
 /// Keys that all processes read and write.
 const REGISTERS: [&str; 3] = ["register", "deep/er/register", "odd//register"];
 
@@ -56,6 +66,8 @@ const ROLES: &[Role] = &[
     ("directories", share_directories),
     ("left-behind", leave_names_behind),
     ("register", use_registers),
+    ("conformance", conform),
+    ("model", follow_model),
 ];
 
 #[test]
@@ -66,6 +78,29 @@ fn glusterfs_is_one_store_for_two_nodes() {
 #[test]
 fn nfs_is_one_store_for_two_nodes() {
     FileSystemCluster::nfs().inspect(is_one_store);
+}
+
+#[test]
+fn moosefs_is_one_store_for_two_nodes() {
+    in_soak(FileSystemCluster::moosefs);
+}
+
+#[test]
+fn cephfs_is_one_store_for_two_nodes() {
+    in_soak(FileSystemCluster::cephfs);
+}
+
+/// Whether to run what takes too long for CI.
+fn is_long() -> bool {
+    ["FORDWAY_SOAK", "FORDWAY_CLUSTERS"].iter().any(|name| std::env::var_os(name).is_some())
+}
+
+/// Runs the checks only if asked to, because CI has no time for more file systems.
+fn in_soak(start: fn() -> Option<FileSystemCluster>) {
+    match is_long() {
+        true => drop(start().inspect(is_one_store)),
+        false => fordway_needs::skip("`make soak` starts this file system, or FORDWAY_CLUSTERS=all"),
+    }
 }
 
 #[test]
@@ -134,6 +169,7 @@ fn is_one_store(cluster: &FileSystemCluster) {
             run(cluster, &["writer", "reader", "reader", "reader"]);
         }),
         ("strong reads and writes have one order", one_order),
+        ("calls of two nodes in turn are those of one store", are_one_in_turn),
         ("directories come and go", |cluster| {
             run(cluster, &["directories"]);
         }),
@@ -141,8 +177,9 @@ fn is_one_store(cluster: &FileSystemCluster) {
             run(cluster, &["left-behind"]);
         }),
     ];
+    let only = std::env::var("FORDWAY_CHECKS").unwrap_or_default();
     let mut failed = Vec::new();
-    for (name, check) in checks {
+    for (name, check) in checks.iter().filter(|(name, _)| name.contains(&only)) {
         let begin = Instant::now();
         let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(cluster)));
         eprintln!("{}: {name}: {:?}, {}", cluster.name, begin.elapsed(), held.is_ok());
@@ -479,6 +516,45 @@ fn use_register(store: &PosixStore, name: &str, value: u64, choice: u64) -> Stri
 fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Makes a root in which nothing was cached yet; removed with the fixture. Each call is made by the store on the mount
+/// that did not make the previous call.
+fn in_turn() -> StoreFixture {
+    let dir = tempfile::tempdir_in(FileSystemCluster::MOUNTS[0]).unwrap();
+    let name = dir.path().file_name().unwrap();
+    let config = PosixConfig { consistency: ReadConsistency::Strong, ..PosixConfig::default() };
+    let open = |mount: &str| -> Arc<dyn Store> {
+        Arc::new(PosixStore::open(&Path::new(mount).join(name), config.clone()).unwrap())
+    };
+    StoreFixture::new(StoreTurns::new(FileSystemCluster::MOUNTS.map(open).into()), dir)
+}
+
+/// Not on NFS, where tags that are replaced within one step of the server's clock look unchanged to the other client.
+fn are_one_in_turn(cluster: &FileSystemCluster) {
+    if is_long() && cluster.name != "nfs" {
+        without_attribute_cache(cluster);
+        run(cluster, &["conformance", "model", "model"]);
+    }
+}
+
+/// Mounts MooseFS without the cache of attributes, in which the metadata of objects may be 30 s old.
+fn without_attribute_cache(cluster: &FileSystemCluster) {
+    if cluster.name == "moosefs" {
+        let mount = "umount /mnt/$node && mfsmount -H 10.88.0.1 -o mfsxattrcacheto=0 /mnt/$node";
+        cluster.task(&format!("set -e; for node in 1 2; do {mount}; done")).output();
+    }
+}
+
+fn conform(_: &Member) {
+    assert_eq!(run_all(&in_turn), cases_written());
+}
+
+fn follow_model(member: &Member) {
+    for round in 0..at_length(MODEL_RUNS) {
+        let seed = (round * 2 + member.number % 2) as u64;
+        model::check(&*in_turn(), &model::sequence(seed, MODEL_OPERATIONS));
+    }
 }
 
 fn one_order(cluster: &FileSystemCluster) {

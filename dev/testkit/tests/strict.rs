@@ -178,8 +178,9 @@ fn all_operations_of_the_model() {
     for row in rows.iter().filter(|row| !row.is_offered) {
         let (status, answer) = ground.send(row.method, &target(row), &headers(row), body(row));
         let (refusal, code) = match row.name {
-            // S3 has these error codes for buckets and objects without locks.
+            // S3 has these error codes for buckets and objects without locks and access lists.
             "PutObjectLockConfiguration" => (409, "InvalidBucketState"),
+            "PutBucketAcl" | "PutObjectAcl" => (400, "AccessControlListNotSupported"),
             name if name.ends_with("LegalHold") || name.ends_with("Retention") => (400, "InvalidRequest"),
             _ => (501, "NotImplemented"),
         };
@@ -290,8 +291,8 @@ fn elements_that_nobody_knows_are_refused_by_name() {
         (
             "PUT",
             "/fresh",
-            "<CreateBucketConfiguration><Tags><Tag><Key>a</Key><Value>b</Value></Tag></Tags></CreateBucketConfiguration>",
-            "Tags",
+            "<CreateBucketConfiguration><Location><Name>a</Name></Location></CreateBucketConfiguration>",
+            "Location",
         ),
         (
             "POST",

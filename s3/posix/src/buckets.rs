@@ -47,10 +47,14 @@ impl SharedStore {
     }
 
     pub(crate) fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
-        let created = self.volume.open_dir(bucket.as_str()).and_then(created_ns);
+        self.volume.freshen_dir(bucket.as_str(), false, self.volume.sharing);
+        let created = self.volume.open_dir(bucket.as_str()).and_then(|dir| {
+            self.volume.require_kept(&dir)?;
+            created_ns(dir)
+        });
         match created {
             Ok(created) => Ok(BucketInfo { name: bucket.clone(), created: system_time(created) }),
-            Err(Errno::NOENT | Errno::NOTDIR) => Err(ErrorKind::NoSuchBucket.into()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => Err(ErrorKind::NoSuchBucket.into()),
             Err(errno) => Err(from_errno(errno, "opening the bucket")),
         }
     }
@@ -143,6 +147,7 @@ impl SharedStore {
     /// Reads a document of the bucket. Cost: one `openat2`; if there is a document, also a read and a few `fstat`.
     pub(crate) fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
         let path = join(&private_dir(bucket), &document_name(kind));
+        self.volume.freshen_dir(&path, false, self.volume.sharing);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let failed = |errno| from_errno(errno, "reading the document");
         let file = match self.volume.root.open_beneath(&path, flags, Mode::empty()) {

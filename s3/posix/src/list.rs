@@ -243,7 +243,7 @@ impl BucketWalk<'_> {
     fn directory(&mut self, at: &str) -> Result<WalkFlow> {
         let path =
             if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) };
-        self.inner.volume.freshen_dir(&path, self.contents.sharing);
+        self.inner.volume.freshen_dir(&path, !self.above.is_empty(), self.contents.sharing);
         let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(WalkFlow::On) };
         let id = stat(&dir).map(|stat| (stat.device, stat.inode)).unwrap_or_default();
         if self.above.contains(&id) || self.above.len() >= MAX_DEPTH {

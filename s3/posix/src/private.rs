@@ -208,6 +208,7 @@ impl Private {
         if sharing.is_shared() {
             // Makes the changes of other nodes visible from now on.
             stat_now(&private)?;
+            look_again(&private, VERSIONING);
         }
         let contents = AreaContents { device: before.device, sharing, unfit, ..contents_of(&private)? };
         // Timestamps from another node's clock, whose resolution is unknown, are not trusted.

@@ -212,7 +212,7 @@ impl StagedFile {
     /// object.
     pub(crate) fn link(&mut self, key: Option<&Key>) -> Result<bool> {
         for race in 0..MAX_RACES {
-            give_way(race);
+            self.inner.volume.give_way(race);
             let name = &self.place.name;
             let linked = match &self.hidden {
                 None => link_unnamed(&self.file, &self.parent, name),
@@ -236,7 +236,7 @@ impl StagedFile {
     /// Replaces the file at the name, with the key's lock held. If the name is a directory, the key becomes an odd one.
     fn replace(&mut self, key: &Key, contents: AreaContents) -> Result<()> {
         for race in 0..MAX_RACES {
-            give_way(race);
+            self.inner.volume.give_way(race);
             let old = self.inner.volume.may_have_sidecar(contents, &self.parent, &self.place.name);
             match self.rename_into_place()? {
                 Ok(()) => {
@@ -290,7 +290,7 @@ impl StagedFile {
     /// in its place by now, so that `key` has become an odd one.
     fn reopen_parent(&mut self, key: Option<&Key>) -> Result<bool> {
         match self.inner.volume.sharing.is_shared() {
-            true => self.inner.volume.refresh_dirs(&self.place.dir),
+            true => self.inner.volume.renew_dirs(&self.bucket, &self.place.dir),
             false => self.inner.volume.dirs.forget(&self.place.dir),
         }
         match self.inner.volume.parent_of(&self.bucket, &self.place.dir) {

@@ -16,7 +16,7 @@ use fordway_sys::{
 use crate::SharedStore;
 use crate::dirs::WorkDirectory;
 use crate::errors::{from_errno, is_stale};
-use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain};
+use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
 use crate::private::AreaContents;
 use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
 use crate::shared::MAX_STALE;
@@ -79,6 +79,11 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
         tag_count: record.tags.len(),
         part_count: u16::try_from(record.parts.len()).ok().filter(|count| *count > 0),
     }
+}
+
+/// Whether a cached name led to this error: it says that the object is stale, or that one that was just found is missing.
+fn is_stale_name(error: &Error) -> bool {
+    is_stale(error) || error.kind() == ErrorKind::NoSuchKey
 }
 
 /// The result of looking up a name without opening it.
@@ -182,18 +187,27 @@ impl RootVolume {
 
     /// Opens the object at `key`, if there is one.
     pub(crate) fn find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
-        let find = || self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose();
-        for race in 0..MAX_STALE {
+        let found = self.try_find_object(bucket, key);
+        if found.as_ref().is_err_and(is_stale_name) { self.find_object_again(bucket, key) } else { found }
+    }
+
+    fn try_find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
+        self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose()
+    }
+
+    /// Not inlined, because only file systems that several nodes share need it.
+    #[cold]
+    fn find_object_again(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectFile>> {
+        for race in 1..MAX_STALE {
+            self.refresh_name(bucket, key);
             give_way(race);
-            match find() {
-                // The object was found a moment ago, so `NoSuchKey` here means that the cached name is stale.
-                Err(error) if is_stale(&error) || error.kind() == ErrorKind::NoSuchKey => {
-                    self.refresh_name(bucket, key);
-                }
-                done => return done,
+            let found = self.try_find_object(bucket, key);
+            if !found.as_ref().is_err_and(is_stale_name) {
+                return found;
             }
         }
-        find()
+        self.refresh_name(bucket, key);
+        self.try_find_object(bucket, key)
     }
 
     /// Makes this node look up `key` again, because the server no longer knows the file it found.
@@ -202,6 +216,7 @@ impl RootVolume {
             self.refresh_dirs(&place.dir);
             look_again(self.root.dir(), &place.path());
         }
+        self.refresh_dirs(&versions_of(bucket, key));
     }
 
     fn with_record(&self, bucket: &Bucket, (file, stat): (File, FileStat)) -> Result<ObjectFile> {
@@ -316,14 +331,22 @@ impl RootVolume {
 
 impl SharedStore {
     pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        let mut race = 0;
-        loop {
-            match self.try_get(bucket, key, options) {
-                Err(error) if is_stale(&error) && race < MAX_STALE => self.volume.refresh_name(bucket, key),
-                done => return done,
+        let object = self.try_get(bucket, key, options);
+        if object.as_ref().is_err_and(is_stale) { self.get_again(bucket, key, options) } else { object }
+    }
+
+    /// Not inlined, because only file systems that several nodes share need it.
+    #[cold]
+    fn get_again(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
+        for _ in 1..MAX_STALE {
+            self.volume.refresh_name(bucket, key);
+            let object = self.try_get(bucket, key, options);
+            if !object.as_ref().is_err_and(is_stale) {
+                return object;
             }
-            race += 1;
         }
+        self.volume.refresh_name(bucket, key);
+        self.try_get(bucket, key, options)
     }
 
     fn try_get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {

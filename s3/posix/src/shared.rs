@@ -14,20 +14,30 @@
 //! If the old file still exists under another name, as old versions do, only reading the directory shows on GlusterFS
 //! that the name was replaced.
 
+use std::fs::File;
 use std::time::Duration;
 
 use fordway_store::{Bucket, ErrorKind, Key, Result, VersioningState};
-use fordway_sys::{Errno, FileSystemSharing, Mode, OFlags, inode_in, look_again, open_in, stat_now};
+use fordway_sys::{
+    Errno, FileSystemSharing, Mode, OFlags, inode_in, look_again, open_in, require_kept, stat_now,
+};
 
 use crate::ReadConsistency;
 use crate::errors::from_errno;
-use crate::layout::{ObjectPath, odd, plain, private_dir, versions_of};
+use crate::layout::{ObjectPath, odd, plain, private_dir, split, versions_of};
 use crate::private::AreaContents;
-use crate::stage::{MAX_RACES, give_way};
+use crate::stage::give_way;
 use crate::volume::RootVolume;
 
 /// The pause before a name is checked again for which this node has a stale cache entry.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The number of times that a name is looked up again, after how many of them there is a long pause, and its length: more
+/// than the time for which clients of FUSE file systems keep names by default.
+const MAX_REFRESHES: usize = 60;
+const QUICK_REFRESHES: usize = 10;
+const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
+/// The number of attempts to publish before which there is no pause.
+const QUICK_RACES: usize = 4;
 /// How often an operation is restarted because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
 
@@ -70,25 +80,62 @@ impl RootVolume {
         self.refresh(bucket, key, contents)
     }
 
-    /// Looks the directory at `path` up again before it is listed, if reads ask the server first.
-    pub(crate) fn freshen_dir(&self, path: &str, sharing: FileSystemSharing) {
-        if self.is_strong() && sharing.is_shared() {
-            self.refresh_dirs(path);
+    /// Looks the directory at `path` up again before it is listed, if reads ask the server first. The directories above
+    /// it are looked up again, too, unless this listing has just read its parent.
+    pub(crate) fn freshen_dir(&self, path: &str, is_parent_fresh: bool, sharing: FileSystemSharing) {
+        if !self.is_strong() || !sharing.is_shared() {
+            return;
+        }
+        if !is_parent_fresh {
+            return self.refresh_dirs(path);
+        }
+        self.dirs.forget(path);
+        let (parent, name) = split(path);
+        if let Ok(parent) = self.open_dir(parent) {
+            look_again(&parent, name);
+        }
+    }
+
+    /// Checks that the server still has the directory `dir`, if reads ask the server first. Errors: `NOENT`, `STALE`.
+    pub(crate) fn require_kept(&self, dir: &File) -> Result<(), Errno> {
+        match self.is_strong() && self.sharing.is_shared() {
+            true => require_kept(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?),
+            false => Ok(()),
+        }
+    }
+
+    /// Refreshes `dir` and the directories above it, and makes those that are missing at the server. MooseFS shows a
+    /// directory that another node has removed for another second, but makes it if asked to.
+    pub(crate) fn renew_dirs(&self, bucket: &Bucket, dir: &str) {
+        self.refresh_dirs(dir);
+        // The caller opens the directory again and sees the error.
+        let _ = self.make_dirs(bucket, dir);
+    }
+
+    /// Like [`give_way`], but waits longer on a shared file system: until all attempts are used up, no cache is still
+    /// valid.
+    pub(crate) fn give_way(&self, race: usize) {
+        match self.sharing.is_shared() && race >= QUICK_RACES {
+            true => std::thread::sleep(PAUSE),
+            false => give_way(race),
         }
     }
 
     fn refresh_place(&self, place: &ObjectPath, is_checked: bool) -> Result<()> {
-        for race in 0..MAX_RACES {
-            give_way(race);
+        for attempt in 0..MAX_REFRESHES {
             match self.try_refresh(place, is_checked) {
                 Ok(true) => {
                     // A held directory may have been replaced by now.
                     self.dirs.forget(&place.dir);
                     return Ok(());
                 }
+                // GlusterFS keeps a name in its cache for as long as it is used more often than once a second.
+                Ok(false) if attempt % QUICK_REFRESHES == QUICK_REFRESHES - 1 => {
+                    std::thread::sleep(NAME_TIMEOUT);
+                }
                 Ok(false) => std::thread::sleep(PAUSE),
                 // This node may remember as missing a directory that another node has made.
-                Err(Errno::NOENT) if race == 0 => self.refresh_dirs(&place.dir),
+                Err(Errno::NOENT) if attempt == 0 => self.refresh_dirs(&place.dir),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(()),
                 Err(Errno::STALE) => self.refresh_dirs(&place.dir),
                 Err(errno) => return Err(from_errno(errno, "asking the server for the object")),
@@ -121,11 +168,19 @@ impl RootVolume {
     /// Makes this node look up `dir` and all directories above it again. Cost: some round trips for each.
     pub(crate) fn refresh_dirs(&self, dir: &str) {
         self.dirs.forget(dir);
-        let ends = dir.match_indices('/').map(|(at, _)| at).chain([dir.len()]);
-        for path in ends.map(|end| &dir[..end]) {
+        let Ok(mut here) = self.root.open_beneath(".", OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+        else {
+            return;
+        };
+        let mut end = 0;
+        for name in dir.split('/') {
             // The caller opens the directory again and sees the error.
-            let _ = self.open_dir(path).and_then(stat_now);
-            look_again(self.root.dir(), path);
+            let _ = stat_now(&here);
+            look_again(&here, name);
+            end += name.len() + 1;
+            let Ok(next) = self.open_dir_in(&here, name, &dir[..end - 1]) else { return };
+            here = next;
         }
+        let _ = stat_now(&here);
     }
 }

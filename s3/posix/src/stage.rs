@@ -16,7 +16,7 @@ use std::time::Duration;
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes, open_in, remove_file,
-    set_mode, set_modified, stat, sync_data, write_all_at,
+    set_mode, set_modified, stat, stat_now, sync_data, write_all_at,
 };
 
 use crate::area::StagingDirectory;
@@ -282,7 +282,15 @@ impl StagedFile {
 
     /// Stores `record` with the file. Returns the file's state.
     fn attach(&self, record: &mut Record) -> Result<FileStat> {
-        let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
+        if self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary)
+            && self.inner.volume.sharing.is_shared()
+        {
+            // Another node may have written to the file of a multipart upload, and its client may still set the time.
+            let _ = set_modified(&self.file, i64::try_from(now_ns()).unwrap_or(i64::MAX));
+        }
+        let state =
+            if self.inner.volume.sharing.is_shared() { stat_now(&self.file) } else { stat(&self.file) };
+        let stat = state.map_err(|errno| from_errno(errno, "reading the file's state"))?;
         record.seal = Some(ContentSeal::of(&stat));
         let policy = if record.etag.is_none() { ETagPolicy::Fast } else { ETagPolicy::Md5 };
         record.etag.get_or_insert_with(|| unique_etag(&stat));

@@ -36,6 +36,7 @@ use crate::list::{EncodedName, KeysFrom};
 use crate::names::NameBlock;
 use crate::private::{AreaContents, ENABLED, SUSPENDED};
 use crate::read::{NameLookup, ObjectFile, system_time};
+use crate::shared::MAX_STALE;
 use crate::stage::{FILE_MODE, MAX_RACES, StagedFile, give_way, hidden_name};
 use crate::volume::RootVolume;
 
@@ -221,6 +222,9 @@ impl RootVolume {
             let dir = self.parent_of(bucket, &path)?;
             match make(&dir) {
                 Err(_) if dir.is_removed() => self.dirs.forget(&path),
+                Err(Errno::NOENT | Errno::STALE) if self.sharing.is_shared() && race < MAX_STALE => {
+                    self.renew_dirs(bucket, &path);
+                }
                 done => return done.map_err(|errno| from_errno(errno, "naming a version")),
             }
         }
@@ -241,9 +245,27 @@ impl RootVolume {
         place: &ObjectPath,
     ) -> Result<()> {
         let from = self.versions_opened(bucket, key)?;
-        let to = self.parent_of(bucket, &place.dir)?;
-        rename(&from, &newest.name(), &to, &place.name)
+        self.put_in_place(bucket, place, |to| rename(&from, &newest.name(), to, &place.name))?
             .map_err(|errno| from_errno(errno, "making an old version the latest"))
+    }
+
+    /// Calls `put` with the directory of `place`, again if another node has removed that directory.
+    fn put_in_place(
+        &self,
+        bucket: &Bucket,
+        place: &ObjectPath,
+        put: impl Fn(&WorkDirectory) -> Result<(), Errno>,
+    ) -> Result<Result<(), Errno>> {
+        let mut race = 0;
+        loop {
+            match put(&self.parent_of(bucket, &place.dir)?) {
+                Err(Errno::NOENT | Errno::STALE) if self.sharing.is_shared() && race < MAX_STALE => {
+                    self.renew_dirs(bucket, &place.dir);
+                }
+                done => return Ok(done),
+            }
+            race += 1;
+        }
     }
 
     /// Makes `newest` the latest version of a key that has none; it keeps its name among the old versions.
@@ -251,16 +273,12 @@ impl RootVolume {
         let from = self.versions_opened(bucket, key)?;
         let name = newest.name();
         for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
-            let to = match self.parent_of(bucket, &place.dir) {
-                Ok(to) => to,
+            match self.put_in_place(bucket, &place, |to| link(&from, &name, to, &place.name)) {
+                Ok(Err(Errno::EXIST)) => {}
                 // The file of another key blocks the path.
-                Err(error) if error.kind() == ErrorKind::NoSuchKey => continue,
-                Err(error) => return Err(error),
-            };
-            match link(&from, &name, &to, &place.name) {
-                Err(Errno::EXIST) => {}
+                Err(error) if error.kind() == ErrorKind::NoSuchKey => {}
                 done => {
-                    return done.map_err(|errno| from_errno(errno, "making an old version the latest"));
+                    return done?.map_err(|errno| from_errno(errno, "making an old version the latest"));
                 }
             }
         }

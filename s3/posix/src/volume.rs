@@ -71,9 +71,10 @@ impl RootVolume {
             true => None,
             false => self.dirs.open(&self.root, bucket.as_str()).ok().filter(|dir| !dir.is_gone()),
         };
-        match held.map_or_else(|| self.open_dir(bucket.as_str()).map(drop), |_| Ok(())) {
+        let open = || self.open_dir(bucket.as_str()).and_then(|dir| self.require_kept(&dir));
+        match held.map_or_else(open, |_| Ok(())) {
             Ok(()) => Ok(()),
-            Err(Errno::NOENT | Errno::NOTDIR) => Err(ErrorKind::NoSuchBucket.into()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => Err(ErrorKind::NoSuchBucket.into()),
             Err(errno) => Err(from_errno(errno, "opening the bucket")),
         }
     }
@@ -99,8 +100,12 @@ impl RootVolume {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
-    /// Like [`RootVolume::contents`], but the result may be 10 ms old. Cost: usually none.
+    /// Like [`RootVolume::contents`], but the result may be 10 ms old, unless other nodes may change the file system and
+    /// reads ask the server first. Cost: usually none.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<AreaContents> {
+        if self.is_strong() && self.sharing.is_shared() {
+            return self.contents(bucket);
+        }
         self.private.glance_for_write(&self.root, bucket).map_err(unreadable)
     }
 
@@ -153,10 +158,19 @@ impl RootVolume {
             }
             here = match is_new && !is_private(&path) {
                 true => open_new_dir(&here, name)?,
-                false => self.open_dir(&path)?,
+                false => self.open_dir_in(&here, name, &path)?,
             };
         }
         Ok(here)
+    }
+
+    /// Opens the directory `name` in `parent`, both at `path`, without a walk from the root unless it is a link.
+    pub(crate) fn open_dir_in(&self, parent: &File, name: &str, path: &str) -> Result<File, Errno> {
+        match open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+            Ok(dir) => Ok(dir.into()),
+            Err(Errno::NOTDIR | Errno::LOOP) => self.open_dir(path),
+            Err(errno) => Err(errno),
+        }
     }
 
     pub(crate) fn names_in(&self, path: &str) -> Result<Vec<String>> {

@@ -62,6 +62,10 @@ pub(crate) struct GatewayState {
     pub(crate) http3: Option<HeaderValue>,
 }
 
+/// The scheme of URLs that lead to this gateway, as an extension of requests whose response has such a URL.
+#[derive(Clone, Copy)]
+pub(crate) struct UrlScheme(pub(crate) &'static str);
+
 /// The body of a response.
 pub(crate) enum PreparedBody {
     Nothing,
@@ -157,6 +161,13 @@ async fn answered(
     let mut response = match gate::admit(&mut request, &shared.domains) {
         Ok(operation) => {
             request.extensions_mut().insert(operation);
+            if operation.is_completion() {
+                request.extensions_mut().insert(UrlScheme(if shared.tls.is_some() {
+                    "https"
+                } else {
+                    "http"
+                }));
+            }
             of_operation(shared, operation, request).await
         }
         Err(refusal) => refused(&refusal),
@@ -264,6 +275,7 @@ async fn of_s3_layer(shared: &GatewayState, mut request: Request<s3s::Body>) -> 
     {
         return refused(&refusal);
     }
+    signature::announce_trailers(request.headers_mut());
     match shared.service.call(request).await {
         Ok(response) => with_payload(response),
         Err(error) => {

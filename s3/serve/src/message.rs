@@ -8,8 +8,11 @@
 use fordway_store::ChecksumAlgorithm;
 use fordway_wire::s3_xml::escaped;
 
+/// AWS's words for a `Content-MD5` that is not a digest.
+pub(crate) const INVALID_MD5: &str = "The Content-Md5 you specified is not valid.";
+
 /// AWS's words for codes that always have the same words.
-const WORDS: [(&str, &str); 37] = [
+const WORDS: [(&str, &str); 38] = [
     (
         "BucketAlreadyExists",
         "The requested bucket name is not available. The bucket namespace is shared by all users of the system. Please select a different name and try again.",
@@ -28,7 +31,7 @@ const WORDS: [(&str, &str); 37] = [
     ("IncompleteBody", "You did not provide the number of bytes specified by the Content-Length HTTP header"),
     ("InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
     ("InvalidBucketName", "The specified bucket is not valid."),
-    ("InvalidDigest", "The Content-MD5 you specified is not valid."),
+    ("InvalidDigest", INVALID_MD5),
     ("InvalidLocationConstraint", "The specified location-constraint is not valid"),
     (
         "InvalidPart",
@@ -47,6 +50,7 @@ const WORDS: [(&str, &str); 37] = [
     ("MaxMessageLengthExceeded", "Your request was too big."),
     ("MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size"),
     ("MethodNotAllowed", "The specified method is not allowed against this resource."),
+    ("MissingContentLength", "You must provide the Content-Length HTTP header."),
     ("NoSuchBucket", "The specified bucket does not exist."),
     ("NoSuchBucketPolicy", "The bucket policy does not exist."),
     ("NoSuchCORSConfiguration", "The CORS configuration does not exist"),
@@ -89,12 +93,13 @@ pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> Str
     text
 }
 
-/// Escapes control characters, because line breaks separate the lines of the text.
+/// Escapes control characters but tabs, because line breaks separate the lines of the text.
 fn one_line(text: &str) -> String {
-    match text.contains(char::is_control) {
+    let is_escaped = |character: char| character.is_control() && character != '\t';
+    match text.contains(is_escaped) {
         true => text
             .chars()
-            .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+            .flat_map(|c| if is_escaped(c) { c.escape_default().collect() } else { vec![c] })
             .collect(),
         false => text.to_owned(),
     }

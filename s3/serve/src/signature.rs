@@ -23,6 +23,8 @@ use crate::message::composed;
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const AMZ_DATE: HeaderName = HeaderName::from_static("x-amz-date");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
+const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-content-length");
+const TRAILER: HeaderName = HeaderName::from_static("x-amz-trailer");
 
 /// Checks the form of a request's signature. A request without one passes, and is refused later. A request that is
 /// dated by `Date` alone gets the header that the S3 layer reads.
@@ -226,6 +228,7 @@ fn check_payload_hash(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let value = value.to_str().unwrap_or_default();
     let is_hash = value.len() == 64 && value.bytes().all(|byte| byte.is_ascii_hexdigit());
     match is_hash || KNOWN.contains(&value) {
+        true if value.starts_with("STREAMING-") => check_decoded_length(headers),
         true => Ok(()),
         false => {
             let known = KNOWN.join(", ");
@@ -233,6 +236,16 @@ fn check_payload_hash(headers: &HeaderMap) -> Result<(), GateRefusal> {
             Err(wrong_argument(&words, "x-amz-content-sha256", value))
         }
     }
+}
+
+/// Checks that a body in chunks states the length of its content. Errors: `MissingContentLength`.
+fn check_decoded_length(headers: &HeaderMap) -> Result<(), GateRefusal> {
+    let stated = headers.get(DECODED_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    stated.map(|_| ()).ok_or_else(|| GateRefusal {
+        status: StatusCode::LENGTH_REQUIRED,
+        code: "MissingContentLength",
+        message: "x-amz-decoded-content-length states no number of bytes; send it".to_owned(),
+    })
 }
 
 /// The parameters of a presigned URL, decoded.
@@ -309,18 +322,36 @@ impl PresignedParameters {
 }
 
 /// The error of a body that lacks a part of its last chunk.
-const CUT_SHORT: &str = "the body ended before its last chunk did";
+pub(crate) const CUT_SHORT: &str = "the body ended before its last chunk did";
+/// The error of a body with a small chunk before its last; the S3 operation recognises the text.
+pub(crate) const SMALL_CHUNK: &str = "a chunk before the last one is smaller than 8192 bytes";
+/// The error of a body with a trailer without a name; the S3 operation recognises the text.
+pub(crate) const BAD_TRAILER: &str = "a trailer of the body has no name";
+/// The minimum size of a chunk that is not the last (S3's limit).
+const CHUNK_BYTES_MIN: u64 = 8192;
 
-/// Gives the request a body that fails if it ends before its last chunk. All other faults are left to the S3 layer.
+/// Gives the request a body that fails if it ends before its last chunk, if a chunk before the last is too small, or
+/// if a trailer has no name. All other faults are left to the S3 layer.
 /// Cost: for bodies in such chunks, a check of the bytes between them.
 pub(crate) fn ending_whole(request: Request<s3s::Body>) -> Request<s3s::Body> {
-    let payload = request.headers().get(CONTENT_SHA256);
-    if !payload.is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-")) {
+    if !payload(request.headers()).starts_with(b"STREAMING-") {
         return request;
     }
     request.map(|inner| {
         s3s::Body::http_body_unsync(WatchedBody { inner, watch: Some(FramingObserver::default()) })
     })
+}
+
+fn payload(headers: &HeaderMap) -> &[u8] {
+    headers.get(CONTENT_SHA256).map_or(&[], HeaderValue::as_bytes)
+}
+
+/// Says that no trailer is announced where the head does not say: the S3 layer insists on the header, although a body
+/// in chunks may have no trailers. Call it once the signature's form was checked.
+pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
+    if payload(headers).ends_with(b"-TRAILER") && !headers.contains_key(TRAILER) {
+        headers.insert(TRAILER, HeaderValue::from_static(""));
+    }
 }
 
 struct WatchedBody {
@@ -335,11 +366,15 @@ struct FramingObserver {
     decoder: ChunkDecoder,
     /// The beginning of a line between chunks whose rest is in the next frame. The decoder limits its length.
     line: Vec<u8>,
+    /// The number of bytes of the current chunk that arrived.
+    chunk_bytes: u64,
+    /// Whether the chunk before was smaller than all but the last may be.
+    is_after_small: bool,
 }
 
 impl FramingObserver {
-    /// Follows the next bytes; returns `None` if they are not chunks.
-    fn pass(mut self, mut bytes: &[u8]) -> Option<Self> {
+    /// Follows the next bytes; returns `None` if they are not chunks. Errors: [`SMALL_CHUNK`], [`BAD_TRAILER`].
+    fn pass(mut self, mut bytes: &[u8]) -> Result<Option<Self>, &'static str> {
         while !bytes.is_empty() {
             let begun = self.line.len();
             if begun > 0 {
@@ -347,9 +382,20 @@ impl FramingObserver {
                 self.line.extend_from_slice(&bytes[..end]);
             }
             let at_hand = if begun > 0 { &self.line[..] } else { bytes };
-            let taken = match self.decoder.step(at_hand, usize::MAX).ok()? {
-                ChunkStep::Skip(count) | ChunkStep::Trailer(count) | ChunkStep::Data(count) => count,
-                ChunkStep::End => return Some(self),
+            let Ok(step) = self.decoder.step(at_hand, usize::MAX) else {
+                let is_nameless = self.decoder.is_behind_data() && at_hand.first() == Some(&b':');
+                return if is_nameless { Err(BAD_TRAILER) } else { Ok(None) };
+            };
+            let taken = match step {
+                ChunkStep::Data(count) => self.note_data(count)?,
+                ChunkStep::Skip(count) | ChunkStep::Trailer(count) => {
+                    if self.chunk_bytes > 0 {
+                        self.is_after_small = self.chunk_bytes < CHUNK_BYTES_MIN;
+                        self.chunk_bytes = 0;
+                    }
+                    count
+                }
+                ChunkStep::End => return Ok(Some(self)),
                 ChunkStep::More => {
                     let rest = if begun > 0 { self.line.len() - begun } else { bytes.len() };
                     if begun == 0 {
@@ -362,7 +408,13 @@ impl FramingObserver {
             bytes = &bytes[taken - begun..];
             self.line.clear();
         }
-        Some(self)
+        Ok(Some(self))
+    }
+
+    /// Counts bytes of a chunk, and returns their number. Errors: [`SMALL_CHUNK`] if the chunk before was too small.
+    fn note_data(&mut self, count: usize) -> Result<usize, &'static str> {
+        self.chunk_bytes += count as u64;
+        if self.is_after_small { Err(SMALL_CHUNK) } else { Ok(count) }
     }
 
     /// Whether the last chunk has arrived. Some senders leave out the empty line after it.
@@ -383,7 +435,10 @@ impl Body for WatchedBody {
         match &frame {
             Some(Ok(frame)) => {
                 if let (Some(watch), Some(data)) = (self.watch.take(), frame.data_ref()) {
-                    self.watch = watch.pass(data);
+                    match watch.pass(data) {
+                        Ok(watch) => self.watch = watch,
+                        Err(fault) => return Poll::Ready(Some(Err(fault.into()))),
+                    }
                 }
             }
             None if self.watch.take().is_some_and(|watch| !watch.is_whole()) => {
@@ -407,9 +462,33 @@ impl Body for WatchedBody {
 mod tests {
     use super::*;
 
+    fn watched(body: &[u8], piece: usize) -> Result<Option<FramingObserver>, &'static str> {
+        let pass = |watch: Option<FramingObserver>, bytes| watch.map_or(Ok(None), |watch| watch.pass(bytes));
+        body.chunks(piece).try_fold(Some(FramingObserver::default()), pass)
+    }
+
     fn is_whole(body: &[u8], piece: usize) -> Option<bool> {
-        let watched = body.chunks(piece).try_fold(FramingObserver::default(), FramingObserver::pass);
-        watched.map(|watch| watch.is_whole())
+        watched(body, piece).expect("no fault of its own").map(|watch| watch.is_whole())
+    }
+
+    #[test]
+    fn small_chunks_stand_last_and_trailers_have_names() {
+        let chunk = |size: usize| format!("{size:x}\r\n{}\r\n", "x".repeat(size));
+        let body = |sizes: &[usize]| sizes.iter().map(|size| chunk(*size)).collect::<String>() + "0\r\n\r\n";
+        for piece in [1, 7, 8192, 100_000] {
+            for fit in [&[10][..], &[8192, 10], &[9000, 8192]] {
+                assert_eq!(is_whole(body(fit).as_bytes(), piece), Some(true), "{piece} {fit:?}");
+            }
+            for small in [&[10, 10][..], &[8191, 1], &[8192, 10, 8192]] {
+                assert_eq!(
+                    watched(body(small).as_bytes(), piece).err(),
+                    Some(SMALL_CHUNK),
+                    "{piece} {small:?}"
+                );
+            }
+            let bad = b"5\r\nhello\r\n0\r\n:AAAA==\r\n\r\n";
+            assert_eq!(watched(bad, piece).err(), Some(BAD_TRAILER), "{piece}");
+        }
     }
 
     #[test]

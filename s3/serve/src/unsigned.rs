@@ -55,9 +55,9 @@ const SIGNATURE_PARAMETERS: [&str; 11] = [
 pub(crate) struct TrailerFields(Arc<OnceLock<HeaderMap>>);
 
 impl TrailerFields {
-    /// Returns the value of a trailer.
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.get()?.get(name)?.to_str().ok()
+    /// Returns all trailers, or `None` if the body was not read.
+    pub(crate) fn all(&self) -> Option<&HeaderMap> {
+        self.0.get()
     }
 }
 
@@ -251,11 +251,15 @@ mod tests {
         loop {
             match unchunked.poll_content(&mut context) {
                 Poll::Ready(Ok(Some(data))) => content.extend_from_slice(&data),
-                Poll::Ready(Ok(None)) => return Ok((content, trailers.get(trailer).map(str::to_owned))),
+                Poll::Ready(Ok(None)) => return Ok((content, text_of(&trailers, trailer))),
                 Poll::Ready(Err(error)) => return Err(error.to_string()),
                 Poll::Pending => unreachable!("all pieces are there"),
             }
         }
+    }
+
+    fn text_of(trailers: &TrailerFields, name: &str) -> Option<String> {
+        Some(trailers.all()?.get(name)?.to_str().unwrap().to_owned())
     }
 
     struct InPieces(std::collections::VecDeque<Bytes>);

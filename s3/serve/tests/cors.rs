@@ -89,7 +89,10 @@ fn buckets_have_tags() {
     let tag = |name: &str| format!("<Tag><Key>{name}</Key><Value>v</Value></Tag>");
     let set = |tags: &str| format!("<Tagging><TagSet>{tags}</TagSet></Tagging>");
     assert_eq!(tagging("PUT", &set(&[tag("b"), tag("a")].concat())).status, 204);
-    assert_eq!(tagging("GET", "").ok().elements("Key"), ["b", "a"]);
+    let read = tagging("GET", "").ok();
+    assert_eq!(read.elements("Key"), ["b", "a"]);
+    let root = "<Tagging xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><TagSet>";
+    assert!(read.text().contains(root), "{}", read.text());
     let twice = set(&[tag("a"), tag("a")].concat());
     assert_eq!(tagging("PUT", &twice).error(), (400, "InvalidTag".to_owned()));
     assert_eq!(tagging("GET", "").ok().elements("Key"), ["b", "a"]);

@@ -43,6 +43,7 @@ fn check(call: &Call<'_>, answer: &Answer, fixture: &Fixture) {
     let refusals = match call.path.as_ref() {
         // For a bucket that does not exist, S3 reports just that.
         "/fresh" => [(501, "NotImplemented"), (404, "NoSuchBucket")],
+        _ if (call.method, call.query) == ("PUT", "partNumber=1") => [(400, "InvalidArgument"); 2],
         // The signature reveals parameters that were added to a presigned URL.
         _ if call.query.starts_with('&') => [(501, "NotImplemented"), (403, "SignatureDoesNotMatch")],
         _ => [(501, "NotImplemented"); 2],

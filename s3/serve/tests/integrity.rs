@@ -2,7 +2,7 @@
 
 mod client;
 
-use client::{BUCKET, Call, Fixture, bucket, key, serve};
+use client::{Answer, BUCKET, Call, Fixture, bucket, key, serve};
 use fordway_store::{Checksum, ChecksumAlgorithm, ErrorKind, GetOptions, Objects};
 
 /// MD5 and CRC-32 of "hello", computed with Python's hashlib and zlib.
@@ -64,12 +64,63 @@ fn a_checksum_in_a_trailer() {
     };
     let right = format!("x-amz-checksum-crc32:{CRC32}\r\n");
     assert_eq!(put("hallo", &right).error(), (400, "BadDigest".to_owned()));
-    assert_eq!(put("hello", "").error(), (400, "InvalidArgument".to_owned()));
+    let malformed = (400, "MalformedTrailerError".to_owned());
+    for trailer in ["", "x-amz-checksum-sha1:qvTGHdzF6KLavt4PO0gs2a6pQ00=\r\n", ":AAAA==\r\n"] {
+        assert_eq!(put("hello", trailer).error(), malformed, "{trailer:?}");
+    }
     assert_eq!(put("hello", "x-amz-checksum-crc32:zzz\r\n").error(), (400, "InvalidRequest".to_owned()));
     nothing_stored(&fixture);
     assert_eq!(put("hello", &right).ok().header("x-amz-checksum-crc32"), Some(CRC32));
     let stored = fixture.client.send(&Call::on("GET", "k")).ok();
     assert_eq!((stored.text().as_str(), stored.header("content-encoding")), ("hello", None));
+}
+
+/// What a body in chunks may leave out, and what its head must not contradict.
+#[test]
+fn trailers_are_those_that_the_head_announces() {
+    let fixture = serve();
+    let put = |trailer: &str, headers: &[(&str, &str)]| {
+        let mut call = Call::on("PUT", "k").payload(UNSIGNED_TRAILER);
+        for (name, value) in headers {
+            call = call.header(name, value.to_string());
+        }
+        fixture.client.send(&call.body(format!("5\r\nhello\r\n0\r\n{trailer}\r\n")))
+    };
+    let (length, stated) = (("x-amz-decoded-content-length", "5"), ("x-amz-checksum-crc32", CRC32));
+    let announced = ("x-amz-trailer", "x-amz-checksum-crc32");
+    let right = format!("x-amz-checksum-crc32:{CRC32}\r\n");
+    let code = |answer: Answer| answer.error().1;
+    assert_eq!(code(put(&right, &[length])), "MalformedTrailerError");
+    assert_eq!(code(put(&right, &[length, announced, stated])), "InvalidRequest");
+    let other = ("x-amz-sdk-checksum-algorithm", "SHA1");
+    assert_eq!(code(put(&right, &[length, announced, other])), "InvalidRequest");
+    for wrong in [&[announced][..], &[("x-amz-decoded-content-length", "5x"), announced]] {
+        assert_eq!(put(&right, wrong).error(), (411, "MissingContentLength".to_owned()));
+    }
+    // A body of another size is reported before its trailers.
+    let longer = ("x-amz-decoded-content-length", "7");
+    assert_eq!(code(put("", &[longer, announced])), "IncompleteBody");
+    nothing_stored(&fixture);
+    assert_eq!(put("", &[length, stated]).ok().header("x-amz-checksum-crc32"), Some(CRC32));
+    put("", &[length]).ok();
+}
+
+/// AWS takes a chunk of less than 8 KiB only at the end.
+#[test]
+fn a_small_chunk_stands_last() {
+    let fixture = serve();
+    let put = |sizes: &[usize]| {
+        let chunk = |size: &usize| format!("{size:x}\r\n{}\r\n", "x".repeat(*size));
+        let body = sizes.iter().map(chunk).collect::<String>() + "0\r\n\r\n";
+        let length = sizes.iter().sum::<usize>().to_string();
+        let call = Call::on("PUT", "k").payload(UNSIGNED_TRAILER);
+        fixture.client.send(&call.header("x-amz-decoded-content-length", length).body(body))
+    };
+    for small in [&[100, 100][..], &[8192, 8191, 10]] {
+        assert_eq!(put(small).error(), (400, "InvalidChunkSizeError".to_owned()), "{small:?}");
+    }
+    nothing_stored(&fixture);
+    put(&[8192, 9000, 10]).ok();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod client;
 
-use client::{BUCKET, Call, bucket, key, serve};
+use client::{Answer, BUCKET, Call, bucket, key, serve};
 use fordway_store::{GetOptions, ListQuery, Objects};
 
 #[test]
@@ -201,15 +201,78 @@ fn many_are_deleted_at_once() {
 }
 
 #[test]
+fn the_source_of_a_copy_is_encoded_and_whole() {
+    let fixture = serve();
+    for (source, what) in [
+        ("bucket/%ZZ", "encoding"),
+        ("100%/foo", "encoding"),
+        ("bucket/%C3%", "encoding"),
+        ("bucket/%C3", "encoding"),
+        ("a@b/foo", "bucket name"),
+        ("bucket", "object key"),
+        ("/bucket/", "object key"),
+    ] {
+        let answer = fixture.client.send(&Call::on("PUT", "k").header("x-amz-copy-source", source));
+        assert_eq!(answer.error(), (400, "InvalidArgument".to_owned()), "{source}");
+        assert_eq!(answer.element("Message"), Some(format!("Invalid copy source {what}")), "{source}");
+    }
+}
+
+/// AWS's limit, of names and values together.
+#[test]
+fn user_metadata_has_a_limit() {
+    let fixture = serve();
+    let put = |bytes: usize| Call::on("PUT", "k").header("x-amz-meta-n", "v".repeat(bytes)).body("x");
+    fixture.client.send(&put(2047)).ok();
+    let much = fixture.client.send(&put(2048));
+    assert_eq!(much.error(), (400, "MetadataTooLarge".to_owned()));
+    assert_eq!(much.element("Size").as_deref(), Some("2049"));
+    let start = Call::on("POST", "k").query("uploads").header("x-amz-meta-n", "v".repeat(2048));
+    assert_eq!(fixture.client.send(&start).error(), (400, "MetadataTooLarge".to_owned()));
+}
+
+#[test]
+fn objects_belong_to_the_owner_of_the_bucket() {
+    let fixture = serve();
+    let controls = |method, body: &str| {
+        fixture.client.send(&Call::new(method, format!("/{BUCKET}")).query("ownershipControls").body(body))
+    };
+    let rules = |names: &[&str]| {
+        let rule = |name| format!("<Rule><ObjectOwnership>{name}</ObjectOwnership></Rule>");
+        let rules: String = names.iter().map(rule).collect();
+        format!("<OwnershipControls>{rules}</OwnershipControls>")
+    };
+    let none = (404, "OwnershipControlsNotFoundError".to_owned());
+    assert_eq!(controls("GET", "").error(), none);
+    controls("PUT", &rules(&["BucketOwnerEnforced"])).ok();
+    assert_eq!(controls("PUT", &rules(&["ObjectWriter"])).error(), (501, "NotImplemented".to_owned()));
+    for bad in [&[][..], &["Everybody"], &["BucketOwnerEnforced", "BucketOwnerEnforced"]] {
+        assert_eq!(controls("PUT", &rules(bad)).error(), (400, "MalformedXML".to_owned()), "{bad:?}");
+    }
+    let read = |answer: Answer| answer.ok().element("ObjectOwnership");
+    assert_eq!(read(controls("GET", "")).as_deref(), Some("BucketOwnerEnforced"));
+    assert_eq!(controls("DELETE", "").status, 204);
+    assert_eq!(controls("GET", "").error(), none);
+    let create = Call::new("PUT", "/owned-bucket").header("x-amz-object-ownership", "BucketOwnerEnforced");
+    fixture.client.send(&create).ok();
+    let owned = fixture.client.send(&Call::new("GET", "/owned-bucket").query("ownershipControls"));
+    assert_eq!(read(owned).as_deref(), Some("BucketOwnerEnforced"));
+}
+
+#[test]
 fn what_would_only_seem_to_be_done_is_refused() {
     let fixture = serve();
-    for (name, value) in [
-        ("x-amz-server-side-encryption", "AES256"),
-        ("x-amz-acl", "public-read"),
-        ("x-amz-storage-class", "GLACIER"),
+    for (name, value, status, code) in [
+        ("x-amz-server-side-encryption", "AES256", 501, "NotImplemented"),
+        ("x-amz-storage-class", "GLACIER", 501, "NotImplemented"),
+        ("x-amz-website-redirect-location", "/other", 501, "NotImplemented"),
+        ("x-amz-website-redirect-location", "other", 400, "InvalidRedirectLocation"),
+        ("x-amz-acl", "public-read", 400, "AccessControlListNotSupported"),
+        ("x-amz-grant-read", "id=x", 400, "AccessControlListNotSupported"),
+        ("x-amz-acl", "nonesuch", 400, "InvalidArgument"),
     ] {
         let answer = fixture.client.send(&Call::on("PUT", "k").header(name, value).body("x"));
-        assert_eq!(answer.error(), (501, "NotImplemented".to_owned()), "{name}");
+        assert_eq!(answer.error(), (status, code.to_owned()), "{name}: {value}");
     }
     fixture.client.send(&Call::on("PUT", "k").header("x-amz-acl", "private").body("x")).ok();
     let version = fixture.client.send(&Call::on("GET", "k").query("versionId=abc"));

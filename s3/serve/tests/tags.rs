@@ -44,16 +44,52 @@ fn tags_that_cannot_be_are_refused() {
     let tag = |name: &str| format!("<Tag><Key>{name}</Key><Value>v</Value></Tag>");
     let set = |tags: &str| format!("<Tagging><TagSet>{tags}</TagSet></Tagging>");
     let eleven: String = (0..11).map(|at| tag(&at.to_string())).collect();
-    for bad in [eleven, [tag("a"), tag("a")].concat(), tag(&"x".repeat(129)), tag("")] {
+    for bad in [eleven, [tag("a"), tag("a")].concat(), tag(&"x".repeat(129)), tag(""), tag("a!")] {
         let answer = tagging(&fixture, "PUT", "k", &set(&bad));
         assert_eq!(answer.error(), (400, "InvalidTag".to_owned()), "{bad}");
     }
-    for bad in ["a=1&a=2", "a=%FF"] {
+    for bad in ["a=1&a=2", "a=%FF", "a%", "a=%4", "=1"] {
         let answer = fixture.client.send(&Call::on("PUT", "k").header("x-amz-tagging", bad).body("new"));
         assert_eq!(answer.error(), (400, "InvalidArgument".to_owned()), "{bad}");
         assert_eq!(answer.element("ArgumentName").unwrap(), "x-amz-tagging");
     }
+    for (bad, words) in [("a?=1", "The TagKey you"), ("a=1*", "The TagValue you")] {
+        let answer = fixture.client.send(&Call::on("PUT", "k").header("x-amz-tagging", bad).body("new"));
+        assert_eq!(answer.error(), (400, "InvalidTag".to_owned()), "{bad}");
+        assert!(answer.element("Message").unwrap().starts_with(words), "{bad}");
+    }
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "z");
+}
+
+/// A bucket may be tagged when it is created; a tag that cannot be keeps it from being created.
+#[test]
+fn buckets_are_created_with_tags() {
+    let fixture = serve();
+    let create = |tags: &[(&str, &str)]| {
+        let tag =
+            |(name, value): &(&str, &str)| format!("<Tag><Key>{name}</Key><Value>{value}</Value></Tag>");
+        let tags: String = tags.iter().map(tag).collect();
+        let region = "<LocationConstraint>us-east-1</LocationConstraint>";
+        let body =
+            format!("<CreateBucketConfiguration>{region}<Tags>{tags}</Tags></CreateBucketConfiguration>");
+        fixture.client.send(&Call::new("PUT", "/tagged-bucket").body(body))
+    };
+    let names: Vec<_> = (0..51).map(|at| at.to_string()).collect();
+    let many: Vec<_> = names.iter().map(|name| (&**name, "")).collect();
+    for (bad, code) in [
+        (&many[..], "BadRequest"),
+        (&[("a", "1"), ("a", "2")], "InvalidTag"),
+        (&[("a", "1,2")], "InvalidTag"),
+    ] {
+        assert_eq!(create(bad).error(), (400, code.to_owned()), "{bad:?}");
+        assert_eq!(fixture.client.send(&Call::new("HEAD", "/tagged-bucket")).status, 404);
+    }
+    assert_eq!(create(&[("b", "1"), ("a", "")]).ok().header("location"), Some("/tagged-bucket"));
+    let read = fixture.client.send(&Call::new("GET", "/tagged-bucket").query("tagging")).ok();
+    assert_eq!(
+        (read.elements("Key"), read.elements("Value")),
+        (vec!["b".into(), "a".into()], vec!["1".into(), String::new()])
+    );
 }
 
 #[test]

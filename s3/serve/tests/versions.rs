@@ -42,6 +42,20 @@ fn a_bucket_says_whether_it_keeps_versions() {
 }
 
 #[test]
+fn where_versions_are_kept_they_are_named() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "k").body("x")).ok();
+    fixture.client.send(&Call::new("PUT", format!("/{BUCKET}")).query("versioning").body(ENABLED)).ok();
+    for method in ["GET", "HEAD"] {
+        let old = fixture.client.send(&Call::on(method, "k").query("versionId=null")).ok();
+        assert_eq!(old.header("x-amz-version-id"), Some("null"), "{method}");
+    }
+    let full = fixture.client.send(&Call::new("DELETE", format!("/{BUCKET}")));
+    assert_eq!(full.error(), (409, "BucketNotEmpty".to_owned()));
+    assert!(full.element("Message").unwrap().ends_with("You must delete all versions in the bucket."));
+}
+
+#[test]
 fn an_unversioned_bucket_names_no_versions() {
     let fixture = serve();
     assert_eq!(fixture.client.send(&Call::on("PUT", "k").body("x")).ok().header("x-amz-version-id"), None);

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use fordway_store::{Checksum, ChecksumAlgorithm, CompletedPart, Result, Tags, VersioningState};
+use fordway_store::{
+    Checksum, ChecksumAlgorithm, CompletedPart, Error, ErrorKind, Result, Tags, VersioningState,
+};
 
 use super::{etag, for_each_element, number, required};
 
@@ -29,14 +31,14 @@ fn push_checksum(body: &mut String, checksum: Option<&Checksum>) {
     }
 }
 
-/// Reads the body of a completion, as a client or program wrote it. Errors: `BadResponse`, and `InvalidArgument` for an
-/// invalid checksum.
+/// Reads the body of a completion, as a client or program wrote it. Errors: `BadResponse`, `InvalidArgument` for an
+/// invalid checksum and for several of one part, `InvalidPart` for a part number below 1.
 pub fn completed_parts(document: &[u8]) -> Result<Vec<CompletedPart>> {
     let mut parts = Vec::new();
     let (mut part_number, mut tag, mut sum) = (None, None, None);
     for_each_element(document, "CompleteMultipartUpload", |path, text| {
         match path {
-            "Part/PartNumber" => part_number = Some(number(path, text)?),
+            "Part/PartNumber" => part_number = Some(positive_number(path, text)?),
             "Part/ETag" => tag = Some(etag(text)),
             "Part" => parts.push(CompletedPart {
                 number: required(part_number.take(), "Part/PartNumber")?,
@@ -46,13 +48,53 @@ pub fn completed_parts(document: &[u8]) -> Result<Vec<CompletedPart>> {
             other => {
                 let name = other.strip_prefix("Part/Checksum").and_then(ChecksumAlgorithm::from_name);
                 if let Some(algorithm) = name {
-                    sum = Some(Checksum::from_base64(algorithm, text.trim())?);
+                    let stated = Checksum::from_base64(algorithm, text.trim())?;
+                    if sum.replace(stated).is_some() {
+                        let detail = "a part has several checksums; state one";
+                        return Err(Error::new(ErrorKind::InvalidArgument, detail));
+                    }
                 }
             }
         }
         Ok(())
     })?;
     Ok(parts)
+}
+
+fn positive_number(path: &str, text: &str) -> Result<u16> {
+    match number::<i64>(path, text)? {
+        ..1 => Err(Error::new(ErrorKind::InvalidPart, format!("{path} is {}", text.trim()))),
+        _ => number(path, text),
+    }
+}
+
+/// The document of a request that creates a bucket.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct NewBucket {
+    /// The region, if the request names one.
+    pub region: Option<String>,
+    /// The tags, in their order.
+    pub tags: Vec<(String, String)>,
+}
+
+/// Reads the body of a request that creates a bucket. Errors: `BadResponse`.
+pub fn new_bucket(document: &[u8]) -> Result<NewBucket> {
+    let mut asked = NewBucket::default();
+    let (mut key, mut value) = (None, None);
+    for_each_element(document, "CreateBucketConfiguration", |path, text| {
+        match path {
+            "LocationConstraint" => asked.region = Some(text.to_owned()),
+            "Tags/Tag/Key" => key = Some(text.to_owned()),
+            "Tags/Tag/Value" => value = Some(text.to_owned()),
+            "Tags/Tag" => {
+                let key = required(key.take(), "Tags/Tag/Key")?;
+                asked.tags.push((key, required(value.take(), "Tags/Tag/Value")?));
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(asked)
 }
 
 /// Returns the path, below the root, of the first unknown element; `None` if all are known. Also `None` if the document

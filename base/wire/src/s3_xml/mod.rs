@@ -10,8 +10,8 @@ mod list;
 mod objects;
 
 pub use bodies::{
-    ResponseDocument, complete_multipart_upload, completed_parts, create_bucket_configuration, delete,
-    escaped, tagging, unknown_element, versioning_configuration,
+    NewBucket, ResponseDocument, complete_multipart_upload, completed_parts, create_bucket_configuration,
+    delete, escaped, new_bucket, tagging, unknown_element, versioning_configuration,
 };
 pub use list::{
     ListBucketPage, ListedBucket, VersionsResponse, bucket_versioning, list_all_my_buckets, list_bucket,

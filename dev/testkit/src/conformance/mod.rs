@@ -47,6 +47,7 @@ pub use versions::{
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 use fordway_store::{
     Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions, PutResult, Result, Store,
@@ -134,9 +135,15 @@ pub fn run_all(open: &dyn Fn() -> StoreFixture) -> usize {
 /// A case and its name.
 type Case = (&'static str, fn(&dyn Store));
 
+#[allow(clippy::print_stderr, reason = "which of them failed, and how long each takes")]
 fn run_cases(cases: &[Case], open: &dyn Fn() -> StoreFixture) -> usize {
-    let fails = |case: fn(&dyn Store)| catch_unwind(AssertUnwindSafe(|| case(&*open()))).is_err();
-    let failed: Vec<_> = cases.iter().filter(|(_, case)| fails(*case)).map(|(name, _)| name).collect();
+    let fails = |(name, case): &Case| {
+        let begin = Instant::now();
+        let has_failed = catch_unwind(AssertUnwindSafe(|| case(&*open()))).is_err();
+        eprintln!("{name}: {:?}, {}", begin.elapsed(), !has_failed);
+        has_failed
+    };
+    let failed: Vec<_> = cases.iter().filter(|case| fails(case)).map(|(name, _)| name).collect();
     assert!(failed.is_empty(), "{} of {} cases failed: {failed:?}", failed.len(), cases.len());
     cases.len()
 }

@@ -98,6 +98,13 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     if status == 400 && call.names("versionId") && says_no_version(said) {
         return ErrorKind::NoSuchVersion;
     }
+    // AWS has more precise messages than codes.
+    if said.code == "InvalidRequest" && said.message.contains("x-amz-mp-object-size") {
+        return ErrorKind::IncompleteBody;
+    }
+    if said.code == "InvalidArgument" && said.message.starts_with("Range specified is not valid") {
+        return ErrorKind::InvalidRange;
+    }
     match s3_error::from_s3(status, &said.code) {
         // A 404 without a code is about the bucket or object of the request. With a code that we do not know, a
         // configuration may be missing although the bucket exists.

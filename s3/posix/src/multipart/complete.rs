@@ -9,7 +9,7 @@ use fordway_sys::{Errno, OFlags, links_in, lock_file, remove_file, rename, stat,
 
 use super::OpenUpload;
 use crate::dirs::WorkDirectory;
-use crate::errors::from_errno;
+use crate::errors::{from_errno, is_stale};
 use crate::layout::{split, upload_dir, upload_of};
 use crate::locks::not_locked;
 use crate::multipart::StoreUploads;
@@ -18,6 +18,7 @@ use crate::multipart::parts::{
 };
 use crate::read::ObjectFile;
 use crate::record::Record;
+use crate::shared::MAX_STALE;
 use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
 
@@ -148,6 +149,20 @@ impl StoreUploads<'_> {
 
     /// Locks and closes an upload. From then on no part can be started.
     fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<LockedUpload> {
+        let mut race = 0;
+        loop {
+            match (self.try_take_upload(bucket, key, upload), upload_of(upload.as_str())) {
+                // Another node has completed or aborted the upload, or has replaced one of its files.
+                (Err(error), Some(ours)) if is_stale(&error) && race < MAX_STALE => {
+                    self.inner.volume.refresh_dirs(&upload_dir(bucket, &ours));
+                }
+                (done, _) => return done,
+            }
+            race += 1;
+        }
+    }
+
+    fn try_take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<LockedUpload> {
         let missing = || self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload);
         let dir = upload_dir(bucket, &upload_of(upload.as_str()).ok_or_else(missing)?);
         let failed = |errno| match errno {

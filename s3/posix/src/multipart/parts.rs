@@ -371,11 +371,11 @@ impl RootVolume {
     /// Seals a part whose bytes lie in an upload's `data`: gives its record an ETag if it has none, and writes the
     /// bytes to stable storage if durability requires it or other nodes may change the file system.
     pub(crate) fn seal_part(&self, data: &File, record: &mut Record) -> Result<PutResult> {
-        let stat = stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"))?;
-        record.etag.get_or_insert_with(|| unique_etag(&stat));
         if self.config.durability != Durability::None || self.sharing.is_shared() {
             sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
         }
+        let stat = stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"))?;
+        record.etag.get_or_insert_with(|| unique_etag(&stat));
         Ok(made_of(record, &stat))
     }
 }

@@ -5,14 +5,15 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use base64::alphabet::STANDARD;
+use base64::engine::{Engine as _, GeneralPurpose, GeneralPurposeConfig};
 use bytes::{Bytes, BytesMut};
 use fordway_store::{Checksum, ChecksumAlgorithm};
 use fordway_wire::s3_xml::unknown_element;
 use http::{HeaderMap, HeaderName, Request};
 use http_body::{Body, Frame, SizeHint};
 
+use crate::gate::table::PathResource;
 use crate::gate::{GateRefusal, OperationRule};
 use crate::message::composed;
 
@@ -32,12 +33,30 @@ impl DocumentComplaint {
     }
 }
 
+/// Decodes the value of `Content-MD5`; `None` if it is not the base64 of 16 bytes. Bits that are left over may be set,
+/// as on AWS.
+pub(crate) fn decoded_md5(text: &str) -> Option<[u8; 16]> {
+    const BASE64: GeneralPurpose =
+        GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
+    BASE64.decode(text).ok()?.try_into().ok()
+}
+
+/// Whether the body is `aws-chunked`.
+fn is_in_chunks(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
+}
+
 /// Makes the body of a request a checked document if the operation takes one. Errors: the head shows that the document
 /// cannot be checked.
 pub(crate) fn take_document(
     operation: &'static OperationRule,
     request: Request<s3s::Body>,
 ) -> Result<(Request<s3s::Body>, Option<DocumentComplaint>), GateRefusal> {
+    if operation.resource == PathResource::Bucket && is_in_chunks(request.headers()) {
+        let words = "The value of x-amz-content-sha256 header is invalid.";
+        let detail = "a document is not taken in chunks; send it in one piece";
+        return Err(GateRefusal::bad("InvalidRequest", composed(words, detail, &[])));
+    }
     if operation.elements.is_empty() {
         return Ok((request, None));
     }
@@ -71,14 +90,8 @@ impl DocumentClaims {
     fn read(operation: &'static OperationRule, headers: &HeaderMap) -> Result<Self, GateRefusal> {
         let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let sha256 = text(&CONTENT_SHA256);
-        if sha256.is_some_and(|hash| hash.starts_with("STREAMING-")) {
-            return Err(GateRefusal::not_implemented(
-                "a document is not taken in chunks; send it in one piece",
-            ));
-        }
         let md5 = text(&CONTENT_MD5).map(|text| {
-            let bytes = BASE64.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
-            bytes.ok_or_else(|| {
+            decoded_md5(text).ok_or_else(|| {
                 GateRefusal::bad("InvalidDigest", "Content-MD5 is not the base64 of an MD5; compute it anew")
             })
         });
@@ -106,7 +119,8 @@ impl DocumentClaims {
             GateRefusal::bad("BadDigest", format!("the body's {what} is not the one stated; send it again"))
         };
         if self.md5.is_some_and(|md5| of(ChecksumAlgorithm::Md5, document) != md5) {
-            return Err(digest("MD5"));
+            let message = "the body is not the one that Content-MD5 states; send it again";
+            return Err(GateRefusal::bad("BadDigest", message));
         }
         if let Some(stated) = &self.checksum
             && of(stated.algorithm, document) != stated.value

@@ -14,11 +14,12 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
 
-pub(crate) use document::take_document;
+pub(crate) use document::{decoded_md5, take_document};
 pub(crate) use table::OperationRule;
 use table::{PathResource, PermittedValues, TABLE};
 
 use crate::domains::BucketDomains;
+use crate::message::composed;
 
 /// The reason why a request is refused.
 #[derive(Debug)]
@@ -36,6 +37,18 @@ impl GateRefusal {
     fn bad(code: &'static str, message: impl Into<String>) -> Self {
         GateRefusal { status: StatusCode::BAD_REQUEST, code, message: message.into() }
     }
+
+    fn argument(words: &str, name: &str, value: &str) -> Self {
+        let facts = [("ArgumentName", name), ("ArgumentValue", value)];
+        GateRefusal::bad("InvalidArgument", composed(words, "", &facts))
+    }
+
+    fn not_allowed(method: &Method, resource: &str) -> Self {
+        let words = "The specified method is not allowed against this resource.";
+        let facts = [("Method", method.as_str()), ("ResourceType", resource)];
+        let message = composed(words, "look up the operation", &facts);
+        GateRefusal { status: StatusCode::METHOD_NOT_ALLOWED, code: "MethodNotAllowed", message }
+    }
 }
 
 /// The decoded name and value of a query parameter.
@@ -52,6 +65,7 @@ pub(crate) fn admit<B>(
     take_hoisted(&uri, &parameters, request.headers_mut())?;
     let resource = resource(request.headers(), &uri, domains);
     let headers = request.headers();
+    check_combination(request.method(), resource, &parameters, headers)?;
     let operation = select(request.method(), resource, &parameters, headers)?;
     if !operation.is_offered {
         // The route returns NotImplemented with the operation's name after it has checked the signature.
@@ -117,6 +131,43 @@ fn resource(headers: &HeaderMap, uri: &Uri, domains: &BucketDomains) -> PathReso
         _ => PathResource::Bucket,
     }
 }
+
+/// Refuses combinations of method, resource and parameters that AWS answers in words of their own.
+fn check_combination(
+    method: &Method,
+    resource: PathResource,
+    parameters: &[Parameter<'_>],
+    headers: &HeaderMap,
+) -> Result<(), GateRefusal> {
+    if let Some(source) = headers.get(COPY_SOURCE).filter(|_| method != Method::PUT) {
+        let words = "You can only specify a copy source header for copy requests.";
+        let source = source.to_str().unwrap_or_default();
+        return Err(GateRefusal::argument(words, COPY_SOURCE.as_str(), source));
+    }
+    let has = |name: &str| parameters.iter().any(|(known, _)| known == name);
+    let invalid = |words| Err(GateRefusal::bad("InvalidRequest", composed(words, "leave the key out", &[])));
+    match (method.as_str(), resource) {
+        ("POST", PathResource::Service | PathResource::Object) if parameters.is_empty() => {
+            Err(GateRefusal::not_allowed(method, "SERVICE"))
+        }
+        ("GET", PathResource::Object) if has("uploads") => {
+            invalid("Key is not expected for the GET method ?uploads subresource")
+        }
+        ("GET", PathResource::Object) if has("versions") => {
+            invalid("There is no such thing as the ?versions sub-resource for a key")
+        }
+        ("PUT", PathResource::Object) if has("partNumber") != has("uploadId") => match has("uploadId") {
+            true => Err(GateRefusal::not_allowed(method, "UPLOAD")),
+            false => {
+                let words = "This operation does not accept partNumber without uploadId";
+                Err(GateRefusal::argument(words, "partNumber", "partNumber"))
+            }
+        },
+        _ => Ok(()),
+    }
+}
+
+const COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
 
 /// Returns the operation with the most selectors among those whose selectors are all present. Errors: the resource has
 /// no operation with this method.
@@ -196,6 +247,7 @@ fn check_header(
     if permits.is_met_by(value) {
         return Ok(());
     }
+    check_value(operation, name.as_str(), value)?;
     let operation = operation.name;
     Err(GateRefusal::not_implemented(match permits {
         PermittedValues::Values(known) => {
@@ -205,6 +257,49 @@ fn check_header(
         _ => format!("{operation} does not take the header {name} here; leave it out"),
     }))
 }
+
+/// Refuses a value that is not offered as AWS does, where AWS knows no such value, or would refuse it in a bucket
+/// without access lists, as all buckets are here. Errors: `InvalidArgument`, `AccessControlListNotSupported`,
+/// `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`.
+fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(), GateRefusal> {
+    let detail = format!("{} does not take {name}: {} here; leave it out", operation.name, shown(value));
+    let refused = |code, words| Err(GateRefusal::bad(code, composed(words, &detail, &[])));
+    match name {
+        "x-amz-acl" if !CANNED_ACLS.contains(&value) => Err(GateRefusal::argument("", name, value)),
+        OWNERSHIP if !OWNERSHIPS.contains(&value) => {
+            let words = format!("Invalid {OWNERSHIP} header: {value}");
+            Err(GateRefusal::bad("InvalidArgument", composed(&words, "", &[("ArgumentName", OWNERSHIP)])))
+        }
+        _ if name == "x-amz-acl" || name.starts_with("x-amz-grant-") => match operation.resource {
+            PathResource::Bucket => refused("InvalidBucketAclWithObjectOwnership", NO_BUCKET_ACLS),
+            _ => refused("AccessControlListNotSupported", NO_ACLS),
+        },
+        REDIRECT if !["/", "http://", "https://"].iter().any(|start| value.starts_with(start)) => {
+            refused("InvalidRedirectLocation", BAD_REDIRECT)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// AWS's words for an access list in a bucket without access lists.
+pub(crate) const NO_ACLS: &str = "The bucket does not allow ACLs";
+const NO_BUCKET_ACLS: &str = "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting";
+const BAD_REDIRECT: &str =
+    "The website redirect location must have a prefix of 'http://' or 'https://' or '/'.";
+const REDIRECT: &str = "x-amz-website-redirect-location";
+const OWNERSHIP: &str = "x-amz-object-ownership";
+/// AWS's canned access lists.
+const CANNED_ACLS: [&str; 8] = [
+    "private",
+    "public-read",
+    "public-read-write",
+    "authenticated-read",
+    "aws-exec-read",
+    "bucket-owner-read",
+    "bucket-owner-full-control",
+    "log-delivery-write",
+];
+const OWNERSHIPS: [&str; 3] = ["BucketOwnerEnforced", "BucketOwnerPreferred", "ObjectWriter"];
 
 /// Whether several headers with this name form one list, as SDKs send them.
 fn may_be_repeated(name: &str) -> bool {

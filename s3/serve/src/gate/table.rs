@@ -72,7 +72,7 @@ impl OperationRule {
     }
 
     /// Whether checksums in the request's head belong to the object, not to the document in the body.
-    pub(super) fn is_completion(&self) -> bool {
+    pub(crate) fn is_completion(&self) -> bool {
         self.name == "CompleteMultipartUpload"
     }
 

@@ -36,13 +36,12 @@ fn operations_are_told_apart() {
 #[test]
 fn what_is_not_known_is_not_implemented() {
     for (method, target) in [
-        ("PUT", "/b/k?uploadId=1"),
         ("PUT", "/b/k?Acl"),
         ("PUT", "/b?location"),
         ("DELETE", "/b/k?acl"),
         ("DELETE", "/b?logging"),
         ("DELETE", "/b/k?uploads"),
-        ("POST", "/"),
+        ("POST", "/?Action=x"),
         ("POST", "/b"),
         ("GET", "/b?list-type=3"),
         ("GET", "/b/k?list-type=2"),
@@ -61,6 +60,27 @@ fn what_is_not_known_is_not_implemented() {
     assert_eq!(plain("DELETE", "/b/k?versionId=1&versionId=2"), Err(400));
     assert_eq!(plain("DELETE", "/b/k?versionId=%ff"), Err(400));
     assert_eq!(plain("GET", "/b?allow-unordered=true&delimiter=/"), Err(400));
+}
+
+/// AWS has words of its own for these.
+#[test]
+fn misdirected_requests_have_codes_of_their_own() {
+    for (method, target, status, code) in [
+        ("POST", "/", 405, "MethodNotAllowed"),
+        ("POST", "/b/k", 405, "MethodNotAllowed"),
+        ("PUT", "/b/k?uploadId=1", 405, "MethodNotAllowed"),
+        ("PUT", "/b/k?partNumber=1", 400, "InvalidArgument"),
+        ("GET", "/b/k?uploads", 400, "InvalidRequest"),
+        ("GET", "/b/k?versions", 400, "InvalidRequest"),
+    ] {
+        let refusal = asked(Request::builder().method(method).uri(target)).expect_err(target);
+        assert_eq!((refusal.status.as_u16(), refusal.code), (status, code), "{method} {target}");
+    }
+    for method in ["GET", "HEAD", "DELETE", "POST"] {
+        let request = Request::builder().method(method).uri("/b/k?uploadId=1");
+        let refusal = asked(request.header("x-amz-copy-source", "/b/j")).expect_err(method);
+        assert_eq!(refusal.code, "InvalidArgument", "{method}");
+    }
 }
 
 #[test]

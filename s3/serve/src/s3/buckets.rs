@@ -1,16 +1,17 @@
 //! Operations on buckets: listing, creating, deleting, and properties such as their region.
 
-use fordway_store::{Bucket, Error, ErrorKind, Store};
-use http::{HeaderMap, HeaderName, StatusCode};
-use s3s::S3Response;
+use fordway_store::{Bucket, Error, ErrorKind, Store, VersioningState};
+use fordway_wire::s3_xml::{NewBucket, new_bucket};
+use http::{HeaderMap, HeaderName, StatusCode, header};
 use s3s::dto::{
-    BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketOutput,
-    GetBucketLocationOutput, Grant, Grantee, HeadBucketOutput, ListBucketsInput, ListBucketsOutput, Owner,
-    Permission, Type,
+    BucketLocationConstraint, DeleteBucketOutput, GetBucketLocationOutput, Grant, Grantee, HeadBucketOutput,
+    ListBucketsInput, ListBucketsOutput, Owner, Permission, Type,
 };
+use s3s::{Body, S3Request, S3Response};
 
 use crate::s3::convert::{add_text, timestamp};
-use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::documents::{malformed, ownership, tagging};
+use crate::s3::error::{Outcome, S3Failure, unreadable_body};
 
 /// The maximum number of buckets in one response (S3's limit).
 const PAGE_MAX: usize = 10_000;
@@ -27,10 +28,6 @@ pub(super) fn list(
 ) -> Outcome<ListBucketsOutput> {
     let is_elsewhere = input.bucket_region.as_deref().zip(region).is_some_and(|(asked, ours)| asked != ours);
     let page = page_size(input.max_buckets)?;
-    // S3 names the region only if the request has a parameter.
-    let has_parameter =
-        [&input.prefix, &input.continuation_token, &input.bucket_region].iter().any(|it| it.is_some())
-            || input.max_buckets.is_some();
     let prefix = input.prefix.as_deref().unwrap_or_default();
     let after = input.continuation_token.as_deref().unwrap_or_default();
     let mut wanted = store.list_buckets()?.into_iter().filter(|bucket| {
@@ -43,7 +40,7 @@ pub(super) fn list(
         .map(|bucket| s3s::dto::Bucket {
             name: Some(bucket.name.as_str().to_owned()),
             creation_date: timestamp(bucket.created),
-            bucket_region: region.filter(|_| has_parameter).map(str::to_owned),
+            bucket_region: region.map(str::to_owned),
         })
         .collect();
     let last = buckets.last().and_then(|bucket| bucket.name.clone());
@@ -67,21 +64,37 @@ fn page_size(asked: Option<i32>) -> Outcome<usize> {
     }
 }
 
-/// Creates a bucket. `region` is the gateway's region; `None` if it has none.
-pub(super) fn create(
+/// Creates a bucket, with the tags and the ownership that the request names. `region` is the gateway's region; `None` if it has none.
+pub(super) async fn create(
     store: &dyn Store,
     region: Option<&str>,
-    input: CreateBucketInput,
-) -> Outcome<S3Response<CreateBucketOutput>> {
-    let asked = input.create_bucket_configuration.and_then(|asked| asked.location_constraint);
-    if let (Some(asked), Some(region)) = (asked, region) {
-        check_region(asked.as_str(), region)?;
+    bucket: String,
+    mut request: S3Request<Body>,
+) -> Outcome<S3Response<Body>> {
+    // The gate has already limited the size.
+    let document = request.input.store_all_limited(usize::MAX).await;
+    let document = document.map_err(|error| unreadable_body(&*error))?;
+    let asked = match document.is_empty() {
+        true => NewBucket::default(),
+        false => new_bucket(&document).map_err(|error| malformed(error.detail().to_owned()))?,
+    };
+    if let (Some(asked), Some(region)) = (asked.region, region) {
+        check_region(&asked, region)?;
     }
-    let bucket = Bucket::new(input.bucket)?;
+    let tags = (!asked.tags.is_empty()).then(|| tagging::document_of(asked.tags)).transpose()?;
+    let bucket = Bucket::new(bucket)?;
     check_name(&bucket)?;
     store.create_bucket(&bucket)?;
-    let output = CreateBucketOutput { location: Some(format!("/{bucket}")) };
-    Ok(S3Response::with_headers(output, arn(&bucket)))
+    if let Some(tags) = tags {
+        store.set_document(&bucket, &tagging::KIND, &tags)?;
+    }
+    if request.headers.contains_key("x-amz-object-ownership") {
+        // The gate lets the one value pass that is offered.
+        store.set_document(&bucket, &ownership::KIND, ownership::ENFORCED.as_bytes())?;
+    }
+    let mut headers = arn(&bucket);
+    add_text(&mut headers, header::LOCATION, &format!("/{bucket}"));
+    Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
 /// Checks the region that a new bucket is requested in. Errors: `InvalidLocationConstraint` for any region but the
@@ -130,8 +143,20 @@ fn arn(bucket: &Bucket) -> HeaderMap {
 const BUCKET_ARN: HeaderName = HeaderName::from_static("x-amz-bucket-arn");
 
 pub(super) fn delete(store: &dyn Store, bucket: String) -> Outcome<DeleteBucketOutput> {
-    store.delete_bucket(&Bucket::new(bucket)?)?;
-    Ok(DeleteBucketOutput::default())
+    let bucket = Bucket::new(bucket)?;
+    match store.delete_bucket(&bucket) {
+        Ok(()) => Ok(DeleteBucketOutput::default()),
+        Err(error) if error.kind() == ErrorKind::BucketNotEmpty && keeps_versions(store, &bucket) => {
+            let words =
+                "The bucket you tried to delete is not empty. You must delete all versions in the bucket.";
+            Err(S3Failure::aws("BucketNotEmpty", StatusCode::CONFLICT, words, error.detail()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn keeps_versions(store: &dyn Store, bucket: &Bucket) -> bool {
+    store.versioning(bucket).is_ok_and(|state| state != VersioningState::Unversioned)
 }
 
 pub(super) fn location(store: &dyn Store, region: &str, bucket: String) -> Outcome<GetBucketLocationOutput> {

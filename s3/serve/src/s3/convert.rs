@@ -21,6 +21,7 @@ use crate::answer::PreparedBody;
 use crate::content::BodyExtension;
 use crate::message::composed;
 use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::tagging::check_each;
 
 /// Returns the bucket and the key that a request names.
 pub(super) fn names(bucket: &str, key: &str) -> Outcome<(Bucket, Key)> {
@@ -52,14 +53,24 @@ pub(super) fn version_name(version: Option<VersionId>) -> Option<String> {
     version.map(|version| version.as_str().to_owned())
 }
 
-/// Parses the tags in `x-amz-tagging`. Errors: `InvalidArgument`.
+/// Parses the tags in `x-amz-tagging`. Errors: `InvalidArgument`, `InvalidTag`.
 pub(super) fn tags(header: Option<&str>) -> Outcome<Tags> {
-    let text = header.unwrap_or_default();
-    tagging::decode(text).map_err(|_| {
+    let Some(text) = header else { return Ok(Tags::new()) };
+    let tags = tagging::decode(text).ok().filter(|tags| is_encoded(text) && !tags.contains_key(""));
+    let tags = tags.ok_or_else(|| {
         let words = "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters \
                      without tag name duplicates.";
         S3Failure::argument(words, TAGGING.as_str(), text)
-    })
+    })?;
+    let listed: Vec<_> = tags.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+    check_each(&listed)?;
+    Ok(tags)
+}
+
+/// Whether two hexadecimal digits follow each percent sign.
+pub(super) fn is_encoded(text: &str) -> bool {
+    let is_code = |after: &str| after.len() > 1 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    text.split('%').skip(1).all(is_code)
 }
 
 /// Returns a count that S3 sends as a signed number, limited to `max`. Errors: `InvalidArgument`.
@@ -133,11 +144,14 @@ fn tags_in(headers: &HeaderMap, name: &HeaderName) -> Outcome<Option<ETagMatch>>
 }
 
 /// Reads what the client states about the object apart from its bytes. `Expires` stays as the client wrote it.
-pub(super) fn metadata(headers: &HeaderMap) -> BoxedMetadata {
+/// Errors: `MetadataTooLarge`.
+pub(super) fn metadata(headers: &HeaderMap) -> Outcome<BoxedMetadata> {
     let text = |name: HeaderName| headers.get(name).map(text_of);
     let mut user = BTreeMap::<String, String>::new();
+    let mut bytes = 0;
     for (name, value) in headers {
         if let Some(name) = name.as_str().strip_prefix("x-amz-meta-") {
+            bytes += name.len() + value.len();
             let value = text_of(value);
             let value = decode(&value);
             // Several headers of one name are one list, as everywhere in HTTP.
@@ -146,7 +160,14 @@ pub(super) fn metadata(headers: &HeaderMap) -> BoxedMetadata {
                 .or_insert(value.into());
         }
     }
-    Metadata {
+    if bytes > METADATA_BYTES_MAX {
+        let words = "Your metadata headers exceed the maximum allowed metadata size";
+        let (size, most) = (bytes.to_string(), METADATA_BYTES_MAX.to_string());
+        let facts = [("Size", &*size), ("MaxSizeAllowed", &*most)];
+        let message = composed(words, "names and values count; store less with the object", &facts);
+        return Err(S3Failure::new("MetadataTooLarge", StatusCode::BAD_REQUEST, message));
+    }
+    let metadata = Metadata {
         content_type: text(header::CONTENT_TYPE),
         content_encoding: text(header::CONTENT_ENCODING).and_then(|coding| without_transfer_coding(&coding)),
         content_language: text(header::CONTENT_LANGUAGE),
@@ -154,9 +175,12 @@ pub(super) fn metadata(headers: &HeaderMap) -> BoxedMetadata {
         cache_control: text(header::CACHE_CONTROL),
         expires: text(header::EXPIRES),
         user,
-    }
-    .into()
+    };
+    Ok(metadata.into())
 }
+
+/// The maximum size of user metadata in bytes (S3's limit): of the names without `x-amz-meta-`, and of the values.
+const METADATA_BYTES_MAX: usize = 2048;
 
 /// Converts a value to text; bytes that are not UTF-8 are replaced.
 fn text_of(value: &HeaderValue) -> String {
@@ -186,11 +210,17 @@ pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, S
                 composed(&format!("Value for {} header is invalid.", algorithm.header()), error.detail(), &[])
             })
         }
-        _ => {
-            let words = "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.";
-            Err(composed(words, "state one checksum, not several", &[]))
-        }
+        _ => Err(SEVERAL_CHECKSUMS.to_owned()),
     }
+}
+
+/// AWS's words for a request that states several checksums.
+const SEVERAL_CHECKSUMS: &str =
+    "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.\nstate one checksum";
+
+/// Returns the error for a request that states several checksums.
+pub(super) fn several_checksums() -> S3Failure {
+    invalid_request(SEVERAL_CHECKSUMS)
 }
 
 /// Returns the response headers for a checksum, and for what it was computed from.

@@ -13,7 +13,7 @@ use s3s::{Body, S3Response};
 use crate::message::composed;
 use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, conditions_in, document, invalid_request,
-    metadata, names, quoted, tags, version,
+    is_encoded, metadata, names, quoted, tags, version,
 };
 use crate::s3::error::{Outcome, S3Failure};
 
@@ -26,10 +26,12 @@ pub(super) fn copy(
     let (from_bucket, from_key, version) = copy_source(headers)?;
     let replaces_metadata = replaces(headers, "x-amz-metadata-directive")?;
     let replaces_tags = replaces(headers, "x-amz-tagging-directive")?;
+    // Too much of it is refused even where it is not used, as on AWS.
+    let metadata = metadata(headers)?;
     let tagging = headers.get(TAGGING).and_then(|value| value.to_str().ok());
     let checksum = headers.get("x-amz-checksum-algorithm").and_then(|value| value.to_str().ok());
     let options = CopyOptions {
-        metadata: replaces_metadata.then(|| metadata(headers)),
+        metadata: replaces_metadata.then_some(metadata),
         tags: replaces_tags.then(|| tags(tagging)).transpose()?,
         source_version: version.clone(),
         source_conditions: conditions_in(headers, &SOURCE_CONDITIONS)?,
@@ -96,29 +98,30 @@ pub(super) fn copied(root: &'static str, made: &PutResult) -> ResponseDocument {
 /// Returns the bucket, key and version that a copy reads from. Errors: `InvalidArgument`, errors of names,
 /// `NotImplemented` for an access point.
 pub(super) fn copy_source(headers: &HeaderMap) -> Outcome<(Bucket, Key, Option<VersionId>)> {
-    let wrong = |why: &str| {
-        let detail = format!("x-amz-copy-source is not /BUCKET/KEY, percent-encoded{why}");
-        Error::new(ErrorKind::InvalidArgument, detail)
+    let text = headers.get(COPY_SOURCE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let invalid = |what: &str, value: &str| {
+        S3Failure::argument(&format!("Invalid copy source {what}"), COPY_SOURCE.as_str(), value)
     };
-    let text = headers.get("x-amz-copy-source").and_then(|value| value.to_str().ok());
-    let text = text.ok_or_else(|| wrong(""))?;
     let (path, named) = match text.split_once("?versionId=") {
         Some((path, named)) => (path, Some(percent_decode_str(named).decode_utf8_lossy())),
         None => (text, None),
     };
-    let path = percent_decode_str(path).decode_utf8().map_err(|_| wrong(" UTF-8"))?;
+    let decoded = percent_decode_str(path).decode_utf8().ok().filter(|_| is_encoded(path));
+    let path = decoded.ok_or_else(|| invalid("encoding", text))?;
     let path = path.strip_prefix('/').unwrap_or(&path);
     if path.starts_with("arn:") {
         let detail = "copy from /bucket/key; there are no access points";
         return Err(Error::new(ErrorKind::NotImplemented, detail).into());
     }
-    let (bucket, key) = path.split_once('/').ok_or_else(|| wrong(""))?;
-    let source = Bucket::new(bucket);
-    let invalid =
-        |what: &str| S3Failure::argument(&format!("Invalid copy source {what}"), "x-amz-copy-source", "");
-    let bucket = source.map_err(|_| invalid("bucket name"))?;
+    let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
+    let bucket = Bucket::new(bucket).map_err(|_| invalid("bucket name", text))?;
+    if key.is_empty() {
+        return Err(invalid("object key", ""));
+    }
     Ok((bucket, Key::new(key)?, version(named.as_deref())?))
 }
+
+const COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
 
 /// Returns the range and the conditions for the source of a copied part. Errors: `InvalidArgument`.
 pub(super) fn copy_source_options(headers: &HeaderMap, version: Option<VersionId>) -> Outcome<GetOptions> {

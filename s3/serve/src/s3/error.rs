@@ -8,8 +8,10 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use s3s::{S3Error, S3ErrorCode};
 
+use crate::gate::NO_ACLS;
 use crate::http1::{BROKEN, STALLED};
 use crate::message::composed;
+use crate::signature::{BAD_TRAILER, CUT_SHORT, SMALL_CHUNK};
 use crate::unsigned::NOT_CHUNKED;
 
 /// The header with the code of an error, sent in addition to the document because a response to HEAD has no document.
@@ -76,7 +78,10 @@ impl From<Error> for S3Failure {
         if is_ours && !is_locked && !is_to_be_done_again() {
             tracing::error!(%error, "a request failed");
         }
-        let mut failure = S3Failure::new(code, status, message(&error));
+        let mut failure = match error.kind() {
+            ErrorKind::AccessDenied => S3Failure::aws(code, status, "Access Denied.", &message(&error)),
+            _ => S3Failure::new(code, status, message(&error)),
+        };
         if is_locked {
             failure.add_header(RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -133,7 +138,14 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     if says("Sha256Mismatch") {
         return wrong_sha256();
     }
-    if says(NOT_CHUNKED) || says("FormatError") || says("TooLarge") || says("TooMany") {
+    if says(SMALL_CHUNK) {
+        let words = "Only the last chunk is allowed to have a size less than 8192 bytes";
+        return S3Failure::aws("InvalidChunkSizeError", StatusCode::BAD_REQUEST, words, "send larger chunks");
+    }
+    if says(BAD_TRAILER) {
+        return malformed_trailer(BAD_TRAILER);
+    }
+    if says("FormatError") || says("TooLarge") || says("TooMany") || says(NOT_CHUNKED) || says(CUT_SHORT) {
         let words = "The request body terminated unexpectedly";
         return S3Failure::aws("IncompleteBody", StatusCode::BAD_REQUEST, words, NOT_CHUNKED);
     }
@@ -149,6 +161,12 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     Error::new(kind, detail).into()
 }
 
+/// Returns the error for trailers that are not those that the head announces; `detail` is our own sentence.
+pub(super) fn malformed_trailer(detail: &str) -> S3Failure {
+    let words = "The request contained trailing data that was not well-formed or did not conform to our published schema.";
+    S3Failure::aws("MalformedTrailerError", StatusCode::BAD_REQUEST, words, detail)
+}
+
 /// Returns the error for a body that is not the one signed.
 pub(super) fn wrong_sha256() -> S3Failure {
     let message = "the body does not have the SHA-256 that x-amz-content-sha256 states; send it again";
@@ -160,7 +178,7 @@ const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that 
 
 /// Returns the error for an operation that is not offered.
 pub(super) fn refusal(store: &dyn Store, (bucket, key): &(String, String), operation: &str) -> S3Failure {
-    match locks(store, bucket, key, operation) {
+    match unconfigured(store, bucket, key, operation) {
         Err(failure) => failure,
         Ok(()) => {
             let detail = format!("{operation} is not offered here; do without it");
@@ -169,9 +187,9 @@ pub(super) fn refusal(store: &dyn Store, (bucket, key): &(String, String), opera
     }
 }
 
-/// Checks operations on object locks, which no bucket has here. Errors: AWS's for a missing lock, and those
-/// of the store.
-fn locks(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome<()> {
+/// Checks operations on locks and access lists, which no bucket has here. Errors: AWS's for a bucket without them, and
+/// those of the store.
+fn unconfigured(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome<()> {
     if bucket.is_empty() {
         return Ok(());
     }
@@ -183,6 +201,11 @@ fn locks(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome
             Err(no_lock())
         }
         "PutObjectLegalHold" | "PutObjectRetention" => Err(no_lock()),
+        "PutObjectAcl" => {
+            store.head(&bucket, &Key::new(key)?, &GetOptions::default())?;
+            Err(no_access_lists())
+        }
+        "PutBucketAcl" => Err(no_access_lists()),
         "PutObjectLockConfiguration" if store.versioning(&bucket)? != VersioningState::Enabled => {
             let words = "Versioning must be 'Enabled' on the bucket to apply a Object Lock configuration";
             Err(S3Failure::aws(
@@ -194,6 +217,11 @@ fn locks(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome
         }
         _ => Ok(()),
     }
+}
+
+fn no_access_lists() -> S3Failure {
+    let detail = "whoever holds the key pair may do everything; leave the access list out";
+    S3Failure::aws("AccessControlListNotSupported", StatusCode::BAD_REQUEST, NO_ACLS, detail)
 }
 
 fn no_lock() -> S3Failure {
@@ -233,5 +261,7 @@ mod tests {
         assert_eq!(code("AwsChunkedStreamError: SignatureMismatch").code().as_str(), "SignatureDoesNotMatch");
         assert_eq!(code("UploadStreamError: Incomplete").code().as_str(), "IncompleteBody");
         assert_eq!(code(&format!("Underlying: {STALLED}")).code().as_str(), "RequestTimeout");
+        assert_eq!(code(&format!("Underlying: {SMALL_CHUNK}")).code().as_str(), "InvalidChunkSizeError");
+        assert_eq!(code(&format!("Underlying: {BAD_TRAILER}")).code().as_str(), "MalformedTrailerError");
     }
 }

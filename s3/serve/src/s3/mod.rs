@@ -84,7 +84,8 @@ fn builder(
     let mut builder = S3ServiceBuilder::new(S3Frontend { region: region.map(str::to_owned) });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(StoreNames);
-    builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing });
+    let region = region.map(str::to_owned);
+    builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing, region });
     builder.set_access(admission);
     builder
 }
@@ -158,14 +159,6 @@ impl S3 for S3Frontend {
         let user = caller(&request)?;
         let (owner, region) = (owner(&user), self.region.clone());
         plain(apart(user, move |store| buckets::list(store, &owner, region.as_deref(), request.input)).await)
-    }
-
-    async fn create_bucket(
-        &self,
-        request: S3Request<CreateBucketInput>,
-    ) -> S3Result<S3Response<CreateBucketOutput>> {
-        let user = caller(&request)?;
-        buckets::create(&*user.store, self.region.as_deref(), request.input).map_err(|S3Failure(error)| error)
     }
 
     async fn head_bucket(
@@ -244,8 +237,6 @@ impl S3 for S3Frontend {
             GetBucketLifecycleConfigurationOutput, "NoSuchLifecycleConfiguration";
         get_bucket_encryption: GetBucketEncryptionInput => GetBucketEncryptionOutput,
             "ServerSideEncryptionConfigurationNotFoundError";
-        get_bucket_ownership_controls: GetBucketOwnershipControlsInput => GetBucketOwnershipControlsOutput,
-            "OwnershipControlsNotFoundError";
         get_bucket_replication: GetBucketReplicationInput => GetBucketReplicationOutput,
             "ReplicationConfigurationNotFoundError";
         get_bucket_website: GetBucketWebsiteInput => GetBucketWebsiteOutput, "NoSuchWebsiteConfiguration";
@@ -256,8 +247,6 @@ impl S3 for S3Frontend {
         delete_bucket_policy: DeleteBucketPolicyInput => DeleteBucketPolicyOutput;
         delete_bucket_lifecycle: DeleteBucketLifecycleInput => DeleteBucketLifecycleOutput;
         delete_bucket_encryption: DeleteBucketEncryptionInput => DeleteBucketEncryptionOutput;
-        delete_bucket_ownership_controls: DeleteBucketOwnershipControlsInput =>
-            DeleteBucketOwnershipControlsOutput;
         delete_bucket_replication: DeleteBucketReplicationInput => DeleteBucketReplicationOutput;
         delete_bucket_website: DeleteBucketWebsiteInput => DeleteBucketWebsiteOutput;
         delete_public_access_block: DeletePublicAccessBlockInput => DeletePublicAccessBlockOutput;

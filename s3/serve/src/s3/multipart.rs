@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use fordway_store::{
     Bucket, ByteRange, ChecksumPlan, ChecksumType, CompleteOptions, CompletedPart, Error, ErrorKind,
-    GetOptions, Key, PartInfo, PartsQuery, PutOptions, PutResult, Store, UploadId, UploadSummary,
+    GetOptions, Key, MAX_PARTS, PartInfo, PartsQuery, PutOptions, PutResult, Store, UploadId, UploadSummary,
     UploadsQuery, checked_part_number,
 };
 use fordway_wire::date::format_iso8601;
 use fordway_wire::s3_xml::{ResponseDocument, completed_parts};
-use http::{HeaderMap, HeaderName, StatusCode, Uri};
+use fordway_wire::uri::push_path;
+use http::{HeaderMap, HeaderName, StatusCode, Uri, header};
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, EncodingType, ListMultipartUploadsInput,
     ListMultipartUploadsOutput, ListPartsInput, ListPartsOutput, Owner,
 };
 use s3s::{Body, S3Request, S3Response};
 
+use crate::answer::UrlScheme;
 use crate::message::composed;
 use crate::s3::apart::change_apart;
 use crate::s3::convert::{
@@ -48,7 +50,7 @@ pub(super) fn create(
     let (bucket, key) = names(bucket, key)?;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let options = PutOptions {
-        metadata: metadata(headers),
+        metadata: metadata(headers)?,
         tags: tags(text(TAGGING.as_str()))?,
         checksum: text("x-amz-checksum-algorithm").map(algorithm).transpose()?,
         checksum_type: text("x-amz-checksum-type").map(checksum_type).transpose()?,
@@ -94,7 +96,11 @@ pub(super) fn copy_part(
     let asked = |name: &str| parameter(uri, name).unwrap_or_default();
     let upload = UploadId::new(asked("uploadId"))?;
     let number = part_number(asked("partNumber").parse().unwrap_or(0))?;
-    let (from_bucket, from_key, version) = copy_source(headers)?;
+    let (from_bucket, from_key, version) = match copy_source(headers) {
+        Ok(source) => source,
+        // AWS looks for the bucket first.
+        Err(failure) => return Err(store.head_bucket(&bucket).err().map_or(failure, S3Failure::from)),
+    };
     let options = copy_source_options(headers, version.clone())?;
     check_within(store, (&from_bucket, &from_key), &options)?;
     let made = store.copy_part((&from_bucket, &from_key), &options, (&bucket, &key, &upload, number));
@@ -105,8 +111,8 @@ pub(super) fn copy_part(
 }
 
 /// Checks that the range of a copied part lies within the source. A read may return less than its range, but a copied
-/// part must be complete, because its writer would not notice that it is short. Errors: `InvalidRange`, and errors of
-/// the store.
+/// part must be complete, because its writer would not notice that it is short. Errors: `InvalidArgument`, and errors
+/// of the store.
 fn check_within(store: &dyn Store, (bucket, key): (&Bucket, &Key), options: &GetOptions) -> Outcome<()> {
     let Some(ByteRange::Inclusive(_, last)) = options.range else { return Ok(()) };
     let source = GetOptions { version: options.version.clone(), ..Default::default() };
@@ -114,8 +120,8 @@ fn check_within(store: &dyn Store, (bucket, key): (&Bucket, &Key), options: &Get
     match last < size {
         true => Ok(()),
         false => {
-            let detail = format!("byte {last} is not in the source, which has {size} bytes");
-            Err(Error::new(ErrorKind::InvalidRange, detail).into())
+            let words = format!("Range specified is not valid for source object of size: {size}");
+            Err(S3Failure::argument(&words, "x-amz-copy-source-range", &size.to_string()))
         }
     }
 }
@@ -303,18 +309,26 @@ pub(super) async fn complete(
     // The gate has already limited the size.
     let document = request.input.store_all_limited(usize::MAX).await;
     let document = document.map_err(|error| unreadable_body(&*error))?;
+    let location = location(&names, &request);
     let made = change_apart(user, move |store| {
         let wanted = CompletionRequest::read(&names, &request.headers, &request.uri)?;
         let parts = completed_parts(&document).map_err(malformed)?;
         wanted.complete(store, &parts).map(|made| (names, made))
     });
     let ((bucket, key), made) = made.await?;
-    Ok(answer(&bucket, &key, &made))
+    Ok(answer(&bucket, &key, &location, &made))
 }
 
 fn malformed(error: Error) -> S3Failure {
+    let argument = |words: &str, name: &str| {
+        let message = composed(words, error.detail(), &[("ArgumentName", name)]);
+        S3Failure::new("InvalidArgument", StatusCode::BAD_REQUEST, message)
+    };
     match error.kind() {
-        ErrorKind::InvalidArgument => error.into(),
+        ErrorKind::InvalidArgument => {
+            argument("Invalid Base64 or multiple checksums present in request", "Checksum")
+        }
+        ErrorKind::InvalidPart => argument("PartNumber must be >= 1", "PartNumber"),
         _ => no_document(error.detail().to_owned()),
     }
 }
@@ -354,42 +368,82 @@ impl CompletionRequest {
     }
 
     fn complete(&self, store: &dyn Store, parts: &[CompletedPart]) -> Outcome<PutResult> {
-        self.check_type(store)?;
+        self.check_checksums(store, parts)?;
         let made = store.complete_upload(&self.bucket, &self.key, &self.upload, parts, &self.options);
-        made.map_err(|error| match (error.kind(), parts.is_empty()) {
-            (ErrorKind::InvalidArgument, true) => {
+        made.map_err(|error| match (error.kind(), self.options.size) {
+            (ErrorKind::InvalidArgument, _) if parts.is_empty() => {
                 no_document("the document names no part; name at least one".to_owned())
             }
+            (ErrorKind::IncompleteBody, Some(stated)) => self.wrong_size(store, parts, stated),
             _ => error.into(),
         })
     }
 
-    /// Checks that the checksum type in the request is the upload's. Errors: `InvalidRequest`, errors of the
-    /// store.
-    fn check_type(&self, store: &dyn Store) -> Outcome<()> {
-        let Some(stated) = self.kind else { return Ok(()) };
+    /// Checks that the checksum type in the request is the upload's, and that checksums of parts are of its algorithm.
+    /// Errors: `InvalidRequest`, `BadDigest`.
+    fn check_checksums(&self, store: &dyn Store, parts: &[CompletedPart]) -> Outcome<()> {
         let query = PartsQuery { max_parts: 0, ..Default::default() };
         // The upload may have been completed already; the store's completion checks that.
         let Ok(upload) = store.list_parts(&self.bucket, &self.key, &self.upload, &query) else {
             return Ok(());
         };
-        match upload.checksum.filter(|plan| plan.kind != stated) {
-            None => Ok(()),
-            Some(plan) => {
-                let (asked, stated) = (plan.kind.name(), stated.name());
-                let words = format!(
-                    "The upload was created using the {asked} checksum mode. The complete request must use \
-                     the same checksum mode."
-                );
-                Err(invalid_request(composed(&words, &format!("not {stated}"), &[])))
-            }
+        let Some(plan) = upload.checksum else { return Ok(()) };
+        if let Some(stated) = self.kind.filter(|stated| *stated != plan.kind) {
+            let words = format!(
+                "The upload was created using the {} checksum mode. The complete request must use the same \
+                 checksum mode.",
+                plan.kind.name()
+            );
+            return Err(invalid_request(composed(&words, &format!("not {}", stated.name()), &[])));
         }
+        parts.iter().try_for_each(|part| check_part(plan, part))
+    }
+
+    /// Returns the error for an object that does not have the size stated.
+    fn wrong_size(&self, store: &dyn Store, parts: &[CompletedPart], stated: u64) -> S3Failure {
+        let query = PartsQuery { max_parts: usize::from(MAX_PARTS), ..Default::default() };
+        let listed = store.list_parts(&self.bucket, &self.key, &self.upload, &query);
+        let is_named = |part: &&PartInfo| parts.iter().any(|named| named.number == part.number);
+        let sum = |parts: &[PartInfo]| parts.iter().filter(is_named).map(|part| part.size).sum::<u64>();
+        let computed = listed.map_or(0, |listed| sum(&listed.parts));
+        let words = format!(
+            "The provided 'x-amz-mp-object-size' header value {stated} does not match what was computed: {computed}"
+        );
+        invalid_request(composed(&words, "", &[]))
     }
 }
 
-fn answer(bucket: &str, key: &str, made: &PutResult) -> S3Response<Body> {
+/// Checks the checksum that a completion states for a part of an upload with a checksum. It need not state one.
+/// Errors: `BadDigest` if it is of another algorithm.
+fn check_part(plan: ChecksumPlan, part: &CompletedPart) -> Outcome<()> {
+    let Some(stated) = part.checksum.as_ref().filter(|stated| stated.algorithm != plan.algorithm) else {
+        return Ok(());
+    };
+    let (name, number) = (stated.algorithm.name().to_lowercase(), part.number);
+    let words = format!("The {name} you specified for part {number} did not match what we received.");
+    let detail = format!("the upload has a {}", plan.algorithm.name());
+    Err(S3Failure::aws("BadDigest", StatusCode::BAD_REQUEST, &words, &detail))
+}
+
+/// Returns the URL of an object, at the host that the request names. Without a host it is the path.
+fn location((bucket, key): &(String, String), request: &S3Request<Body>) -> String {
+    let named = request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = named.or_else(|| request.uri.authority().map(|authority| authority.as_str()));
+    let mut location = match (request.extensions.get::<UrlScheme>(), host) {
+        (Some(UrlScheme(scheme)), Some(host)) => format!("{scheme}://{host}"),
+        _ => String::new(),
+    };
+    if !host.is_some_and(|host| host.starts_with(&format!("{bucket}."))) {
+        location.push_str(&format!("/{bucket}"));
+    }
+    location.push('/');
+    push_path(&mut location, key);
+    location
+}
+
+fn answer(bucket: &str, key: &str, location: &str, made: &PutResult) -> S3Response<Body> {
     let mut result = ResponseDocument::new("CompleteMultipartUploadResult");
-    result.element("Location", &format!("/{bucket}/{key}"));
+    result.element("Location", location);
     result.element("Bucket", bucket).element("Key", key).element("ETag", &quoted(&made.etag));
     result.checksum_with_type(made.checksum.as_ref());
     let mut response = document(result);

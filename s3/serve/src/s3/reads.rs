@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumType, Conditions, Error, ErrorKind, GetOptions, Key, ObjectContent,
-    ObjectInfo, OpenObject, Store,
+    ObjectInfo, OpenObject, Store, VersioningState,
 };
 use fordway_wire::byteranges::{MultipartFraming, parse_ranges};
 use fordway_wire::date::parse_http;
@@ -18,10 +18,13 @@ use s3s::{Body, S3Response};
 
 use crate::answer::PreparedBody;
 use crate::content::{BodyExtension, MultipartContent, RangeSource};
-use crate::s3::convert::describe;
-use crate::s3::convert::{CONDITIONS, checksum_headers, conditions_in, names, parameter, version};
+use crate::s3::convert::{
+    CONDITIONS, VERSION_ID, add_text, checksum_headers, conditions_in, describe, names, parameter, version,
+};
 use crate::s3::error::{Outcome, S3Failure};
 use crate::s3::multipart::part_number;
+
+const UNVERSIONED: VersioningState = VersioningState::Unversioned;
 
 /// The content type that S3 returns for an object that was stored without one.
 pub(crate) const DEFAULT_TYPE: &str = "binary/octet-stream";
@@ -152,6 +155,13 @@ impl ReadRequest {
             let (name, value) = (HeaderName::try_from(name), HeaderValue::from_bytes(value));
             name.ok().zip(value.ok()).map(|(name, value)| _ = headers.append(name, value))
         });
+        let keeps_versions = || store.versioning(&self.bucket).is_ok_and(|state| state != UNVERSIONED);
+        if let (Some(version), None) = (&options.version, &info.version)
+            && keeps_versions()
+        {
+            // The version `null` of a bucket that was not versioned when the object was put.
+            add_text(&mut headers, VERSION_ID, version.as_str());
+        }
         let content_type = info.metadata.content_type.as_deref().unwrap_or(DEFAULT_TYPE);
         let content_type = described.and_then(|()| HeaderValue::from_bytes(content_type.as_bytes()).ok());
         let unwritable = || Error::new(ErrorKind::Internal, "the object's metadata cannot stand in headers");
@@ -243,7 +253,8 @@ fn answer(
     range: &std::ops::Range<u64>,
     mut headers: HeaderMap,
 ) -> S3Response<Body> {
-    let is_partial = options.range.is_some() || options.part.is_some();
+    // An empty part has no first and last byte to name, and 206 without them is no answer (RFC 9110 section 15.3.7).
+    let is_partial = (options.range.is_some() || options.part.is_some()) && !range.is_empty();
     if is_partial && let Ok(text) = HeaderValue::try_from(content_range(range, info.size)) {
         headers.insert(header::CONTENT_RANGE, text);
     }
@@ -253,12 +264,9 @@ fn answer(
     response
 }
 
-/// Returns the value of `Content-Range`. An empty part has no first and last byte, so only the object's size is stated.
+/// Returns the value of `Content-Range` for a range that is not empty.
 fn content_range(range: &std::ops::Range<u64>, size_bytes: u64) -> String {
-    match range.is_empty() {
-        true => format!("bytes */{size_bytes}"),
-        false => format!("bytes {}-{}/{size_bytes}", range.start, range.end - 1),
-    }
+    format!("bytes {}-{}/{size_bytes}", range.start, range.end - 1)
 }
 
 /// Returns the response with several ranges; `headers` are those that describe the object. Errors: `InvalidRange`.

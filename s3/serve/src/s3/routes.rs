@@ -15,12 +15,13 @@ use crate::s3::apart::{PublishPace, change_apart};
 use crate::s3::error::{Outcome, S3Failure};
 use crate::s3::look_up::look_up;
 use crate::s3::reads::ReadRequest;
-use crate::s3::{caller, copy, documents, error, multipart, upload};
+use crate::s3::{buckets, caller, copy, documents, error, multipart, upload};
 
-/// The operations on objects that are served here.
-const SERVED: [&str; 8] = [
+/// The operations that are served here, apart from those on documents.
+const SERVED: [&str; 9] = [
     "CompleteMultipartUpload",
     "CopyObject",
+    "CreateBucket",
     "CreateMultipartUpload",
     "GetObject",
     "HeadObject",
@@ -33,6 +34,8 @@ pub(super) struct ObjectRoutes {
     pub(super) admission: RequestAdmission,
     pub(super) domains: BucketDomains,
     pub(super) publishing: Arc<PublishPace>,
+    /// `None` if requests need not be signed for a region.
+    pub(super) region: Option<String>,
 }
 
 /// Returns the name of the operation that the gate found for a request.
@@ -87,6 +90,7 @@ impl ObjectRoutes {
             }
             "PutObject" => upload::put(&*user.store, &names, request, &self.publishing).await,
             "UploadPart" => upload::put_part(&*user.store, &names, request, &self.publishing).await,
+            "CreateBucket" => buckets::create(&*user.store, self.region.as_deref(), names.0, request).await,
             "CreateMultipartUpload" => multipart::create(&*user.store, &names, headers),
             "CopyObject" => {
                 change_apart(user, move |store| copy::copy(store, &names, &request.headers)).await

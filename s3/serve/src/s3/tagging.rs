@@ -1,6 +1,6 @@
 //! Tags of objects.
 
-use fordway_store::{MAX_TAGS, Store, Tags};
+use fordway_store::{MAX_TAGS, Store, Tags, is_of_tags};
 use fordway_wire::s3_xml::ResponseDocument;
 use fordway_wire::tagging;
 use http::StatusCode;
@@ -10,6 +10,7 @@ use s3s::dto::{
     PutObjectTaggingInput, PutObjectTaggingOutput,
 };
 
+use crate::message::composed;
 use crate::s3::convert::{names, version, version_name, written};
 use crate::s3::error::{Outcome, S3Failure};
 
@@ -49,25 +50,34 @@ pub(super) fn put(store: &dyn Store, input: PutObjectTaggingInput) -> Outcome<Pu
     Ok(PutObjectTaggingOutput { version_id: version_name(version) })
 }
 
-/// Checks tags; errors are in AWS's words. Errors: `InvalidTag`.
+/// Checks the tags of an object; errors are in AWS's words. Errors: `InvalidTag`.
 fn check(tags: &[(String, String)]) -> Outcome<()> {
-    let invalid = |words: &str| Err(S3Failure::aws("InvalidTag", StatusCode::BAD_REQUEST, words, ""));
-    let is_repeated = |at: usize, name: &String| tags[..at].iter().any(|(known, _)| known == name);
     if tags.len() > MAX_TAGS {
-        return invalid(&format!("Object tags cannot be greater than {MAX_TAGS}"));
+        return Err(invalid(&format!("Object tags cannot be greater than {MAX_TAGS}"), &[]));
     }
+    check_each(tags)
+}
+
+/// Checks each of the tags, and that none is there twice; errors are in AWS's words. Errors: `InvalidTag`.
+pub(super) fn check_each(tags: &[(String, String)]) -> Outcome<()> {
     for (at, (name, value)) in tags.iter().enumerate() {
-        if !(1..=NAME_CHARS_MAX).contains(&name.chars().count()) {
-            return invalid("The TagKey you have provided is invalid");
+        let (name_chars, value_chars) = (name.chars().count(), value.chars().count());
+        if !(1..=NAME_CHARS_MAX).contains(&name_chars) || !name.chars().all(is_of_tags) {
+            return Err(invalid("The TagKey you have provided is invalid", &[("TagKey", name)]));
         }
-        if value.chars().count() > VALUE_CHARS_MAX {
-            return invalid("The TagValue you have provided is invalid");
+        if value_chars > VALUE_CHARS_MAX || !value.chars().all(is_of_tags) {
+            let facts = [("TagKey", &**name), ("TagValue", value)];
+            return Err(invalid("The TagValue you have provided is invalid", &facts));
         }
-        if is_repeated(at, name) {
-            return invalid("Cannot provide multiple Tags with the same key");
+        if tags[..at].iter().any(|(known, _)| known == name) {
+            return Err(invalid("Cannot provide multiple Tags with the same key", &[("TagKey", name)]));
         }
     }
     Ok(())
+}
+
+fn invalid(words: &str, facts: &[(&str, &str)]) -> S3Failure {
+    S3Failure::new("InvalidTag", StatusCode::BAD_REQUEST, composed(words, "", facts))
 }
 
 pub(super) fn delete(

@@ -3,26 +3,26 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_store::{
-    Bucket, Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, Key,
+    Bucket, Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, ErrorKind, ExpectedContent, Key,
     PartOptions, PutOptions, PutResult, Store, Writer,
 };
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body::Body as _;
 use s3s::{Body, S3Request, S3Response, TrailingHeaders};
 
-use crate::message::composed;
+use crate::gate::decoded_md5;
+use crate::message::{INVALID_MD5, composed};
 use crate::s3::apart::PublishPace;
 use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, checksum_headers, conditions_in, invalid_request,
-    metadata, names, parameter, quoted, stated_checksum, tags,
+    metadata, names, parameter, quoted, several_checksums, stated_checksum, tags,
 };
-use crate::s3::error::{Outcome, S3Failure, unreadable_body, wrong_sha256};
+use crate::s3::error::{Outcome, S3Failure, malformed_trailer, unreadable_body, wrong_sha256};
 use crate::s3::multipart::part_number;
 use crate::unsigned::TrailerFields;
 
+const TRAILER_SIGNATURE: HeaderName = HeaderName::from_static("x-amz-trailer-signature");
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
 /// The number of bytes read from one client before the other clients of its thread have their turn: one or two
@@ -64,7 +64,7 @@ impl ObjectUpload {
     ) -> Outcome<Self> {
         let checks = ContentChecks::read(headers, size, trailing)?;
         let options = PutOptions {
-            metadata: metadata(headers),
+            metadata: metadata(headers)?,
             tags: tags(headers.get(TAGGING).and_then(|value| value.to_str().ok()))?,
             conditions: conditions_in(headers, &CONDITIONS)?,
             check_md5: checks.md5.is_some(),
@@ -94,7 +94,7 @@ impl ObjectUpload {
         let ObjectUpload { mut writer, checks } = self;
         let digest = |_| ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
         let mut hasher = checks.sha256.map(digest);
-        receive(body, |data| {
+        let received = receive(body, |data| {
             if let Some(hasher) = &mut hasher {
                 hasher.update(data);
             }
@@ -106,7 +106,7 @@ impl ObjectUpload {
         if checks.sha256.is_some_and(|stated| found.is_none_or(|found| found.value != stated)) {
             return Err(wrong_sha256());
         }
-        pace.publish(writer, checks.expected()?).await
+        pace.publish(writer, checks.expected(received)?).await
     }
 }
 
@@ -133,26 +133,30 @@ pub(super) async fn put_part(
         ErrorKind::InvalidArgument => invalid_request(composed(error.detail(), "", &[])),
         _ => error.into(),
     })?;
-    receive(request.input, |data| part.write(data)).await?;
-    let made = pace.publish(part, checks.expected()?).await?;
+    let received = receive(request.input, |data| part.write(data)).await?;
+    let made = pace.publish(part, checks.expected(received)?).await?;
     let mut headers = checksum_headers(made.checksum.as_ref(), None);
     add_text(&mut headers, header::ETAG, &quoted(&made.etag));
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
-/// Feeds a body to `consume`, piece by piece as it arrives.
-async fn receive(mut body: Body, mut consume: impl FnMut(&[u8]) -> fordway_store::Result<()>) -> Outcome<()> {
-    let mut turn_bytes = 0;
+/// Feeds a body to `consume`, piece by piece as it arrives. Returns the number of bytes.
+async fn receive(
+    mut body: Body,
+    mut consume: impl FnMut(&[u8]) -> fordway_store::Result<()>,
+) -> Outcome<u64> {
+    let (mut turn_bytes, mut received) = (0, 0);
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let Ok(piece) = frame.map_err(|error| unreadable_body(&*error))?.into_data() else { continue };
         consume(&piece)?;
+        received += piece.len() as u64;
         turn_bytes += piece.len();
         if turn_bytes >= TURN_BYTES {
             turn_bytes = 0;
             tokio::task::yield_now().await;
         }
     }
-    Ok(())
+    Ok(received)
 }
 
 /// The values that the client states about its content.
@@ -177,8 +181,11 @@ impl ContentChecks {
     }
 
     /// Returns the expected values. May be called only after the body was read, because its trailers are not known
-    /// earlier.
-    fn expected(self) -> Outcome<ExpectedContent> {
+    /// earlier. Errors: those of trailers, unless the body does not have its size, which the writer then reports.
+    fn expected(self, received: u64) -> Outcome<ExpectedContent> {
+        if self.size.is_some_and(|size| size != received) {
+            return Ok(ExpectedContent { size: self.size, ..Default::default() });
+        }
         Ok(ExpectedContent { size: self.size, md5: self.md5, checksum: self.checksum.value()? })
     }
 }
@@ -191,7 +198,9 @@ fn stated_size(headers: &HeaderMap) -> Option<u64> {
 struct StatedChecksum {
     algorithm: Option<ChecksumAlgorithm>,
     value: Option<Checksum>,
-    trailer: Option<BodyTrailers>,
+    /// The algorithm of the checksum that a trailer will state.
+    announced: Option<ChecksumAlgorithm>,
+    trailers: Option<BodyTrailers>,
 }
 
 /// The trailers of a body. They are available once the body was read.
@@ -209,11 +218,20 @@ impl BodyTrailers {
     }
 
     fn get(&self, name: &str) -> Option<String> {
+        self.read(|headers| headers.get(name)?.to_str().ok().map(str::to_owned)).flatten()
+    }
+
+    /// Whether there are trailers, apart from a signature.
+    fn is_any(&self) -> bool {
+        let is_content = |name: &HeaderName| name != TRAILER_SIGNATURE;
+        self.read(|headers| headers.keys().any(is_content)).unwrap_or_default()
+    }
+
+    /// Passes the trailers to `read`, if there are any.
+    fn read<T>(&self, read: impl FnOnce(&HeaderMap) -> T) -> Option<T> {
         match self {
-            BodyTrailers::Signed(trailers) => {
-                trailers.read(|headers| headers.get(name)?.to_str().ok().map(str::to_owned)).flatten()
-            }
-            BodyTrailers::Unsigned(trailers) => trailers.get(name).map(str::to_owned),
+            BodyTrailers::Signed(trailers) => trailers.read(read),
+            BodyTrailers::Unsigned(trailers) => trailers.all().map(read),
         }
     }
 }
@@ -222,37 +240,43 @@ impl StatedChecksum {
     fn new(headers: &HeaderMap, trailing: Option<BodyTrailers>) -> Outcome<Self> {
         let value = stated_checksum(headers).map_err(invalid_request)?;
         let announced = announced_algorithm(headers)?;
-        let trailer = trailing.filter(|_| announced.is_some() && value.is_none());
+        if announced.is_some() && value.is_some() {
+            return Err(several_checksums());
+        }
         let named = || -> Outcome<_> {
             let mut names = ["x-amz-sdk-checksum-algorithm", "x-amz-checksum-algorithm"].iter();
             let name = names.find_map(|name| headers.get(*name)?.to_str().ok());
             name.map(algorithm).transpose()
         };
         let meant = headers.get("x-amz-sdk-checksum-algorithm").and_then(|name| name.to_str().ok());
-        if let (Some(meant), Some(stated)) = (meant.map(algorithm).transpose()?, &value)
-            && meant != stated.algorithm
+        let stated = value.as_ref().map(|checksum| checksum.algorithm).or(announced);
+        if let (Some(meant), Some(stated)) = (meant.map(algorithm).transpose()?, stated)
+            && meant != stated
         {
             let words = "Value for x-amz-sdk-checksum-algorithm header is invalid.";
-            let detail = format!("it is {}, and the checksum a {}", meant.name(), stated.algorithm.name());
+            let detail = format!("it is {}, and the checksum a {}", meant.name(), stated.name());
             return Err(invalid_request(composed(words, &detail, &[])));
         }
-        let algorithm = match value.as_ref().map(|checksum| checksum.algorithm).or(announced) {
+        let algorithm = match stated {
             Some(algorithm) => Some(algorithm),
             None => named()?,
         };
-        Ok(StatedChecksum { algorithm, value, trailer })
+        Ok(StatedChecksum { algorithm, value, announced, trailers: trailing })
     }
 
-    /// Returns the stated checksum. Errors: `InvalidArgument` if the announced trailer is missing, `InvalidRequest` if
-    /// it is not a valid checksum.
+    /// Returns the stated checksum. Errors: `MalformedTrailerError` if the announced trailer is missing, or if there is
+    /// one that is not announced; `InvalidRequest` if it is not a valid checksum.
     fn value(self) -> Outcome<Option<Checksum>> {
-        let (Some(algorithm), Some(trailer)) = (self.algorithm, self.trailer) else {
-            return Ok(self.value);
+        let Some(trailers) = self.trailers else { return Ok(self.value) };
+        let Some(algorithm) = self.announced else {
+            return match trailers.is_any() {
+                true => Err(malformed_trailer("x-amz-trailer names no checksum; announce it there")),
+                false => Ok(self.value),
+            };
         };
         let name = algorithm.header();
-        let text = trailer.get(name);
-        let missing = || Error::new(ErrorKind::InvalidArgument, format!("the trailer {name} is missing"));
-        let text = text.ok_or_else(missing)?;
+        let text = trailers.get(name);
+        let text = text.ok_or_else(|| malformed_trailer(&format!("the trailer {name} is missing")))?;
         Checksum::from_base64(algorithm, text.trim()).map(Some).map_err(|error| {
             let words = format!("Value for {name} trailing header is invalid.");
             invalid_request(composed(&words, error.detail(), &[]))
@@ -270,10 +294,10 @@ fn announced_algorithm(headers: &HeaderMap) -> Outcome<Option<ChecksumAlgorithm>
 /// Reads `Content-MD5`. Errors: `InvalidDigest`.
 fn content_md5(text: Option<&str>) -> Outcome<Option<[u8; 16]>> {
     let Some(text) = text else { return Ok(None) };
-    let digest = BASE64.decode(text).ok().and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
     let wrong = || {
-        let message = format!("Content-MD5: {text:?} is not the base64 of an MD5");
+        let facts = [("Content-MD5", text)];
+        let message = composed(INVALID_MD5, "it is not the base64 of an MD5; compute it anew", &facts);
         S3Failure::new("InvalidDigest", StatusCode::BAD_REQUEST, message)
     };
-    digest.map(Some).ok_or_else(wrong)
+    decoded_md5(text).map(Some).ok_or_else(wrong)
 }

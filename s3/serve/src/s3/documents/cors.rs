@@ -10,6 +10,7 @@ use fordway_store::{Bucket, DocumentKind, Error, Result, Store};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use s3s::dto::{CORSConfiguration, CORSRule};
 
+use crate::message::composed;
 use crate::s3::documents::{DocumentService, malformed, read, write};
 use crate::s3::error::{Outcome, S3Failure};
 
@@ -40,23 +41,35 @@ fn check(document: &[u8]) -> Outcome<Vec<u8>> {
 }
 
 fn check_rule(rule: &CORSRule) -> Outcome<()> {
-    let refused = |message: String| Err(S3Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message));
+    let refused = |words: String| {
+        Err(S3Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, &words, "correct the rule"))
+    };
     if rule.allowed_methods.is_empty() || rule.allowed_origins.is_empty() {
         return Err(malformed("a CORS rule names at least one method and one origin".to_owned()));
     }
     if let Some(method) = rule.allowed_methods.iter().find(|method| !METHODS.contains(&method.as_str())) {
-        return refused(format!("{method:?} is no method of a CORS rule; write {}", METHODS.join(", ")));
+        return refused(format!(
+            "Found unsupported HTTP method in CORS config. Unsupported method is {method}"
+        ));
     }
-    let patterns = rule.allowed_origins.iter().chain(rule.allowed_headers.iter().flatten());
-    for pattern in patterns {
-        if pattern.matches('*').count() > 1 {
-            return refused(format!("{pattern:?} has more than one *; write one at most"));
-        }
+    let has_wildcards = |pattern: &&String| pattern.matches('*').count() > 1;
+    if let Some(origin) = rule.allowed_origins.iter().find(has_wildcards) {
+        return refused(format!("AllowedOrigin \"{origin}\" can not have more than one wildcard."));
     }
-    match rule.expose_headers.iter().flatten().find(|name| HeaderName::try_from(name.as_str()).is_err()) {
-        Some(name) => refused(format!("{name:?} cannot be exposed, because it is no name of a header")),
+    let allowed = rule.allowed_headers.iter().flatten();
+    if let Some(pattern) = allowed.clone().find(has_wildcards) {
+        return refused(format!("AllowedHeader \"{pattern}\" can not have more than one wildcard."));
+    }
+    // AWS has the same words for the headers that a page may read.
+    match allowed.chain(rule.expose_headers.iter().flatten()).find(|name| !is_header(name)) {
+        Some(name) => refused(format!("AllowedHeader \"{name}\" contains invalid character.")),
         None => Ok(()),
     }
+}
+
+/// Whether the text is the name of a header; an asterisk may be in it.
+fn is_header(name: &str) -> bool {
+    HeaderName::try_from(name).is_ok()
 }
 
 /// The request that a browser wants to make for a web page.
@@ -163,17 +176,40 @@ pub(crate) fn preflight(
     bucket: &str,
     headers: &HeaderMap,
 ) -> Result<HeaderMap, (StatusCode, &'static str, String)> {
-    let forbidden = |why: &str| (StatusCode::FORBIDDEN, "AccessForbidden", why.to_owned());
-    let asked = PreflightRequest::of_preflight(headers).ok_or_else(|| {
-        let why = "OPTIONS is for browsers; say Origin and Access-Control-Request-Method";
-        (StatusCode::BAD_REQUEST, "BadRequest", why.to_owned())
-    })?;
+    let forbidden = |words: &str, detail: &str| {
+        (StatusCode::FORBIDDEN, "AccessForbidden", composed(&format!("CORSResponse: {words}"), detail, &[]))
+    };
+    let asked = checked_preflight(headers)
+        .map_err(|words| (StatusCode::BAD_REQUEST, "BadRequest", composed(&words, FOR_BROWSERS, &[])))?;
     // Anyone may send a preflight, so it does not tell whether a bucket is missing or unreadable.
     let configuration = store.and_then(|store| configuration(&*store, bucket)).ok().flatten();
-    let configuration = configuration.ok_or_else(|| forbidden("CORS is not enabled for this bucket"))?;
+    let configuration =
+        configuration.ok_or_else(|| forbidden("CORS is not enabled for this bucket.", "put CORS rules"))?;
     asked.answer(&configuration).ok_or_else(|| {
-        forbidden("no CORS rule of the bucket allows this origin, method and headers together")
+        let words = "This CORS request is not allowed. This is usually because the evalution of Origin, request \
+                     method / Access-Control-Request-Method or Access-Control-Request-Headers are not whitelisted \
+                     by the resource's CORS spec.";
+        forbidden(words, "no CORS rule of the bucket allows this origin, method and headers together")
     })
+}
+
+const FOR_BROWSERS: &str = "OPTIONS is for browsers; say Origin and Access-Control-Request-Method";
+
+/// Reads what a preflight asks about. Errors: AWS's words for what is missing or malformed.
+fn checked_preflight(headers: &HeaderMap) -> Result<PreflightRequest<'_>, String> {
+    if text(headers, header::ORIGIN).is_none_or(str::is_empty) {
+        return Err("Insufficient information. Origin request header needed.".to_owned());
+    }
+    let method = text(headers, header::ACCESS_CONTROL_REQUEST_METHOD).unwrap_or_default();
+    if !METHODS.contains(&method) {
+        return Err(format!("Invalid Access-Control-Request-Method: {method}"));
+    }
+    let names = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).map(HeaderValue::as_bytes);
+    let names = String::from_utf8_lossy(names.unwrap_or_default());
+    match names.split(',').find(|name| !name.is_empty() && !is_header(name.trim())) {
+        Some(name) => Err(format!("Access-Control-Request-Headers \"{name}\" contains invalid character.")),
+        None => PreflightRequest::of_preflight(headers).ok_or_else(String::new),
+    }
 }
 
 fn configuration(store: &dyn Store, bucket: &str) -> Result<Option<CORSConfiguration>> {
@@ -239,6 +275,30 @@ mod tests {
     }
 
     #[test]
+    fn a_preflight_names_a_page_a_method_and_headers() {
+        let origin = ("origin", "https://example.org");
+        let put = ("access-control-request-method", "PUT");
+        for (pairs, words) in [
+            (&[put][..], "Insufficient information."),
+            (&[origin], "Invalid Access-Control-Request-Method: "),
+            (
+                &[origin, ("access-control-request-method", "Put")],
+                "Invalid Access-Control-Request-Method: Put",
+            ),
+            (
+                &[origin, put, ("access-control-request-headers", "a, b/c")],
+                "Access-Control-Request-Headers \" b/c\"",
+            ),
+        ] {
+            let refused = checked_preflight(&asked(pairs)).err().expect(words);
+            assert!(refused.starts_with(words), "{refused}");
+        }
+        assert!(
+            checked_preflight(&asked(&[origin, put, ("access-control-request-headers", "a, b")])).is_ok()
+        );
+    }
+
+    #[test]
     fn rules_that_mean_nothing_are_refused() {
         let rule =
             |inner: &str| format!("<CORSConfiguration><CORSRule>{inner}</CORSRule></CORSConfiguration>");
@@ -252,6 +312,7 @@ mod tests {
             rule(&format!("{get}<AllowedOrigin>*.*</AllowedOrigin>")),
             rule(&format!("{get}{any}<AllowedHeader>*a*</AllowedHeader>")),
             rule(&format!("{get}{any}<ExposeHeader>a b</ExposeHeader>")),
+            rule(&format!("{get}{any}<AllowedHeader>a(b)</AllowedHeader>")),
             rule(&format!("{get}{any}<MaxAgeSeconds>soon</MaxAgeSeconds>")),
         ] {
             assert!(check(bad.as_bytes()).is_err(), "{bad}");

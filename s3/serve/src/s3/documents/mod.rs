@@ -4,7 +4,8 @@
 //! formed.
 
 pub(crate) mod cors;
-mod tagging;
+pub(super) mod ownership;
+pub(super) mod tagging;
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ pub(super) struct DocumentService {
     check: fn(&[u8]) -> Outcome<Vec<u8>>,
 }
 
-const KINDS: [&DocumentService; 2] = [&cors::SERVICE, &tagging::SERVICE];
+const KINDS: [&DocumentService; 3] = [&cors::SERVICE, &ownership::SERVICE, &tagging::SERVICE];
 
 /// The action of an operation on a document.
 pub(super) enum DocumentAction {
@@ -68,7 +69,13 @@ impl DocumentService {
             DocumentAction::Put => {
                 // The size of the body is already limited.
                 let sent = request.input.store_all_limited(usize::MAX).await;
-                let document = (self.check)(&sent.map_err(|error| unreadable_body(&*error))?)?;
+                let checked = (self.check)(&sent.map_err(|error| unreadable_body(&*error))?);
+                if checked.is_err() {
+                    // That the bucket is missing is the error that AWS reports.
+                    let bucket = bucket.clone();
+                    look_up(user.clone(), move |store| Ok(store.head_bucket(&bucket)?)).await?;
+                }
+                let document = checked?;
                 let put = move |store: &dyn fordway_store::Store| {
                     Ok(store.set_document(&bucket, &self.kind, &document)?)
                 };
@@ -90,9 +97,20 @@ impl DocumentService {
 }
 
 fn answer(document: Vec<u8>) -> S3Response<Body> {
-    let mut response = S3Response::new(Body::from(document));
+    let mut response = S3Response::new(Body::from(in_namespace(document)));
     response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response
+}
+
+/// Adds S3's namespace to the root of a document; programs compare it. Stored documents have none.
+fn in_namespace(mut document: Vec<u8>) -> Vec<u8> {
+    const NAMESPACE: &[u8] = b" xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"";
+    let root = document.windows(2).position(|pair| pair[0] == b'<' && pair[1].is_ascii_alphabetic());
+    let name = |at: usize| document[at..].iter().position(|byte| b" />".contains(byte)).map(|end| at + end);
+    if let Some(end) = root.and_then(name).filter(|end| document[*end] != b' ') {
+        document.splice(end..end, NAMESPACE.iter().copied());
+    }
+    document
 }
 
 /// Parses a document. Errors: `MalformedXML`.
@@ -112,6 +130,6 @@ fn write(value: &impl Serialize) -> Outcome<Vec<u8>> {
     Ok(document)
 }
 
-fn malformed(message: String) -> S3Failure {
+pub(super) fn malformed(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
 }

@@ -1,43 +1,42 @@
 //! Tags of buckets.
 
-use fordway_store::{DocumentKind, Error, ErrorKind, Tags, check_tag};
+use fordway_store::DocumentKind;
 use http::StatusCode;
-use s3s::dto::Tagging;
+use s3s::dto::{Tag, Tagging};
 
 use crate::s3::documents::{DocumentService, read, write};
-use crate::s3::error::Outcome;
+use crate::s3::error::{Outcome, S3Failure};
+use crate::s3::tagging::check_each;
 
 /// The maximum number of tags of a bucket (S3's limit).
 const MAX_BUCKET_TAGS: usize = 50;
 
+pub(in crate::s3) const KIND: DocumentKind = DocumentKind::known("tagging");
+
 pub(super) const SERVICE: DocumentService = DocumentService {
-    kind: DocumentKind::known("tagging"),
+    kind: KIND,
     operations: ["GetBucketTagging", "PutBucketTagging", "DeleteBucketTagging"],
     missing: ("NoSuchTagSet", "the bucket has no tags"),
     put_status: StatusCode::NO_CONTENT,
     check,
 };
 
-/// Checks the tags of a bucket. Errors: `MalformedXML`, `InvalidTag`.
+/// Checks the tags of a bucket. Errors: `MalformedXML`, `BadRequest`, `InvalidTag`.
 fn check(document: &[u8]) -> Outcome<Vec<u8>> {
     let tagging: Tagging = read(document)?;
-    let mut tags = Tags::new();
-    for tag in &tagging.tag_set {
-        let name = tag.key.clone().unwrap_or_default();
-        let value = tag.value.clone().unwrap_or_default();
-        check_tag(&name, &value)?;
-        if tags.insert(name.clone(), value).is_some() {
-            return Err(refused(format!("the tag {name:?} is there twice; name it once")));
-        }
-    }
-    if tags.len() > MAX_BUCKET_TAGS {
-        return Err(refused(format!("{} tags are more than {MAX_BUCKET_TAGS}", tags.len())));
-    }
-    write(&tagging)
+    let texts = |tag: Tag| (tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
+    document_of(tagging.tag_set.into_iter().map(texts).collect())
 }
 
-fn refused(why: String) -> crate::s3::error::S3Failure {
-    Error::new(ErrorKind::InvalidTag, why).into()
+/// Returns the document with the tags of a bucket. Errors: `BadRequest` for more than 50, `InvalidTag`.
+pub(in crate::s3) fn document_of(listed: Vec<(String, String)>) -> Outcome<Vec<u8>> {
+    if listed.len() > MAX_BUCKET_TAGS {
+        let words = format!("Bucket tag count cannot be greater than {MAX_BUCKET_TAGS}");
+        return Err(S3Failure::aws("BadRequest", StatusCode::BAD_REQUEST, &words, ""));
+    }
+    check_each(&listed)?;
+    let tag = |(key, value)| Tag { key: Some(key), value: Some(value) };
+    write(&Tagging { tag_set: listed.into_iter().map(tag).collect() })
 }
 
 #[cfg(test)]
@@ -66,8 +65,13 @@ mod tests {
         let many: Vec<_> = many.iter().map(|(name, value)| (name.as_str(), *value)).collect();
         assert!(check(tagging(&many[..50]).as_bytes()).is_ok());
         let long = "x".repeat(257);
-        for bad in [&many[..], &[("a", "1"), ("a", "2")], &[("", "1")], &[("a", &long)]] {
-            assert_eq!(check(tagging(bad).as_bytes()).unwrap_err().0.code().as_str(), "InvalidTag");
+        let code =
+            |tags: &[(&str, &str)]| check(tagging(tags).as_bytes()).unwrap_err().0.code().as_str().to_owned();
+        assert_eq!(code(&many), "BadRequest");
+        for bad in
+            [&[("a", "1"), ("a", "2")][..], &[("", "1")], &[("a", &long)], &[("a!", "")], &[("a", "%")]]
+        {
+            assert_eq!(code(bad), "InvalidTag", "{bad:?}");
         }
         for bad in ["", "<Tagging>", "<Tagging><TagSet><Tag></TagSet></Tagging>", "no document"] {
             assert_eq!(check(bad.as_bytes()).unwrap_err().0.code().as_str(), "MalformedXML", "{bad}");

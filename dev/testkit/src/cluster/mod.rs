@@ -20,104 +20,15 @@ const TASK: Duration = Duration::from_secs(240);
 const SOAK_TASK: Duration = Duration::from_secs(1800);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Runs the commands that the test writes to `cmd.N`: concurrently, started in the order of their numbers.
-const AGENT: &str = r#"
-cd /run/fordway
-trap 'exit 0' TERM
-touch ready
-n=0
-while true; do
-    if [ -e "cmd.$n" ]; then
-        (bash "cmd.$n" >"out.$n" 2>&1 </dev/null; echo $? >"rc.$n.new"; mv "rc.$n.new" "rc.$n") &
-        n=$((n + 1))
-    else
-        sleep .05
-    fi
-done
-"#;
-
-/// A volume of two bricks. GlusterFS refuses loopback addresses, so the server gets another one.
-const GLUSTERFS: &str = r#"
-set -eu
-export PATH=$PATH:/usr/sbin:/sbin
-ulimit -n 65536 || true
-mount -t proc proc /proc
-for dir in /var/lib/glusterd /var/log /mnt; do mount -t tmpfs fordway "$dir"; done
-mkdir -p /run/gluster /run/bricks/1 /run/bricks/2 /var/log/glusterfs /mnt/1 /mnt/2
-printf '%s\n' 'volume management' 'type mgmt/glusterd' 'option working-directory /var/lib/glusterd' \
-    'option transport-type socket' 'option transport.socket.bind-address 10.88.0.1' \
-    'option transport.address-family inet' 'end-volume' >/run/glusterd.vol
-glusterd --volfile=/run/glusterd.vol --pid-file=/run/glusterd.pid
-gluster() { command gluster --mode=script "$@"; }
-tries=0
-until gluster volume list >/dev/null 2>&1; do
-    tries=$((tries + 1)); [ "$tries" -lt 300 ]; sleep .1
-done
-gluster volume create fordway replica 2 10.88.0.1:/run/bricks/1 10.88.0.1:/run/bricks/2 force
-gluster volume start fordway
-for node in 1 2; do
-    glusterfs --volfile-server=10.88.0.1 --volfile-id=fordway "/mnt/$node"
-    tries=0
-    until mountpoint -q "/mnt/$node" && stat "/mnt/$node/." >/dev/null 2>&1; do
-        tries=$((tries + 1)); [ "$tries" -lt 300 ]; sleep .1
-    done
-done
-mkdir /mnt/1/root
-set +eu
-"#;
-
-/// A user-mode kernel, run as a process, with the machine's root file system mounted read-only. The line `INIT` is
-/// replaced.
-const KERNEL: &str = r#"
-cat >/run/fordway/init <<'END OF INIT'
-#!/bin/bash
-INIT
-END OF INIT
-chmod +x /run/fordway/init
-exec linux.uml uml_dir=/run/uml mem=512M root=/dev/root rootfstype=hostfs rootflags=/ ro \
-    init=/run/fordway/init con=null con0=null,fd:1 quiet </dev/null
-"#;
-
-/// A server and two clients, each with its own network namespace and host name: the server would take two clients of
-/// one name for the same client.
-const NFS: &str = r#"
-export PATH=/run/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run LANG=C.UTF-8
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mount -t tmpfs fordway /tmp
-mkdir /tmp/control
-mount -t hostfs -o /run/fordway none /tmp/control
-for dir in /run /mnt /var/lib/nfs; do mount -t tmpfs fordway "$dir"; done
-mkdir -p /run/fordway /run/netns /run/bin /run/modules/lib /run/export /mnt/1 /mnt/2 /var/lib/nfs/v4recovery
-mount --move /tmp/control /run/fordway
-set -e
-ulimit -n 65536 || true
-ip link set lo up
-ln -s /usr/lib/uml/modules /run/modules/lib/modules
-printf '#!/bin/sh\nexec /sbin/modprobe -d /run/modules "$@"\n' >/run/bin/modprobe
-chmod +x /run/bin/modprobe
-echo /run/bin/modprobe >/proc/sys/kernel/modprobe
-modprobe nfsd; modprobe veth; modprobe nfsv4
-touch /var/lib/nfs/etab /var/lib/nfs/rmtab /var/lib/nfs/xtab
-mount -t tmpfs export /run/export
-mkdir /run/export/root
-mount -t nfsd nfsd /proc/fs/nfsd
-exportfs -o rw,no_root_squash,no_subtree_check,insecure,fsid=0,async '*:/run/export'
-rpc.nfsd --no-nfs-version 3 --lease-time 10 --grace-time 10 4
-echo Y >/proc/fs/nfsd/v4_end_grace || true
-rpc.mountd
-for node in 1 2; do
-    ip netns add "n$node"
-    ip link add "v$node" type veth peer name eth0 netns "n$node"
-    ip addr add "10.77.$node.1/24" dev "v$node"
-    ip link set "v$node" up
-    ip -n "n$node" addr add "10.77.$node.2/24" dev eth0
-    ip -n "n$node" link set eth0 up
-    nsenter "--net=/run/netns/n$node" unshare --uts \
-        sh -c "hostname n$node && mount -t nfs -o vers=4.2 10.77.$node.1:/ /mnt/$node"
-done
-set +e
-"#;
+/// What the first process of a cluster runs once the file system is mounted.
+const AGENT: &str = include_str!("agent.sh");
+/// Scripts that start file systems.
+const GLUSTERFS: &str = include_str!("glusterfs.sh");
+const MOOSEFS: &str = include_str!("moosefs.sh");
+const CEPHFS: &str = include_str!("cephfs.sh");
+/// Starts a kernel, in which the line `INIT` is run.
+const KERNEL: &str = include_str!("kernel.sh");
+const NFS: &str = include_str!("nfs.sh");
 
 /// A running shared file system, mounted twice. Server and mounts are removed when this value is dropped, or when its
 /// thread ends.
@@ -148,6 +59,21 @@ impl FileSystemCluster {
         let is_possible = fordway_needs::root("mount GlusterFS")
             && fordway_needs::programs(&["glusterd", "gluster", "glusterfs", "ip", "mountpoint"]);
         is_possible.then(|| FileSystemCluster::start("glusterfs", &format!("{GLUSTERFS}{AGENT}")))?
+    }
+
+    /// MooseFS as packaged by Debian, with default mount options: two chunk servers, each file on both. `None`, with a
+    /// record of the skip, if it is not available.
+    pub fn moosefs() -> Option<Self> {
+        let is_possible = fordway_needs::root("mount MooseFS")
+            && fordway_needs::programs(&["mfsmaster", "mfschunkserver", "mfsmount", "ip"]);
+        is_possible.then(|| FileSystemCluster::start("moosefs", &format!("{MOOSEFS}{AGENT}")))?
+    }
+
+    /// CephFS as packaged by Debian, mounted by `ceph-fuse`. `None`, with a record of the skip, if it is not available.
+    pub fn cephfs() -> Option<Self> {
+        let programs = ["ceph", "monmaptool", "ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ip"];
+        let is_possible = fordway_needs::root("mount CephFS") && fordway_needs::programs(&programs);
+        is_possible.then(|| FileSystemCluster::start("cephfs", &format!("{CEPHFS}{AGENT}")))?
     }
 
     /// NFS 4.2 with default mount options, server and both clients in one user-mode Linux. `None`, with a record of the

@@ -1,0 +1,102 @@
+//! Several stores on one directory, used in turn as if they were one: what one node wrote, the next one reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fordway_store::{
+    Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
+    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches,
+    ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+};
+
+/// A store whose calls are made by several stores in turn.
+pub struct StoreTurns {
+    stores: Vec<Arc<dyn Store>>,
+    /// The number of calls so far.
+    calls: AtomicUsize,
+}
+
+impl StoreTurns {
+    /// The first call is made by the first of `stores`, which must not be empty.
+    pub fn new(stores: Vec<Arc<dyn Store>>) -> Self {
+        assert!(!stores.is_empty());
+        StoreTurns { stores, calls: AtomicUsize::new(0) }
+    }
+
+    fn next(&self) -> &dyn Store {
+        &*self.stores[self.calls.fetch_add(1, Ordering::Relaxed) % self.stores.len()]
+    }
+}
+
+/// Implements methods by the same method of the store whose turn it is.
+macro_rules! in_turn {
+    ($of:ident: $(fn $call:ident($($name:ident: $kind:ty),* $(,)?) -> $result:ty;)*) => {
+        impl $of for StoreTurns {
+            $(fn $call(&self, $($name: $kind),*) -> $result {
+                self.next().$call($($name),*)
+            })*
+        }
+    };
+}
+
+in_turn! { Objects:
+    fn lane() -> &'static str;
+    fn list_buckets() -> Result<Vec<BucketInfo>>;
+    fn create_bucket(bucket: &Bucket) -> Result<()>;
+    fn head_bucket(bucket: &Bucket) -> Result<BucketInfo>;
+    fn delete_bucket(bucket: &Bucket) -> Result<()>;
+    fn writer(bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>>;
+    fn put(bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult>;
+    fn get(bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject>;
+    fn read(bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64>;
+    fn read_ranges(bucket: &Bucket, key: &Key, ranges: &[ByteRange], options: &GetOptions) -> Result<Vec<Vec<u8>>>;
+    fn head(bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
+    fn delete(bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult>;
+    fn copy(from: (&Bucket, &Key), bucket: &Bucket, key: &Key, options: &CopyOptions) -> Result<PutResult>;
+    fn list(bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing>;
+}
+
+in_turn! { ObjectBatches:
+    fn delete_many(bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>>;
+    fn get_many(bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>>;
+    fn head_many(bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>>;
+    fn put_many(bucket: &Bucket, objects: &[(Key, &[u8])], options: &PutOptions) -> Vec<Result<PutResult>>;
+}
+
+in_turn! { ObjectTags:
+    fn tags(bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
+    fn set_tags(bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()>;
+}
+
+in_turn! { ObjectVersions:
+    fn versioning(bucket: &Bucket) -> Result<VersioningState>;
+    fn set_versioning(bucket: &Bucket, versioning: VersioningState) -> Result<()>;
+    fn list_versions(bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing>;
+}
+
+in_turn! { MultipartUploads:
+    fn object_parts(bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
+    fn create_upload(bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId>;
+    fn part_writer(
+        bucket: &Bucket, key: &Key, upload: &UploadId, number: u16, options: &PartOptions,
+    ) -> Result<Box<dyn Writer>>;
+    fn copy_part(
+        from: (&Bucket, &Key), options: &GetOptions, to: (&Bucket, &Key, &UploadId, u16),
+    ) -> Result<PutResult>;
+    fn list_parts(bucket: &Bucket, key: &Key, upload: &UploadId, query: &PartsQuery) -> Result<PartListing>;
+    fn list_uploads(bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing>;
+    fn complete_upload(
+        bucket: &Bucket, key: &Key, upload: &UploadId, parts: &[CompletedPart], options: &CompleteOptions,
+    ) -> Result<PutResult>;
+    fn abort_upload(bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()>;
+}
+
+in_turn! { BucketDocuments:
+    fn document(bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>>;
+    fn set_document(bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()>;
+    fn delete_document(bucket: &Bucket, kind: &DocumentKind) -> Result<()>;
+}
+
+impl Store for StoreTurns {}

@@ -1,0 +1,39 @@
+//! Who owns the objects of a bucket. There is one setting, because there are no access lists here: the bucket's owner.
+
+use fordway_store::{DocumentKind, Error, ErrorKind};
+use http::StatusCode;
+use s3s::dto::{ObjectOwnership, OwnershipControls};
+
+use crate::s3::documents::{DocumentService, malformed, read};
+use crate::s3::error::Outcome;
+
+pub(in crate::s3) const KIND: DocumentKind = DocumentKind::known("ownership");
+
+/// The document with the one setting.
+pub(in crate::s3) const ENFORCED: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><OwnershipControls><Rule>\
+    <ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule></OwnershipControls>";
+
+pub(super) const SERVICE: DocumentService = DocumentService {
+    kind: KIND,
+    operations: ["GetBucketOwnershipControls", "PutBucketOwnershipControls", "DeleteBucketOwnershipControls"],
+    missing: ("OwnershipControlsNotFoundError", "nobody has set who owns the bucket's objects"),
+    put_status: StatusCode::OK,
+    check,
+};
+
+/// Accepts the one setting. Errors: `MalformedXML` for what is no setting, `NotImplemented` for another.
+fn check(document: &[u8]) -> Outcome<Vec<u8>> {
+    const OTHERS: [&str; 2] = [ObjectOwnership::BUCKET_OWNER_PREFERRED, ObjectOwnership::OBJECT_WRITER];
+    let controls: OwnershipControls = read(document)?;
+    let [rule] = &controls.rules[..] else {
+        return Err(malformed("write one rule of ownership".to_owned()));
+    };
+    match rule.object_ownership.as_str() {
+        ObjectOwnership::BUCKET_OWNER_ENFORCED => Ok(ENFORCED.into()),
+        other if OTHERS.contains(&other) => {
+            let detail = format!("{other} needs access lists, which are not offered here");
+            Err(Error::new(ErrorKind::NotImplemented, detail).into())
+        }
+        other => Err(malformed(format!("{other:?} is no ownership of objects"))),
+    }
+}
