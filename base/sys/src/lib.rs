@@ -15,6 +15,7 @@
 //! | network and mount namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | `PERM` or `NOENT` |
 //! | OFD locks between nodes | depends on the mount | where that is known, [`Unfit`] says which option to change |
 
+mod allocator;
 mod call;
 mod counters;
 mod dir;
@@ -33,6 +34,7 @@ mod shared;
 mod signal;
 mod socket;
 
+pub use allocator::PageAlignedAllocator;
 pub use counters::{
     CoarseInstant, HardwareCounters, HardwareCounts, ProcessUsage, descendants, pin_process, pin_thread,
     precise_timers, reference_cycles, usage_of,
