@@ -68,7 +68,7 @@ unsafe fn distance_of(block: *mut u8) -> usize {
 }
 
 // SAFETY: small blocks are those of `System`. A large block lies within a block of `System` with a page more, and a
-// block is treated as large by its layout alone, which the caller repeats when it frees the block.
+// layout alone decides whether a block is large, which is the same when the block is freed.
 unsafe impl GlobalAlloc for PageAlignedAllocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -1,7 +1,7 @@
 //! Watches on directories: the kernel queues every change of a name in them (inotify).
 //!
 //! The kernel queues a change before the call that makes it returns, and in the order in which the calls took effect. So
-//! whoever reads the queue knows everything that was done before, by any process of this kernel.
+//! after reading the queue, a process knows all changes made before, by any process on this machine.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -42,8 +42,8 @@ pub enum DirectoryChange<'n> {
     Itself,
 }
 
-/// A queue of the changes in some directories. On exit, the kernel needs some 10 ms to close it, so keep it as long as it
-/// may be used again. A child process after a fork shares the queue with its parent, and must not read it.
+/// A queue of the changes in some directories. The kernel takes about 10 ms to close it, so it is kept as long as it may be
+/// used again. After a fork, the child process shares the queue with its parent, and must not read it.
 #[derive(Debug)]
 pub struct DirectoryWatcher {
     queue: OwnedFd,
@@ -59,7 +59,7 @@ impl DirectoryWatcher {
     }
 
     /// Starts to watch `dir`, which the caller may read. From then on, each change of a name in it takes about 1 µs
-    /// longer, whoever makes it. Cost: one `inotify_add_watch`, which takes 5 ms for 100,000 names in memory. Errors:
+    /// longer in every process. Cost: one `inotify_add_watch`, which takes time for each name in memory. Errors:
     /// `NOSPC` if the user has too many watches (`fs.inotify.max_user_watches`), `ACCESS`, `NOENT` without `/proc`.
     pub fn watch(&self, dir: impl AsFd) -> Result<WatchId> {
         let path = format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd());

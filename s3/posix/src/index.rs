@@ -1,9 +1,9 @@
 //! An index of the names in directories that are listed again and again while they change.
 //!
 //! A program that lists by prefix after each delete, as IOR does, would read the whole directory each time. The index of
-//! a directory is its sorted names, kept up to date by the kernel's queue of changes: the changes that were made before
-//! a listing, by whichever process, are applied before it is answered. So a listing by prefix costs a look-up. It works
-//! only where all changes go through this kernel.
+//! a directory is its sorted names, kept up to date by the kernel's queue of changes: the changes that any process made
+//! before a listing are applied first. So a listing by prefix costs a look-up. It works only where all changes go through
+//! this kernel.
 //!
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory is not
 //! listed for a while. Nothing here costs a program that does not list.
@@ -72,7 +72,7 @@ struct WatchedDirectory {
     dir: File,
     /// The held directory that was found to be this one.
     held: Option<WorkDirectory>,
-    /// The names, those of directories with a trailing `/`; `None` while they are read.
+    /// The names, with a trailing `/` for a directory; `None` while the directory is read.
     names: Option<BTreeSet<Box<str>>>,
     /// The changes since the watch began, while the names are read.
     changes: Vec<(Box<[u8]>, NameState)>,

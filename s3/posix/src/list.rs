@@ -86,8 +86,7 @@ struct BucketWalk<'w> {
 
 impl SharedStore {
     pub(crate) fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
-        self.volume.require_bucket(bucket)?;
-        let contents = self.volume.contents(bucket)?;
+        let contents = self.volume.contents_of_existing(bucket)?;
         let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
         let odd = KeysFrom::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
         let page = ListCollector::new(query);

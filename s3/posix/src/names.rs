@@ -95,7 +95,7 @@ impl NameBlock {
         Ok(names)
     }
 
-    /// Makes a block of names that are sorted, those of directories with a trailing `/`.
+    /// Makes a block of sorted names, with a trailing `/` for a directory.
     pub(crate) fn of_sorted<'n>(sorted: impl Iterator<Item = &'n str>) -> Self {
         let mut names = NameBlock::default();
         for name in sorted {
