@@ -67,8 +67,8 @@ unsafe fn distance_of(block: *mut u8) -> usize {
     unsafe { block.cast::<usize>().sub(1).read() }
 }
 
-// SAFETY: small blocks are those of `System`. A large block lies within a block of `System` with a page more, and a
-// layout alone decides whether a block is large, which is the same when the block is freed.
+// SAFETY: small blocks are those of `System`, and a large block lies within a block of `System` with a page more. The layout
+// alone decides which of the two a block is, and the caller frees a block with the layout that it was made with.
 unsafe impl GlobalAlloc for PageAlignedAllocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
