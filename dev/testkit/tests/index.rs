@@ -21,7 +21,7 @@ const ROLES: &[Role] = &[("lister", change_and_list)];
 /// The number of processes.
 const MEMBERS: usize = 2;
 /// The number of keys of each process.
-const KEYS: usize = 800;
+const KEYS: usize = 400;
 
 #[test]
 #[ignore = "run by the other tests, as processes of their own"]
@@ -93,7 +93,7 @@ fn change_and_list(member: &mut Member) {
         .map(|number| (number, ForeignLog::open(log_path(&member.store, number))))
         .collect();
     let (mut own, mut random) = (BTreeSet::new(), Random(77 + member.number as u64));
-    let (steps, mut was_watched) = (at_length(500_000, 2_500), false);
+    let (steps, mut was_watched) = (at_length(500_000, 1_500), false);
     for step in 0..steps {
         let number = random.below(KEYS);
         let is_put = random.below(20) < if step < KEYS { 18 } else { 10 };
