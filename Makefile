@@ -85,6 +85,7 @@ bench: build ## run the benchmarks in bench/
 soak: export FORDWAY_SOAK := 1
 soak: build ## run the long tests: many random operations on every lane
 	PROPTEST_CASES=20000 cargo test --release --locked -p fordway-testkit -p fordway-posix -p fordway-store -p fordway-wire
+	TMPDIR=/dev/shm cargo test --release --locked -p fordway-testkit --test index
 	FORDWAY_BIN="$(CURDIR)/target/release/fordway" $(VENV)/bin/python -m pytest -q -s bind/python/tests/test_commits.py
 	tools/soak-fuse
 	tools/soak-srun

@@ -38,7 +38,7 @@ pub use object::{
     BoxedMetadata, BucketInfo, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, ObjectContent,
     ObjectInfo, ObjectPart, OpenObject, PartOptions, PutOptions, PutResult,
 };
-pub use receive::{PageBuffer, TRUSTED_BYTES, check_room, receive_exact, receive_rest};
+pub use receive::{TRUSTED_BYTES, check_room, receive_exact, receive_rest};
 pub use version::{
     DeleteResult, VersionCollector, VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };

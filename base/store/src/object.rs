@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::{
     ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, Conditions, ETag, ETagPolicy, Error,
-    ErrorKind, PageBuffer, Result, Tags, VersionId, check_tags, receive_exact,
+    ErrorKind, Result, Tags, VersionId, check_tags, receive_exact,
 };
 
 /// Bytes per step when content is streamed: large enough to hide the cost of a call, small enough to stay in the
@@ -452,7 +452,7 @@ impl ObjectContent {
             return bytes.chunks(CHUNK_BYTES).try_for_each(consume);
         }
         let mut reader = self.into_reader();
-        let mut buffer = PageBuffer::new(CHUNK_BYTES.min(total.max(1) as usize));
+        let mut buffer = vec![0; CHUNK_BYTES.min(total.max(1) as usize)];
         let mut left = total;
         while left > 0 {
             let wanted = buffer.len().min(left as usize);

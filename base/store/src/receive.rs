@@ -1,10 +1,4 @@
-//! Memory for content whose length the other side states, and memory that begins at a page boundary.
-//!
-//! An allocator puts a large block 16 bytes behind the start of a page. The kernel copies to and from such an address
-//! more slowly than to one at the start of a page: by a tenth on some processors, by a factor of three to four on
-//! others (AMD's third generation of EPYC). `bench/copy-alignment` measures the difference on this machine.
-
-use std::ops::{Deref, DerefMut};
+//! Memory for content whose length the other side states.
 
 use crate::{Error, ErrorKind, Result};
 
@@ -76,45 +70,6 @@ fn too_large(len: usize) -> Error {
     Error::new(ErrorKind::EntityTooLarge, detail)
 }
 
-/// The size of a page on x86-64 and most other processors, in bytes; where pages are larger, this alignment suffices,
-/// too.
-const PAGE_BYTES: usize = 4096;
-
-/// Memory whose first byte is at the start of a page. Buffers shorter than a page do not gain from that, and are not
-/// aligned.
-#[derive(Debug, Default)]
-pub struct PageBuffer {
-    memory: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl PageBuffer {
-    /// Creates a buffer of `len` bytes, all zero. Cost: an allocation of up to a page more.
-    pub fn new(len: usize) -> Self {
-        if len < PAGE_BYTES {
-            return PageBuffer { memory: vec![0; len], start: 0, len };
-        }
-        let memory = vec![0; len + PAGE_BYTES];
-        let start = memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
-        PageBuffer { memory, start, len }
-    }
-}
-
-impl Deref for PageBuffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.memory[self.start..self.start + self.len]
-    }
-}
-
-impl DerefMut for PageBuffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + self.len]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,18 +122,5 @@ mod tests {
         let place = buffer.as_ptr();
         received(&mut buffer, 1 << 19, 1 << 19).unwrap();
         assert_eq!((buffer.as_ptr(), buffer.len()), (place, 1 << 19));
-    }
-
-    #[test]
-    fn large_buffers_begin_at_a_page() {
-        for len in [0, 1, 4095, 4096, 5000, 256 << 10, 3 << 20] {
-            let mut buffer = PageBuffer::new(len);
-            assert_eq!((buffer.len(), buffer.iter().all(|byte| *byte == 0)), (len, true));
-            assert!(len < PAGE_BYTES || buffer.as_ptr().addr().is_multiple_of(PAGE_BYTES), "{len}");
-            buffer.fill(7);
-            // Moving the buffer does not move its memory.
-            let moved = Box::new(buffer);
-            assert!(moved.iter().all(|byte| *byte == 7));
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::buffer::Buffer;
 use rustix::fs::{
     self, Advice, AtFlags, Mode, OFlags, ResolveFlags, Stat, StatFs, StatVfs, Statx, StatxFlags, Timestamps,
-    XattrFlags,
+    XattrFlags, inotify,
 };
 use rustix::io::{self, Result};
 use rustix::path::Arg;
@@ -48,6 +48,9 @@ calls! {
     fn fstatfs(file: impl AsFd) -> StatFs = fs::fstatfs;
     fn fstatvfs(file: impl AsFd) -> StatVfs = fs::fstatvfs;
     fn futimens(file: impl AsFd, times: &Timestamps) -> () = fs::futimens;
+    fn inotify_add_watch(queue: impl AsFd, path: impl Arg, flags: inotify::WatchFlags) -> i32 = inotify::add_watch;
+    fn inotify_init(flags: inotify::CreateFlags) -> OwnedFd = inotify::init;
+    fn inotify_rm_watch(queue: impl AsFd, watch: i32) -> () = inotify::remove_watch;
     fn lgetxattr(path: impl Arg, name: impl Arg, value: &mut [u8]) -> usize = fs::lgetxattr;
     fn linkat(from_dir: impl AsFd, from: impl Arg, to_dir: impl AsFd, to: impl Arg, flags: AtFlags) -> () = fs::linkat;
     fn link_by_descriptor(file: impl AsFd, from: impl Arg, to_dir: impl AsFd, to: impl Arg, flags: AtFlags) -> () = fs::linkat;
@@ -57,6 +60,7 @@ calls! {
     fn openat2(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode, resolve: ResolveFlags) -> OwnedFd = fs::openat2;
     fn pread<B: Buffer<u8>>(file: impl AsFd, buffer: B, offset: u64) -> B::Output = io::pread;
     fn pwrite(file: impl AsFd, data: &[u8], offset: u64) -> usize = io::pwrite;
+    fn read<B: Buffer<u8>>(file: impl AsFd, buffer: B) -> B::Output = io::read;
     fn readlinkat(dir: impl AsFd, path: impl Arg, reuse: Vec<u8>) -> CString = fs::readlinkat;
     fn renameat(from_dir: impl AsFd, from: impl Arg, to_dir: impl AsFd, to: impl Arg) -> () = fs::renameat;
     fn sendfile(to: impl AsFd, from: impl AsFd, offset: Option<&mut u64>, len: usize) -> usize = fs::sendfile;
@@ -76,6 +80,7 @@ mod tests {
             ("lock", include_str!("lock.rs")),
             ("nowait", include_str!("nowait.rs")),
             ("root", include_str!("root.rs")),
+            ("watch", include_str!("watch.rs")),
         ];
         for (module, source) in sources {
             let imports = source.split("use rustix::").skip(1).filter_map(|rest| rest.split(';').next());

@@ -13,8 +13,10 @@
 //! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: `pread`; else `AGAIN`: use another thread |
 //! | the groups of a socket's other end (`SO_PEERGROUPS`) | 4.13 | the call fails with `NOPROTOOPT` |
 //! | network and mount namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | `PERM` or `NOENT` |
+//! | changes of directories (inotify) | 2.6.13; needs `/proc` | the call fails; directories are read again |
 //! | OFD locks between nodes | depends on the mount | where that is known, [`Unfit`] says which option to change |
 
+mod allocator;
 mod call;
 mod counters;
 mod dir;
@@ -33,7 +35,9 @@ mod root;
 mod shared;
 mod signal;
 mod socket;
+mod watch;
 
+pub use allocator::PageAlignedAllocator;
 pub use counters::{
     CoarseInstant, HardwareCounters, HardwareCounts, ProcessUsage, descendants, pin_process, pin_thread,
     precise_timers, reference_cycles, usage_of,
@@ -71,3 +75,4 @@ pub use socket::{
     receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,
     set_receive_timeout, tcp_info,
 };
+pub use watch::{DirectoryChange, DirectoryWatcher, WatchId};

@@ -18,6 +18,9 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
 use fordway_store::{Bucket, Key, Objects, PutOptions, Store};
 
+#[global_allocator]
+static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
+
 /// The number of 4 KiB objects.
 const SMALL: usize = 64;
 

@@ -48,6 +48,9 @@ struct BenchOptions {
     only_phases: bool,
 }
 
+#[global_allocator]
+static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
+
 fn main() -> Result<()> {
     let options = BenchOptions::parse();
     let place = tempfile::Builder::new().prefix("fordway-bench-").tempdir_in(&options.root)?;

@@ -10,6 +10,9 @@ use clap::Parser;
 use fordway_command::program;
 use fordway_workload::options::with_new_name;
 
+#[global_allocator]
+static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     let cli = args::LabCommandLine::try_parse().unwrap_or_else(|error| with_new_name(error, &words).exit());

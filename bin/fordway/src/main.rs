@@ -6,6 +6,9 @@ use clap::Parser;
 use fordway_cli::{BuiltinCommand, CommandLine};
 use fordway_command::program;
 
+#[global_allocator]
+static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
+
 fn main() -> ExitCode {
     let cli = CommandLine::parse();
     // Gateways log warnings for their operator by default; other commands log nothing.

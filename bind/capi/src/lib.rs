@@ -14,3 +14,6 @@ pub mod exports;
 mod failure;
 mod files;
 mod source;
+
+#[global_allocator]
+static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;

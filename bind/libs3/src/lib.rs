@@ -28,3 +28,6 @@ mod response;
 pub mod status;
 
 pub use queue::RequestContext;
+
+#[global_allocator]
+static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Once};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayString;
-use fordway_store::{ETag, Error, Metadata, ObjectInfo, PageBuffer, PutResult};
+use fordway_store::{ETag, Error, Metadata, ObjectInfo, PutResult};
 use tracing_subscriber::EnvFilter;
 
 use crate::abi::{
@@ -389,12 +389,12 @@ pub(crate) const QUICK_MAX_BYTES: u64 = 4 << 20;
 
 thread_local! {
     /// Kept between requests, because fresh memory would cost a page fault for each 4 KiB.
-    static SPARE: Cell<Option<PageBuffer>> = const { Cell::new(None) };
+    static SPARE: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
 }
 
 /// Runs `work` with the thread's buffer. A request within the callback of another one gets a new buffer.
 pub(crate) fn with_piece<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
-    let mut piece = SPARE.take().unwrap_or_else(|| PageBuffer::new(PIECE_BYTES));
+    let mut piece = SPARE.take().unwrap_or_else(|| vec![0; PIECE_BYTES]);
     let done = work(&mut piece);
     SPARE.set(Some(piece));
     done

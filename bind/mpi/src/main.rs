@@ -81,6 +81,9 @@ impl MpiBenchmark {
     }
 }
 
+#[global_allocator]
+static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     let cli = MpiCommandLine::try_parse().unwrap_or_else(|error| with_new_name(error, &words).exit());

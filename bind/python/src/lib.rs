@@ -12,6 +12,9 @@ mod signal;
 mod store;
 mod writer;
 
+#[global_allocator]
+static ALLOCATOR: fordway_sys::PageAlignedAllocator = fordway_sys::PageAlignedAllocator;
+
 /// S3 semantics over POSIX directories.
 #[pyo3::pymodule]
 mod _fordway {

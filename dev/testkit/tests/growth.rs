@@ -174,3 +174,23 @@ fn keys_away_from_the_flat_directory_cost_few_calls() {
     // Each new directory is created, opened, marked and closed.
     assert!(deep.len() <= flat.len() + 3 * 4, "three new directories: {deep:?}, a flat key: {flat:?}");
 }
+
+/// As IOR does after each delete.
+#[test]
+fn a_prefix_after_each_change_costs_the_same_among_many_keys() {
+    let mut counts = Vec::new();
+    for size in SIZES {
+        let (_dir, store, bucket) = open();
+        (0..size).for_each(|at| drop(put(&store, &bucket, &format!("k{at:06}"))));
+        let step = |at: usize| {
+            let name = format!("k{at:06}");
+            store.delete(&bucket, &key(&name), &Default::default()).unwrap();
+            assert!(store.list(&bucket, &ListQuery::prefix(&name)).unwrap().entries.is_empty());
+        };
+        (0..10).for_each(step);
+        let called = run(FaultPlan::default(), || (10..50).for_each(step)).1;
+        assert!(!called.contains(&"getdents64"), "the directory was read: {called:?}");
+        counts.push(called.len());
+    }
+    assert_flat("prefix after a delete", &counts, 1.2);
+}

@@ -7,8 +7,9 @@ use fordway_store::{
 };
 use fordway_testkit::history::{HistoryEvent, TimedEvent, is_linearizable};
 use fordway_testkit::model::{self, ModelFollower};
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::team::{Ground, Member, Role, at_length, bucket, now_ns};
+use crate::team::{Ground, Member, Random, Role, at_length, bucket};
 
 mod team;
 
@@ -297,18 +298,8 @@ fn value_of(body: &[u8]) -> Option<u64> {
     is_whole.then(|| u64::from_le_bytes(value.try_into().unwrap()))
 }
 
-/// A simple random number generator. Its output follows from its seed, which is not 0.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
+/// Returns nanoseconds on a clock that all processes share.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

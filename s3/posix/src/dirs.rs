@@ -14,6 +14,7 @@ use std::time::Duration;
 use foldhash::HashMap;
 use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 
+use crate::index::NameIndexes;
 use crate::volume::BucketTree;
 
 /// How long a held directory is assumed to be still at its path, give or take a tick of the kernel's clock. Long enough
@@ -32,11 +33,17 @@ pub(crate) struct DirectoryCache {
     /// Hashes of paths that were requested while not held. A path that is requested again soon is worth holding; a walk
     /// over many directories requests each once, so that it does not fill `held`.
     asked: [AtomicU64; SLOTS],
+    /// The names of directories that are listed often.
+    pub(crate) indexes: NameIndexes,
 }
 
 impl Default for DirectoryCache {
     fn default() -> Self {
-        DirectoryCache { held: RwLock::default(), asked: [const { AtomicU64::new(0) }; SLOTS] }
+        DirectoryCache {
+            held: RwLock::default(),
+            asked: [const { AtomicU64::new(0) }; SLOTS],
+            indexes: NameIndexes::default(),
+        }
     }
 }
 
@@ -70,6 +77,11 @@ impl WorkDirectory {
     /// directory at its path. Cost: one `fstat`.
     pub(crate) fn is_gone(&self) -> bool {
         !self.is_fresh && self.is_removed()
+    }
+
+    /// Returns the open directory (`O_PATH`).
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 
     /// Returns a number that distinguishes the directories that are held for one path at the same time. Never 0.
@@ -142,6 +154,7 @@ impl DirectoryCache {
     }
 
     fn hold(&self, path: &str, dir: &Arc<File>) {
+        self.indexes.end_unused();
         let held = HeldDirectory { dir: dir.clone(), opened: CoarseInstant::now() };
         let mut all = self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {

@@ -29,6 +29,7 @@ mod errors;
 mod format;
 mod fsck;
 mod gc;
+mod index;
 mod layout;
 mod list;
 mod locks;

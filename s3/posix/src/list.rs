@@ -9,14 +9,15 @@ use fordway_store::{
     ObjectSummary, Result, WalkStep,
 };
 use fordway_sys::{
-    EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_dir, stat,
-    stat_in, text_to_name,
+    EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_dir, stat_in,
+    text_to_name,
 };
 
 use crate::SharedStore;
 use crate::errors::from_errno;
+use crate::index::IndexQuery;
 use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, decode, is_left_behind, join, odd, odd_dir, plain};
-use crate::names::{ListedName, NameBlock, WalkedDirectories};
+use crate::names::{LastListing, ListedName, NameBlock, WalkedDirectories, state_before};
 use crate::private::AreaContents;
 use crate::read::{NameLookup, system_time};
 use crate::record::etag_of_file;
@@ -25,6 +26,8 @@ use crate::stage::is_bare;
 
 /// The maximum number of directory levels of a key of 1,024 bytes.
 const MAX_DEPTH: usize = 512;
+/// The maximum number of names that are taken from an index at a time.
+const INDEX_PAGE: usize = 1024;
 
 /// The meaning of a name in a directory of encoded keys.
 pub(crate) enum EncodedName {
@@ -83,11 +86,7 @@ struct BucketWalk<'w> {
 
 impl SharedStore {
     pub(crate) fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
-        self.volume.open_dir(bucket.as_str()).map_err(|errno| match errno {
-            Errno::NOENT | Errno::NOTDIR => ErrorKind::NoSuchBucket.into(),
-            errno => from_errno(errno, "opening the bucket"),
-        })?;
-        let contents = self.volume.contents(bucket)?;
+        let contents = self.volume.contents_of_existing(bucket)?;
         let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
         let odd = KeysFrom::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
         let page = ListCollector::new(query);
@@ -243,22 +242,60 @@ impl BucketWalk<'_> {
     fn directory(&mut self, at: &str) -> Result<WalkFlow> {
         let path =
             if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) };
+        let mut from = self.first_wanted(at).to_owned();
+        if let Some(flow) = self.indexed_directory(at, &path, &mut from)? {
+            return Ok(flow);
+        }
         self.inner.volume.freshen_dir(&path, !self.above.is_empty(), self.contents.sharing);
         let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(WalkFlow::On) };
-        let id = stat(&dir).map(|stat| (stat.device, stat.inode)).unwrap_or_default();
-        if self.above.contains(&id) || self.above.len() >= MAX_DEPTH {
-            return Ok(WalkFlow::On);
+        let read = state_before(&dir, self.contents.sharing).and_then(|stat| {
+            let id = (stat.device, stat.inode);
+            Ok((id, if self.is_above(id) { Arc::default() } else { self.read(at, &path, &dir, &stat)? }))
+        });
+        let (id, names) = read.map_err(|errno| from_errno(errno, "reading a directory"))?;
+        self.names(at, (&dir, id), &names, &from)
+    }
+
+    /// Like [`BucketWalk::directory`], from the index of the directory. Returns `None` if it has none, or not any more;
+    /// `from` is then the first name that was not offered.
+    fn indexed_directory(&mut self, at: &str, path: &str, from: &mut String) -> Result<Option<WalkFlow>> {
+        let (inner, query, is_bucket) = (self.inner, self.query, at.is_empty());
+        let indexes = &inner.volume.dirs.indexes;
+        if indexes.is_empty() || self.contents.sharing.is_shared() {
+            return Ok(None);
         }
-        let names = self.read(at, &path, &dir).map_err(|errno| from_errno(errno, "reading a directory"))?;
-        self.above.push(id);
-        let flow = self.names(at, &dir, &names);
-        self.above.pop();
-        flow
+        let dir = match inner.volume.dirs.open_if_busy(&inner.volume.root, path) {
+            // The bucket was just seen to exist.
+            Ok(Some(dir)) if is_bucket || !dir.is_gone() => dir,
+            _ => return Ok(None),
+        };
+        let prefix = query.prefix.get(at.len()..).unwrap_or_default();
+        let most = query.max_keys.saturating_add(1).min(INDEX_PAGE);
+        while let Some(found) = indexes.names(&dir, is_bucket, IndexQuery { from, prefix, most }) {
+            let flow = self.names(at, (dir.file(), found.id), &found.names, from)?;
+            if found.is_last || !matches!(flow, WalkFlow::On) {
+                return Ok(Some(flow));
+            }
+            // The least text behind the last name.
+            from.clear();
+            from.push_str(found.names.get(found.names.len() - 1).text);
+            from.push('\0');
+        }
+        Ok(None)
+    }
+
+    /// Returns whether the walk is in the directory `id`, or too deep to go into another one.
+    fn is_above(&self, id: (u64, u64)) -> bool {
+        self.above.contains(&id) || self.above.len() >= MAX_DEPTH
     }
 
     /// Reads the names of a directory that may lead to requested keys. The result may have other names too, because all
     /// names of a directory are remembered for the next page.
-    fn read(&self, at: &str, path: &str, dir: &File) -> Result<Arc<NameBlock>, Errno> {
+    fn read(&self, at: &str, path: &str, dir: &File, stat: &FileStat) -> Result<Arc<NameBlock>, Errno> {
+        let remembered = &self.inner.remembered;
+        if let Some(names) = remembered.recall(stat) {
+            return Ok(names);
+        }
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let is_ours = |name: &[u8]| at.is_empty() && name == PRIVATE_DIR.as_bytes();
         let resolve = |name: &str| self.resolve(dir, path, name);
@@ -266,19 +303,47 @@ impl BucketWalk<'_> {
         let is_wanted = |name: &[u8]| !is_ours(name) && !is_left_behind(name);
         let read =
             |all| NameBlock::read(dir, |name| (all || name.starts_with(&prefix)) && is_wanted(name), resolve);
-        let sharing = self.contents.sharing;
-        match wanted.is_empty() {
-            true => self.inner.remembered.names(dir, sharing, || read(true)),
-            false => self.inner.remembered.names_below(dir, sharing, read),
-        }
+        let names = match remembered.last_listing(stat) {
+            LastListing::Changed if self.is_watchable(dir, stat) => {
+                Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, at.is_empty(), || read(true))?)
+            }
+            // A first page by a prefix does not sort the other names.
+            LastListing::Unknown if !wanted.is_empty() => Arc::new(read(false)?),
+            _ => remembered.names(stat, self.contents.sharing, || read(true))?,
+        };
+        remembered.note_listing(stat, names.read_count());
+        Ok(names)
     }
 
-    fn names(&mut self, at: &str, dir: &File, names: &NameBlock) -> Result<WalkFlow> {
+    /// Returns whether every change in `dir` is made by this kernel. The directory may be on another mount than its
+    /// bucket.
+    fn is_watchable(&self, dir: &File, stat: &FileStat) -> bool {
+        let site = self.inner.volume.private.site_of(dir, stat.device);
+        !self.contents.sharing.is_shared() && site.is_ok_and(|site| !site.sharing.is_shared())
+    }
+
+    /// Offers the keys at and below `names`, from `from` on, which are in the directory `at`, opened as `dir`.
+    fn names(
+        &mut self,
+        at: &str,
+        (dir, id): (&File, (u64, u64)),
+        names: &NameBlock,
+        from: &str,
+    ) -> Result<WalkFlow> {
+        if self.is_above(id) {
+            return Ok(WalkFlow::On);
+        }
+        self.above.push(id);
+        let flow = self.each_name(at, dir, names, from);
+        self.above.pop();
+        flow
+    }
+
+    fn each_name(&mut self, at: &str, dir: &File, names: &NameBlock, from: &str) -> Result<WalkFlow> {
         let mut behind: Option<String> = None;
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
-        let first = self.first_wanted(at).max(wanted);
         let mut key = at.to_owned();
-        for index in names.first_from(first)..names.end_of(wanted) {
+        for index in names.first_from(from.max(wanted))..names.end_of(wanted) {
             let name = names.get(index);
             key.truncate(at.len());
             key.push_str(name.text);

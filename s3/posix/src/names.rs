@@ -14,10 +14,11 @@ use fordway_sys::{
     CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir, stat, stat_now,
 };
 
+use crate::index::{FEWEST as INDEXED_FEWEST, KEPT};
 use crate::private::{is_settled, times};
 
 /// The maximum memory for all cached names, in bytes.
-const MOST_BYTES: usize = 256 << 20;
+pub(crate) const MOST_BYTES: usize = 256 << 20;
 /// The maximum number of cached directories.
 const MOST_DIRS: usize = 16;
 /// Longer than the resolution of timestamps on any file system: MooseFS has whole seconds.
@@ -34,6 +35,8 @@ pub(crate) struct NameBlock {
     entries: Vec<NameEntry>,
     /// Whether the type of any name needed a look-up, and so may change unnoticed.
     has_links: bool,
+    /// The number of names in the directory, those that were not wanted included.
+    read: usize,
 }
 
 /// A name: its position in the text, and its type.
@@ -71,8 +74,9 @@ impl NameBlock {
         mut resolve: impl FnMut(&str) -> EntryKind,
     ) -> Result<Self, Errno> {
         let mut names = NameBlock::default();
-        let mut unclear = Vec::new();
+        let (mut unclear, mut count) = (Vec::new(), 0);
         read_dir(dir, |name, kind| {
+            count += 1;
             // In a listing with a prefix, most names are rejected by their first bytes.
             if !wanted(name) {
                 return;
@@ -86,9 +90,36 @@ impl NameBlock {
         for name in &unclear {
             names.push(name, resolve(name));
         }
-        names.has_links = !unclear.is_empty();
+        (names.has_links, names.read) = (!unclear.is_empty(), count);
         names.sort();
         Ok(names)
+    }
+
+    /// Makes a block of sorted names, with a trailing `/` for a directory.
+    pub(crate) fn of_sorted<'n>(sorted: impl Iterator<Item = &'n str>) -> Self {
+        let mut names = NameBlock::default();
+        for name in sorted {
+            match name.strip_suffix('/') {
+                Some(name) => names.push(name, EntryKind::Dir),
+                None => names.push(name, EntryKind::File),
+            }
+        }
+        names
+    }
+
+    /// Whether the type of any name may change without a change of the directory.
+    pub(crate) fn has_links(&self) -> bool {
+        self.has_links
+    }
+
+    /// The number of names in the directory that was read.
+    pub(crate) fn read_count(&self) -> usize {
+        self.read
+    }
+
+    /// The bytes of all names.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.text.len()
     }
 
     fn push(&mut self, name: &str, kind: EntryKind) {
@@ -175,14 +206,41 @@ fn shared_len(text: &str, entries: &[NameEntry]) -> usize {
     })
 }
 
+/// Returns the state of a directory whose names are about to be read. Every later change makes it another one, except
+/// that the times may stay the same within a tick of the clock.
+pub(crate) fn state_before(dir: &File, sharing: FileSystemSharing) -> Result<FileStat, Errno> {
+    if sharing.is_shared() { stat_now(dir) } else { stat(dir) }
+}
+
 /// A cache of the names in recently listed directories.
 #[derive(Default)]
 pub(crate) struct NameCache {
     all: Mutex<Vec<CachedNames>>,
-    /// Directories that were listed by prefix, the most recent last.
-    asked: Mutex<Vec<State>>,
+    /// Directories that were read for a listing, the most recent last.
+    asked: Mutex<Vec<ListedDirectory>>,
     /// Trees of keys in the order of use, the most recent last.
     trees: Mutex<Vec<KeyTree>>,
+}
+
+/// A directory that was read for a listing.
+struct ListedDirectory {
+    device: u64,
+    inode: u64,
+    times: (i64, i64),
+    when: CoarseInstant,
+    /// The number of names in it.
+    names: usize,
+}
+
+/// What is known of the last listing of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LastListing {
+    /// Nothing, or it was long ago, or of a small directory.
+    Unknown,
+    /// The directory has not changed since.
+    Unchanged,
+    /// The directory was listed a moment ago, and may have changed since.
+    Changed,
 }
 
 /// Device, inode and times of a directory.
@@ -264,13 +322,11 @@ impl NameCache {
     /// Returns all names of `dir`, from the cache or from `read`.
     pub(crate) fn names(
         &self,
-        dir: &File,
+        before: &FileStat,
         sharing: FileSystemSharing,
         read: impl FnOnce() -> Result<NameBlock, Errno>,
     ) -> Result<Arc<NameBlock>, Errno> {
-        // The times are read before the names, so that later changes are detected.
-        let before = if sharing.is_shared() { stat_now(dir)? } else { stat(dir)? };
-        let (found, seen) = self.find(&before);
+        let (found, seen) = self.find(before);
         if let Some(names) = found {
             return Ok(names);
         }
@@ -279,49 +335,43 @@ impl NameCache {
             let is_settled = match sharing.is_shared() {
                 // The server may have another clock, whose resolution is unknown.
                 true => seen.elapsed() > SHARED_STEP,
-                false => is_settled(&before),
+                false => is_settled(before),
             };
             match is_settled {
-                true => self.keep(&before, seen, Some(&names)),
-                false if sharing.is_shared() => self.keep(&before, seen, None),
+                true => self.keep(before, seen, Some(&names)),
+                false if sharing.is_shared() => self.keep(before, seen, None),
                 false => {}
             }
         }
         Ok(names)
     }
 
-    /// Returns the names of `dir` that begin with a prefix, possibly among others. `read` reads all names if its
-    /// argument is true, otherwise only those with the prefix. The first page by a prefix does not sort the other
-    /// names. If an unchanged directory is listed again by any prefix, all names are read once and cached.
-    pub(crate) fn names_below(
-        &self,
-        dir: &File,
-        sharing: FileSystemSharing,
-        read: impl FnOnce(bool) -> Result<NameBlock, Errno>,
-    ) -> Result<Arc<NameBlock>, Errno> {
-        let before = if sharing.is_shared() { stat_now(dir)? } else { stat(dir)? };
-        if let Some(names) = self.find(&before).0 {
-            return Ok(names);
-        }
-        match self.was_asked(&before) {
-            true => self.names(dir, sharing, || read(true)),
-            false => read(false).map(Arc::new),
+    /// Returns the cached names of a directory with this state.
+    pub(crate) fn recall(&self, stat: &FileStat) -> Option<Arc<NameBlock>> {
+        self.find(stat).0
+    }
+
+    /// Returns what is known of the last listing of the directory, which now has the state `stat`.
+    pub(crate) fn last_listing(&self, stat: &FileStat) -> LastListing {
+        let asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match asked.iter().find(|asked| (asked.device, asked.inode) == (stat.device, stat.inode)) {
+            Some(asked) if asked.times == times(stat) && is_settled(stat) => LastListing::Unchanged,
+            Some(asked) if asked.when.elapsed() < KEPT && asked.names >= INDEXED_FEWEST => {
+                LastListing::Changed
+            }
+            _ => LastListing::Unknown,
         }
     }
 
-    /// Returns whether the directory was already listed by prefix in this state, and records that it was now.
-    fn was_asked(&self, stat: &FileStat) -> bool {
-        let state = (stat.device, stat.inode, times(stat));
+    /// Records that a directory with the state `stat` and this number of names was listed.
+    pub(crate) fn note_listing(&self, stat: &FileStat, names: usize) {
+        let (device, inode, times, when) = (stat.device, stat.inode, times(stat), CoarseInstant::now());
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if asked.contains(&state) {
-            return true;
-        }
-        asked.retain(|(device, inode, _)| (*device, *inode) != (stat.device, stat.inode));
+        asked.retain(|asked| (asked.device, asked.inode) != (device, inode));
         if asked.len() >= MOST_DIRS {
             asked.remove(0);
         }
-        asked.push(state);
-        false
+        asked.push(ListedDirectory { device, inode, times, when, names });
     }
 
     /// Returns the names for these times, and when these times were first seen.
@@ -372,30 +422,5 @@ mod tests {
                 prop_assert!(texts[..sorted.first_from(text)].iter().all(|before| before < text));
             }
         }
-    }
-
-    /// The second page by any prefix reads all names; the pages after it read none.
-    #[test]
-    fn prefixes_of_a_directory_share_what_was_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let make = |name: String| std::fs::write(dir.path().join(name), "").unwrap();
-        (0..FEWEST).for_each(|at| make(format!("k{at}")));
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let remembered = NameCache::default();
-        let ask = || {
-            let opened = File::open(dir.path()).unwrap();
-            let mut asked = None;
-            let read = |all| {
-                asked = Some(all);
-                NameBlock::read(&opened, |name| all || name.starts_with(b"k1"), |_| EntryKind::Other)
-            };
-            let names = remembered.names_below(&opened, FileSystemSharing::default(), read).unwrap();
-            (asked, names.len())
-        };
-        assert_eq!([ask().0, ask().0, ask().0, ask().0], [Some(false), Some(true), None, None]);
-        make("k-new".to_owned());
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        assert_eq!([ask().0, ask().0], [Some(false), Some(true)]);
-        assert_eq!(ask(), (None, FEWEST + 1));
     }
 }

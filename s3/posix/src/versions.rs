@@ -33,7 +33,7 @@ use crate::dirs::WorkDirectory;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, VERSIONING, odd, plain, private_dir, split, versions_dir, versions_of};
 use crate::list::{EncodedName, KeysFrom};
-use crate::names::NameBlock;
+use crate::names::{NameBlock, state_before};
 use crate::private::{AreaContents, ENABLED, SUSPENDED};
 use crate::read::{NameLookup, ObjectFile, system_time};
 use crate::shared::MAX_STALE;
@@ -596,7 +596,8 @@ impl SharedStore {
             return Ok(None);
         }
         let read = self.volume.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
-            let names = self.remembered.names(&dir, contents.sharing, || read_names(&dir))?;
+            let before = state_before(&dir, contents.sharing)?;
+            let names = self.remembered.names(&before, contents.sharing, || read_names(&dir))?;
             Ok((dir, names))
         });
         match read {

@@ -79,6 +79,25 @@ impl RootVolume {
         }
     }
 
+    /// Like [`RootVolume::contents`], and checks that the bucket exists. Cost: usually one `fstat`.
+    /// Errors: as [`RootVolume::require_bucket`].
+    pub(crate) fn contents_of_existing(&self, bucket: &Bucket) -> Result<AreaContents> {
+        let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
+        if !glance.contents.sharing.is_shared()
+            && let Ok(dir) = self.dirs.open(&self.root, bucket.as_str())
+        {
+            // A directory that holds the private one, which is there, cannot have been removed.
+            if glance.is_held_by(&dir) {
+                return Ok(glance.contents);
+            }
+            if !dir.is_gone() {
+                glance.was_held_by(&dir);
+                return Ok(glance.contents);
+            }
+        }
+        self.require_bucket(bucket).map(|()| glance.contents)
+    }
+
     /// Opens the directory at `path` to work in it (`O_PATH`).
     pub(crate) fn open_dir(&self, path: &str) -> Result<File, Errno> {
         self.root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::thread::LocalKey;
 
 use bytes::Bytes;
-use fordway_store::PageBuffer;
 
 /// Bytes of a chunk. Uploads are gathered in chunks before they are written, and content is sent from memory in chunks.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
@@ -16,7 +15,7 @@ const SPARE_BUFFERS_MAX: usize = 32;
 const SPARE_BUFFER_BYTES_MAX: usize = 128 * 1024;
 
 thread_local! {
-    static SPARE_CHUNKS: RefCell<Vec<PageBuffer>> = const { RefCell::new(Vec::new()) };
+    static SPARE_CHUNKS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
     static SPARE_BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -64,12 +63,12 @@ fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: 
 }
 
 /// [`CHUNK_BYTES`] of memory that the thread which drops it keeps for reuse.
-pub(crate) struct BufferChunk(PageBuffer);
+pub(crate) struct BufferChunk(Vec<u8>);
 
 impl BufferChunk {
     pub(crate) fn new() -> Self {
         let spare = SPARE_CHUNKS.with_borrow_mut(Vec::pop);
-        BufferChunk(spare.unwrap_or_else(|| PageBuffer::new(CHUNK_BYTES)))
+        BufferChunk(spare.unwrap_or_else(|| vec![0; CHUNK_BYTES]))
     }
 
     /// Returns all of the memory, which still contains what its last use left.

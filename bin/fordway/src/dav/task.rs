@@ -10,7 +10,7 @@ use std::time::Duration;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::vector::RemoteFile;
 use fordway_http::webdav::{CopyDirection, DavUpload, ThirdParty, WebDav, without_query};
-use fordway_store::{Error, ErrorKind, PageBuffer, Result};
+use fordway_store::{Error, ErrorKind, Result};
 
 use super::DavEvent;
 use super::copy::{CopyLocation, CopyOrder, content_type, is_one_server, parent};
@@ -216,7 +216,7 @@ impl<'c> DavCopier<'c> {
         let kind = content_type(path, self.order);
         let upload = DavUpload { size_bytes, content_type: kind.as_deref(), only_new: self.only_new() };
         self.context.output.expect_bytes(size_bytes.unwrap_or(0));
-        let mut buffer = PageBuffer::new(CHUNK_BYTES);
+        let mut buffer = vec![0; CHUNK_BYTES];
         self.dav.put(url, &upload, &mut |sink| {
             let mut file = File::open(path).map_err(failed)?;
             loop {
@@ -233,7 +233,7 @@ impl<'c> DavCopier<'c> {
 
     fn upload_stream(&self, url: &str) -> Result<CopyStatus> {
         let upload = DavUpload { size_bytes: None, content_type: None, only_new: self.only_new() };
-        let (mut buffer, mut bytes) = (PageBuffer::new(CHUNK_BYTES), 0);
+        let (mut buffer, mut bytes) = (vec![0; CHUNK_BYTES], 0);
         self.dav.put(url, &upload, &mut |sink| {
             // A second attempt cannot read standard input again, and fails here with an error that says so.
             let mut input = self.context.take_input()?;

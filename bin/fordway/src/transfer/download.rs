@@ -9,7 +9,7 @@ use fordway_command::{LeftoverKind, file_error};
 use fordway_store::{
     Bucket, ByteRange, ChecksumAlgorithm, CompletedPart, Conditions, ContentHasher, ETagPolicy, Error,
     ErrorKind, ExpectedContent, FileRegion, GetOptions, Key, ObjectContent, ObjectInfo, OpenObject,
-    PageBuffer, PutResult, Result, Writer,
+    PutResult, Result, Writer,
 };
 use tempfile::NamedTempFile;
 
@@ -283,7 +283,7 @@ impl TransferRunner<'_> {
         size: Option<u64>,
     ) -> Result<(PutResult, u64)> {
         let mut hasher = self.checksum().map(|name| ContentHasher::new(ETagPolicy::Fast, false, Some(name)));
-        let mut buffer = PageBuffer::new(size.map_or(CHUNK_BYTES, |size| CHUNK_BYTES.min(size as usize + 1)));
+        let mut buffer = vec![0; size.map_or(CHUNK_BYTES, |size| CHUNK_BYTES.min(size as usize + 1))];
         let mut total_bytes = 0;
         loop {
             let chunk = read_some(reader, &mut buffer).map_err(|error| file_error("reading", name, error))?;

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::Bucket;
-use rustix::time::{ClockId, clock_gettime};
 
 /// The variable that tells a process the directory, the number and the role of its member.
 const MEMBER: &str = "FORDWAY_TEST_MEMBER";
@@ -100,16 +99,26 @@ pub(crate) fn at_length(full: usize, usual: usize) -> usize {
     if std::env::var_os("FORDWAY_SOAK").is_some() { full } else { usual }
 }
 
-/// Returns nanoseconds on a clock that all processes share.
-pub(crate) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 fn open(dir: &Path) -> PosixStore {
     PosixStore::open(&dir.join("root"), PosixConfig::default()).unwrap()
 }
 
 fn file(dir: &Path, what: &str, number: usize) -> PathBuf {
     dir.join(format!("{what}-{number}"))
+}
+
+/// A simple random number generator. Its output follows from its seed, which is not 0.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use fordway_store::PageBuffer;
 use rustls::{ClientConnection, StreamOwned};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -20,7 +19,7 @@ const BUFFER_BYTES: usize = 128 << 10;
 pub(super) struct Http2Socket {
     transport: SocketTransport,
     /// In `buffer`, `used..filled` was received and not yet passed on.
-    buffer: PageBuffer,
+    buffer: Vec<u8>,
     used: usize,
     filled: usize,
     gauge: Arc<FlowGauge>,
@@ -75,7 +74,7 @@ impl Http2Socket {
             SocketTransport::Plain(socket) => socket.set_waiting(false),
             SocketTransport::Tls(stream) => stream.sock.set_waiting(false),
         }
-        Http2Socket { transport, buffer: PageBuffer::new(BUFFER_BYTES), used: 0, filled: 0, gauge }
+        Http2Socket { transport, buffer: vec![0; BUFFER_BYTES], used: 0, filled: 0, gauge }
     }
 
     /// Receives into the empty buffer. 0 is the end.

@@ -9,8 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use fordway_store::{
-    Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, PageBuffer,
-    Result,
+    Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, Result,
 };
 use fordway_wire::file_hash::{FileHash, HashKind, RunningHash};
 use fordway_wire::range::parse_content_range;
@@ -94,7 +93,7 @@ fn copy(
     check: &mut Option<DigestCheck>,
     sink: &mut Sink<'_>,
 ) -> Result<()> {
-    let (mut buffer, mut moves, start) = (PageBuffer::new(CHUNK_BYTES), 0, left.start);
+    let (mut buffer, mut moves, start) = (vec![0; CHUNK_BYTES], 0, left.start);
     let mut has_asked_again = false;
     let mut retries = source.place().session.retries();
     while !left.is_empty() {
@@ -361,7 +360,7 @@ impl FileDigest {
 
     /// Checks the digest of all bytes of `content`. Errors: `BadDigest`; `Io` from reading.
     pub(super) fn check_all(&self, mut content: impl Read) -> Result<()> {
-        let (mut running, mut chunk) = (self.start(), PageBuffer::new(256 * 1024));
+        let (mut running, mut chunk) = (self.start(), vec![0; 256 * 1024]);
         loop {
             match content.read(&mut chunk) {
                 Ok(0) => return self.check(running),

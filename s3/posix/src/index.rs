@@ -1,0 +1,326 @@
+//! An index of the names in directories that are listed again and again while they change.
+//!
+//! A program that lists by prefix after each delete, as IOR does, would read the whole directory each time. The index of
+//! a directory is its sorted names, kept up to date by the kernel's queue of changes: the changes that any process made
+//! before a listing are applied first. So a listing by prefix costs a look-up. It works only where all changes go through
+//! this kernel.
+//!
+//! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory is not
+//! listed for a while. Nothing here costs a program that does not list.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::ops::Bound;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fordway_sys::{
+    CoarseInstant, DirectoryChange, DirectoryWatcher, Errno, FileStat, Mode, OFlags, ProcessIdentity,
+    WatchId, name_to_text, open_in, stat, stat_in,
+};
+
+use crate::dirs::WorkDirectory;
+use crate::layout::{PRIVATE_DIR, is_left_behind};
+use crate::names::{MOST_BYTES, NameBlock};
+
+/// How long a directory stays watched after it was listed.
+pub(crate) const KEPT: Duration = Duration::from_secs(3);
+/// The minimum number of names that are indexed. Reading a smaller directory costs less than a look-up saves.
+pub(crate) const FEWEST: usize = 32;
+/// The maximum number of indexed directories.
+const MOST: usize = 16;
+/// The number of changes at once, beyond a quarter of the names, for which the directory is read again instead.
+const MOST_CHANGES: usize = 64;
+/// The maximum number of changes that are noted while the names are read.
+const MOST_CHANGES_READING: usize = 1 << 16;
+/// The memory for a name beyond its bytes, about.
+const NAME_BYTES: usize = 48;
+
+/// The device and inode of a directory.
+type DirectoryId = (u64, u64);
+
+/// The indexes of a store.
+#[derive(Default)]
+pub(crate) struct NameIndexes {
+    /// The number of indexed directories, so that nothing is locked where there are none.
+    count: AtomicUsize,
+    watched: Mutex<WatchedDirectories>,
+}
+
+/// Some names of a directory, in the order of keys.
+pub(crate) struct IndexedNames {
+    pub(crate) names: NameBlock,
+    /// Whether these are the last ones that were asked for.
+    pub(crate) is_last: bool,
+    /// The device and inode of the directory.
+    pub(crate) id: DirectoryId,
+}
+
+#[derive(Default)]
+struct WatchedDirectories {
+    /// The queue of changes, and the process that reads it. Kept without directories too, because closing it takes long.
+    queue: Option<(ProcessIdentity, DirectoryWatcher)>,
+    all: Vec<WatchedDirectory>,
+}
+
+struct WatchedDirectory {
+    id: DirectoryId,
+    watch: WatchId,
+    /// Whether the directory is a bucket, so that its private directory is no part of it.
+    is_bucket: bool,
+    dir: File,
+    /// The held directory that was found to be this one.
+    held: Option<WorkDirectory>,
+    /// The names, with a trailing `/` for a directory; `None` while the directory is read.
+    names: Option<BTreeSet<Box<str>>>,
+    /// The changes since the watch began, while the names are read.
+    changes: Vec<(Box<[u8]>, NameState)>,
+    bytes: usize,
+    used: CoarseInstant,
+}
+
+/// What a change made of a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NameState {
+    File,
+    Directory,
+    Gone,
+    GoneDirectory,
+}
+
+/// The directory to look up.
+#[derive(Clone, Copy)]
+pub(crate) struct IndexQuery<'q> {
+    /// The first name that is asked for.
+    pub(crate) from: &'q str,
+    /// The prefix of all names that are asked for.
+    pub(crate) prefix: &'q str,
+    /// The maximum number of names to return.
+    pub(crate) most: usize,
+}
+
+impl NameIndexes {
+    /// Returns whether no directory is indexed. Cost: one atomic load.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Returns names of `dir`, which exists, from its index, or `None` if it has none. Cost: one `read`, an `fstat` each
+    /// time that `dir` was opened again, and an `fstatat` for each file that was made since the last call.
+    pub(crate) fn names(
+        &self,
+        dir: &WorkDirectory,
+        is_bucket: bool,
+        query: IndexQuery,
+    ) -> Option<IndexedNames> {
+        if self.is_empty() {
+            return None;
+        }
+        self.with(|watched| {
+            let watch = watched.find(dir, is_bucket)?;
+            watched.catch_up();
+            // Catching up may have ended the watch.
+            watched.all.iter_mut().find(|indexed| indexed.watch == watch)?.select(query)
+        })
+    }
+
+    /// Reads all names of `dir` by `read`, returns them, and keeps them in an index if that is possible. `stat` is the
+    /// directory's state; `is_bucket` says whether it is a bucket.
+    pub(crate) fn read(
+        &self,
+        dir: &File,
+        stat: &FileStat,
+        is_bucket: bool,
+        read: impl FnOnce() -> Result<NameBlock, Errno>,
+    ) -> Result<NameBlock, Errno> {
+        let watch = self.with(|watched| watched.watch(dir, stat, is_bucket));
+        let names = read();
+        if let Some(watch) = watch {
+            self.with(|watched| match &names {
+                Ok(names) if !names.has_links() => watched.fill(watch, names),
+                _ => watched.end(watch),
+            });
+        }
+        names
+    }
+
+    /// Stops watching directories that are not listed any more. Cost: one atomic load if there are none.
+    pub(crate) fn end_unused(&self) {
+        if !self.is_empty() {
+            self.with(WatchedDirectories::end_unused);
+        }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut WatchedDirectories) -> T) -> T {
+        let mut watched = self.watched.lock().unwrap_or_else(|poisoned| {
+            // The panic may have lost changes.
+            let mut watched = poisoned.into_inner();
+            *watched = WatchedDirectories::default();
+            self.watched.clear_poison();
+            watched
+        });
+        // A child process must not read the queue of its parent.
+        if watched.queue.as_ref().is_some_and(|(owner, _)| !owner.is_current()) {
+            *watched = WatchedDirectories::default();
+        }
+        let done = act(&mut watched);
+        self.count.store(watched.all.len(), Ordering::Relaxed);
+        done
+    }
+}
+
+impl WatchedDirectories {
+    /// Returns the watch of `dir`, if its names are indexed for what it is.
+    fn find(&mut self, dir: &WorkDirectory, is_bucket: bool) -> Option<WatchId> {
+        let is_same = |held: &WorkDirectory| held.address() == dir.address();
+        let known = self.all.iter().find(|indexed| indexed.held.as_ref().is_some_and(is_same));
+        let found = match known {
+            Some(found) => found,
+            None => {
+                let state = stat(dir).ok()?;
+                let found = self.all.iter_mut().find(|indexed| indexed.id == (state.device, state.inode))?;
+                found.held = Some(dir.clone());
+                found
+            }
+        };
+        (found.is_bucket == is_bucket).then_some(found.watch)
+    }
+
+    /// Starts to watch `dir`. Returns `None` if that is impossible, or there are too many.
+    fn watch(&mut self, dir: &File, stat: &FileStat, is_bucket: bool) -> Option<WatchId> {
+        self.end_unused();
+        let id = (stat.device, stat.inode);
+        if self.all.len() >= MOST || self.all.iter().any(|indexed| indexed.id == id) {
+            return None;
+        }
+        // Not the caller's file, whose position is in use.
+        let dir = open_in(dir, ".", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).ok()?.into();
+        if self.queue.is_none() {
+            self.queue = Some((ProcessIdentity::current(), DirectoryWatcher::new().ok()?));
+        }
+        let watch = self.queue.as_ref()?.1.watch(&dir).ok()?;
+        self.all.push(WatchedDirectory {
+            id,
+            watch,
+            is_bucket,
+            dir,
+            held: None,
+            names: None,
+            changes: Vec::new(),
+            bytes: 0,
+            used: CoarseInstant::now(),
+        });
+        Some(watch)
+    }
+
+    /// Keeps the names that were read after `watch` began.
+    fn fill(&mut self, watch: WatchId, names: &NameBlock) {
+        let others: usize = self.all.iter().map(|indexed| indexed.bytes).sum();
+        let bytes = names.text_bytes() + names.len() * NAME_BYTES;
+        let Some(indexed) = self.all.iter_mut().find(|indexed| indexed.watch == watch) else { return };
+        if others + bytes > MOST_BYTES {
+            return self.end(watch);
+        }
+        indexed.names = Some((0..names.len()).map(|at| names.get(at).text.into()).collect());
+        indexed.bytes = bytes;
+        if !indexed.apply() {
+            self.end(watch);
+        }
+    }
+
+    /// Applies all changes that were made before this call. Ends the watches of directories that it loses track of.
+    fn catch_up(&mut self) {
+        let Some((_, queue)) = &mut self.queue else { return };
+        let (all, mut lost) = (&mut self.all, Vec::new());
+        let read = queue.changes(|watch, change| {
+            let Some(indexed) = all.iter_mut().find(|indexed| indexed.watch == watch) else { return };
+            match change {
+                DirectoryChange::Made { name, is_dir: true } => indexed.note(name, NameState::Directory),
+                DirectoryChange::Made { name, is_dir: false } => indexed.note(name, NameState::File),
+                DirectoryChange::Gone { name, is_dir: true } => indexed.note(name, NameState::GoneDirectory),
+                DirectoryChange::Gone { name, is_dir: false } => indexed.note(name, NameState::Gone),
+                DirectoryChange::Itself => lost.push(watch),
+            }
+        });
+        match read {
+            Ok(()) => self.end_where(|indexed| {
+                let is_current = match indexed.names {
+                    Some(_) => indexed.apply() && indexed.bytes <= MOST_BYTES,
+                    None => indexed.changes.len() <= MOST_CHANGES_READING,
+                };
+                lost.contains(&indexed.watch) || !is_current
+            }),
+            Err(_) => self.end_where(|_| true),
+        }
+    }
+
+    fn end_unused(&mut self) {
+        self.end_where(|indexed| indexed.used.elapsed() > KEPT);
+    }
+
+    fn end(&mut self, watch: WatchId) {
+        self.end_where(|indexed| indexed.watch == watch);
+    }
+
+    fn end_where(&mut self, mut is_over: impl FnMut(&mut WatchedDirectory) -> bool) {
+        let queue = &self.queue;
+        self.all.retain_mut(|indexed| {
+            let is_over = is_over(indexed);
+            if is_over && let Some((_, queue)) = queue {
+                queue.unwatch(indexed.watch);
+            }
+            !is_over
+        });
+    }
+}
+
+impl WatchedDirectory {
+    fn note(&mut self, name: &[u8], state: NameState) {
+        let is_private = self.is_bucket && name == PRIVATE_DIR.as_bytes();
+        if !is_private && !is_left_behind(name) {
+            self.changes.push((name.into(), state));
+        }
+    }
+
+    /// Applies the noted changes to the names. Returns `false` if the directory has to be read again: because too much
+    /// changed, or because a link was made, whose type may change unnoticed.
+    fn apply(&mut self) -> bool {
+        let Some(names) = &mut self.names else { return false };
+        if self.changes.len() > MOST_CHANGES + names.len() / 4 {
+            return false;
+        }
+        for (name, state) in self.changes.drain(..) {
+            let mut text = name_to_text(&name).into_owned();
+            if matches!(state, NameState::Directory | NameState::GoneDirectory) {
+                text.push('/');
+            }
+            let is_there = match state {
+                NameState::Gone | NameState::GoneDirectory => false,
+                NameState::Directory => true,
+                NameState::File => match stat_in(&self.dir, &text) {
+                    Ok(stat) if stat.is_link => return false,
+                    // A name that is gone again, or is a directory by now, has another change in the queue.
+                    stat => stat.is_ok_and(|stat| stat.is_file),
+                },
+            };
+            let bytes = text.len() + NAME_BYTES;
+            match is_there {
+                true if names.insert(text.as_str().into()) => self.bytes += bytes,
+                false if names.remove(text.as_str()) => self.bytes -= bytes,
+                _ => {}
+            }
+        }
+        true
+    }
+
+    /// Returns the names that are asked for, or `None` while they are read.
+    fn select(&mut self, query: IndexQuery) -> Option<IndexedNames> {
+        self.used = CoarseInstant::now();
+        let from = query.from.max(query.prefix);
+        let names = self.names.as_ref()?.range::<str, _>((Bound::Included(from), Bound::Unbounded));
+        let mut names = names.take_while(|name| name.starts_with(query.prefix));
+        let block = NameBlock::of_sorted(names.by_ref().take(query.most).map(|name| &**name));
+        Some(IndexedNames { names: block, is_last: names.next().is_none(), id: self.id })
+    }
+}
