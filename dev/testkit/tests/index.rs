@@ -34,7 +34,7 @@ fn no_name_is_missed_and_none_made_up() {
     let ground = Ground::new();
     (0..MEMBERS).for_each(|number| drop(File::create(log_path(&ground.store(), number)).unwrap()));
     for report in ground.run(&["lister"; MEMBERS]) {
-        println!("{}", report.join("; "));
+        eprintln!("{}", report.join("; "));
         let [lists, watched] = &report[..] else { panic!("{report:?}") };
         assert!(lists.ends_with("lists"));
         assert_eq!(watched, "watched", "the directory was read each time");
