@@ -30,6 +30,7 @@ fn a_member_of_a_team() {
 }
 
 #[test]
+#[allow(clippy::print_stderr, reason = "counts for those who run it with --nocapture")]
 fn no_name_is_missed_and_none_made_up() {
     let ground = Ground::new();
     (0..MEMBERS).for_each(|number| drop(File::create(log_path(&ground.store(), number)).unwrap()));
