@@ -57,15 +57,21 @@ def parser() -> ArgumentParser:
         help="error to minimize: in µs (ols; bounded: coefficients of at least 0) or in %% (relative; robust: "
         "outliers count less)",
     )
-    check = _command(commands, "check", "check measurements, or check a model with given coefficients against them")
+    check = _command(
+        commands, "check", "check measurements, or check a model with given coefficients against them"
+    )
     _files(check)
     check.add_argument(
         "--model", choices=PUBLISHED, help="published model to check (default: check the rows only)"
     )
-    check.add_argument("--fit", type=Path, metavar="FIT.json", help="check the coefficients of this fit instead")
+    check.add_argument(
+        "--fit", type=Path, metavar="FIT.json", help="check the coefficients of this fit instead"
+    )
     predict = _command(commands, "predict", "predict times from a stored fit")
     predict.add_argument("fit", type=Path, metavar="FIT.json", help="output of `fordway model fit --json`")
-    predict.add_argument("--size", required=True, metavar="SIZE,...", help="sizes to predict, such as 4KiB,1MiB")
+    predict.add_argument(
+        "--size", required=True, metavar="SIZE,...", help="sizes to predict, such as 4KiB,1MiB"
+    )
     predict.add_argument(
         "--frequency", metavar="F", help="clock frequency of the client (default: as measured)"
     )
@@ -87,16 +93,22 @@ def _advise(commands: "object") -> None:
     )
     moved = advise.add_mutually_exclusive_group(required=True)
     moved.add_argument("--tree", type=Path, metavar="DIR", help="directory of the files to transfer")
-    moved.add_argument("--histogram", type=Path, metavar="FILE", help="or a CSV file with the columns size_B and count")
+    moved.add_argument(
+        "--histogram", type=Path, metavar="FILE", help="or a CSV file with the columns size_B and count"
+    )
     moved.add_argument("--sizes", metavar="SIZExN,...", help="or sizes and counts, such as 4KiBx1000,1MiBx10")
-    advise.add_argument("--phase", metavar="NAME,...", help="phases to predict (default: all measured phases)")
+    advise.add_argument(
+        "--phase", metavar="NAME,...", help="phases to predict (default: all measured phases)"
+    )
     advise.add_argument("--lane", metavar="NAME,...", help="lanes to predict (default: all measured lanes)")
     advise.add_argument(
         "--rtt", metavar="T", help="round-trip time to the server, for HTTP lanes, such as 30ms"
     )
     advise.add_argument("--bandwidth", metavar="BW", help="network bandwidth, such as 1Gbit/s or 100MB/s")
     advise.add_argument("--json", action="store_true", help="print JSON")
-    advise.add_argument("--plot", type=Path, metavar="FILE", help="also draw a figure, to FILE.svg or FILE.html")
+    advise.add_argument(
+        "--plot", type=Path, metavar="FILE", help="also draw a figure, to FILE.svg or FILE.html"
+    )
 
 
 def _command(commands: "object", name: str, about: str) -> ArgumentParser:
@@ -114,7 +126,9 @@ def _files(command: ArgumentParser) -> None:
         help="run directory, JSON of `bench rest`, CSV file, or output of wrk, wrk2 or h2load",
     )
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.add_argument("--plot", type=Path, metavar="FILE", help="also draw a figure, to FILE.svg or FILE.html")
+    command.add_argument(
+        "--plot", type=Path, metavar="FILE", help="also draw a figure, to FILE.svg or FILE.html"
+    )
     rows = command.add_argument_group("selection of data")
     rows.add_argument(
         "--statistic",
@@ -136,9 +150,7 @@ def _files(command: ArgumentParser) -> None:
         help="output of likwid-perfctr for the server, one file for each text file in turn",
     )
     rows.add_argument("--asked-rate", metavar="N/s", help="request rate of wrk2 (its option -R)")
-    rows.add_argument(
-        "--skip-bad", action="store_true", help="skip unusable rows, and report them"
-    )
+    rows.add_argument("--skip-bad", action="store_true", help="skip unusable rows, and report them")
     _machine(command)
 
 
@@ -150,13 +162,19 @@ def _machine(command: ArgumentParser) -> None:
         metavar="PROBE.json",
         help="output of `fordway machines probe --json`, for properties that are not given here",
     )
-    machine.add_argument("--clock", metavar="F", help="R, the nominal clock frequency (default: that of the rows)")
+    machine.add_argument(
+        "--clock", metavar="F", help="R, the nominal clock frequency (default: that of the rows)"
+    )
     machine.add_argument(
         "--frequency", metavar="F", help="clock frequency of the client, if cycles were not counted"
     )
-    machine.add_argument("--memory-bandwidth", metavar="BW", help="memory bandwidth mem_tp, such as 17444MB/s")
     machine.add_argument(
-        "--network-bandwidth", metavar="BW", help="network bandwidth eBW of eq. 4, such as 5900MB/s or 1Gbit/s"
+        "--memory-bandwidth", metavar="BW", help="memory bandwidth mem_tp, such as 17444MB/s"
+    )
+    machine.add_argument(
+        "--network-bandwidth",
+        metavar="BW",
+        help="network bandwidth eBW of eq. 4, such as 5900MB/s or 1Gbit/s",
     )
     machine.add_argument(
         "--rtt", metavar="T", help="round-trip time, such as 60us (default for eq. 4: TCP_INFO)"
