@@ -54,8 +54,8 @@ def parser() -> ArgumentParser:
         "--method",
         choices=METHODS,
         default="relative",
-        help="error to minimize: in µs (ols; bounded: coefficients of at least 0) or in %% (relative; robust: "
-        "outliers count less)",
+        help="error to minimize: in µs (ols; bounded: coefficients of at least 0) or in %% (relative; "
+        "robust: outliers count less)",
     )
     check = _command(
         commands, "check", "check measurements, or check a model with given coefficients against them"
