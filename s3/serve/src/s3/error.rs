@@ -176,9 +176,17 @@ pub(super) fn wrong_sha256() -> S3Failure {
 /// AWS's words for an operation that is not implemented.
 const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that is not implemented.";
 
-/// Returns the error for an operation that is not offered.
-pub(super) fn refusal(store: &dyn Store, (bucket, key): &(String, String), operation: &str) -> S3Failure {
-    match unconfigured(store, bucket, key, operation) {
+/// Returns the error for an operation that is not offered. `has_document` says whether the request has a body.
+pub(super) fn refusal(
+    store: &dyn Store,
+    (bucket, key): &(String, String),
+    operation: &str,
+    has_document: bool,
+) -> S3Failure {
+    // s3cmd copies the access list of an object as a document. It continues after this error, and fails after AWS's.
+    let is_access_list = has_document && matches!(operation, "PutBucketAcl" | "PutObjectAcl");
+    let checked = if is_access_list { Ok(()) } else { unconfigured(store, bucket, key, operation) };
+    match checked {
         Err(failure) => failure,
         Ok(()) => {
             let detail = format!("{operation} is not offered here; do without it");

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use http::header::CONTENT_LENGTH;
 use http::{Extensions, HeaderMap, Method, Uri};
 use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result};
@@ -74,7 +75,8 @@ impl ObjectRoutes {
         }
         let S3Request { headers, uri, .. } = &request;
         if request.extensions.get::<&'static gate::OperationRule>().is_some_and(|known| !known.is_offered) {
-            return look_up(user, move |store| Err(error::refusal(store, &names, operation)))
+            let has_document = headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0");
+            return look_up(user, move |store| Err(error::refusal(store, &names, operation, has_document)))
                 .await
                 .map_err(S3Failure);
         }
