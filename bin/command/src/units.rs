@@ -31,6 +31,12 @@ pub fn parse_bit_rate(text: &str) -> Result<u64, String> {
     })
 }
 
+/// A number of things, as in `1 range` and `2 ranges`. `thing` forms its plural with an `s`.
+pub fn counted(count: u64, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
 /// Formats a size as `aws s3 ls --human-readable` does: `1.5 KiB`, `1 Byte`, `300 Bytes`.
 pub fn human_bytes(bytes: u64) -> String {
     match bytes {

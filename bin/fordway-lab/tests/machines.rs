@@ -28,7 +28,7 @@ fn feature<'a>(measured: &'a Value, name: &str) -> &'a Value {
     features.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name} in {measured}"))
 }
 
-/// Returns a directory for PATH that has a program `name`.
+/// Returns a directory, for use in PATH, that contains a program `name`.
 fn with_program(dir: &Path, name: &str, script: &str) -> PathBuf {
     let bin = dir.join("bin");
     fs::create_dir_all(&bin).unwrap();

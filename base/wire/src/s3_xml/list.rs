@@ -121,7 +121,7 @@ pub fn bucket_versioning(document: &[u8]) -> Result<VersioningState> {
 }
 
 /// The data that the response to a query for versions needs besides the page itself.
-pub struct VersionsResponse<'a> {
+pub struct VersionsResponseContext<'a> {
     /// The bucket.
     pub bucket: &'a str,
     /// The query.
@@ -135,8 +135,8 @@ pub struct VersionsResponse<'a> {
 }
 
 /// Writes a `ListVersionsResult`.
-pub fn list_versions_result(answer: &VersionsResponse, page: &VersionListing) -> String {
-    let VersionsResponse { query, encode, .. } = answer;
+pub fn list_versions_result(answer: &VersionsResponseContext, page: &VersionListing) -> String {
+    let VersionsResponseContext { query, encode, .. } = answer;
     let mut body = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>");
     body.push_str(&opened("ListVersionsResult", 512 * page.versions.len()));
     push_element(&mut body, "Name", answer.bucket);
@@ -165,7 +165,7 @@ pub fn list_versions_result(answer: &VersionsResponse, page: &VersionListing) ->
     body
 }
 
-fn push_version(body: &mut String, version: &VersionSummary, answer: &VersionsResponse) {
+fn push_version(body: &mut String, version: &VersionSummary, answer: &VersionsResponseContext) {
     let element = if version.content.is_some() { "Version" } else { "DeleteMarker" };
     body.push_str(&format!("<{element}>"));
     push_element(body, "Key", &(answer.encode)(&version.key));
@@ -347,8 +347,13 @@ mod tests {
             encoded
         };
         let query = VersionsQuery::default();
-        let answer =
-            VersionsResponse { bucket: "b", query: &query, encode: &encode, is_url_encoded, owner: "me" };
+        let answer = VersionsResponseContext {
+            bucket: "b",
+            query: &query,
+            encode: &encode,
+            is_url_encoded,
+            owner: "me",
+        };
         list_versions_result(&answer, page)
     }
 

@@ -14,8 +14,8 @@ pub use bodies::{
     delete, escaped, new_bucket, tagging, unknown_element, versioning_configuration,
 };
 pub use list::{
-    ListBucketPage, ListedBucket, VersionsResponse, bucket_versioning, list_all_my_buckets, list_bucket,
-    list_versions, list_versions_result,
+    ListBucketPage, ListedBucket, VersionsResponseContext, bucket_versioning, list_all_my_buckets,
+    list_bucket, list_versions, list_versions_result,
 };
 pub use objects::{
     AclDocument, AttributesPage, CompletedUpload, CopyResult, DeleteFailure, DeleteOutcome, GrantElement,

@@ -15,7 +15,7 @@ use fordway_wire::metalink::{
 };
 use serde::Serialize;
 
-use crate::args::{MakeArgs, MetalinkAction, MetalinkArgs, ReplicaArgs, ShowArgs};
+use crate::args::{MetalinkAction, MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
 use crate::web;
 
@@ -46,7 +46,7 @@ impl fmt::Display for MakeReport {
     }
 }
 
-fn make(args: &MakeArgs, context: &CommandContext) -> Result<()> {
+fn make(args: &MetalinkMakeArgs, context: &CommandContext) -> Result<()> {
     let replicas: Vec<FileLocation> =
         args.replicas.iter().map(|text| FileLocation::parse(text)).collect::<Result<_>>()?;
     if let Some(place) = replicas.iter().find(|place| args.files.len() > 1 && !place.url.ends_with('/')) {
@@ -237,7 +237,7 @@ impl fmt::Display for ShownFile {
     }
 }
 
-fn show(args: &ShowArgs, context: &CommandContext) -> Result<()> {
+fn show(args: &MetalinkShowArgs, context: &CommandContext) -> Result<()> {
     let replicas = ReplicaArgs::default();
     let places = ReplicaOpener::usual(&replicas, true);
     if web::is_address(&args.source) && !is_metalink_name(&args.source) {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fordway_command::reading::{ReadCost, ReadPlan, ReadSelection, measure, read_ranges};
-use fordway_command::units::human_bytes;
+use fordway_command::units::{counted, human_bytes};
 use fordway_command::{CommandContext, CommandExit, LeftoverKind, StorageAddress, file_error};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
 use serde::Serialize;
@@ -38,11 +38,11 @@ impl fmt::Display for ReadSummary<'_> {
         let ReadCost { bytes, fragments, calls, seconds, .. } = self.cost;
         let rate = human_bytes((bytes as f64 / seconds.max(1e-9)) as u64);
         if fragments > 0 {
-            write!(f, "{fragments} ranges of together ")?;
+            write!(f, "{}, ", counted(fragments, "range"))?;
         }
-        write!(f, "{} in {seconds:.3} s ({rate}/s): {calls} calls", human_bytes(bytes))?;
+        write!(f, "{} in {seconds:.3} s ({rate}/s): {}", human_bytes(bytes), counted(calls, "call"))?;
         if let (Some(requests), Some(connections)) = (self.cost.requests, self.cost.connections) {
-            write!(f, ", {requests} requests on {connections} connections")?;
+            write!(f, ", {} on {}", counted(requests, "request"), counted(connections, "connection"))?;
         }
         write!(f, ", {:.3} s of CPU time", self.cost.client_cpu_seconds)
     }

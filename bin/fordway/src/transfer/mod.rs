@@ -94,7 +94,7 @@ impl TransferSettings {
         TransferSettings { source_version, ..self }
     }
 
-    /// Returns the settings of commands that only remove.
+    /// Returns the settings for commands that only remove objects.
     pub(crate) fn removal(dry_run: bool, jobs: u16) -> Self {
         TransferSettings {
             dry_run,

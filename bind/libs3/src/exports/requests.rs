@@ -258,8 +258,8 @@ pub(super) unsafe fn delete_object<C: ContextFields>(
     }
 }
 
-/// Where a copy goes: bucket and key, NULL for the source's, and what of the source is copied
-/// into which part of which upload.
+/// The destination of a copy. A bucket or key of NULL means the source's. For the copy of a part, also the upload, the
+/// number of the part and the range of the source.
 pub(super) struct CopyTo {
     pub(super) bucket: *const c_char,
     pub(super) key: *const c_char,

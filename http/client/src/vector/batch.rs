@@ -115,7 +115,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
         match at.cmp(&next) {
             std::cmp::Ordering::Equal => PositionContent::Wanted(receive.len - filled),
             std::cmp::Ordering::Less => PositionContent::Unwanted(next - at),
-            // Bytes before this position are missing, so all of them will be requested again.
+            // Bytes before this position are missing, so the rest of the range will be requested again.
             std::cmp::Ordering::Greater => PositionContent::Unwanted(receive.end() - at),
         }
     }

@@ -92,7 +92,7 @@ pub(super) struct ReadHistory {
 
 /// The number of repeated distances that make a pattern: three reads at equal distances.
 const REPEATS: u32 = 2;
-/// The maximum size of a gap that is read, too: a separate request for each record costs more.
+/// Gaps of up to this size are read along with the records, because separate requests would cost more.
 const GAP_BYTES: u64 = 16 << 10;
 
 impl ReadHistory {

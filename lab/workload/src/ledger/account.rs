@@ -63,7 +63,7 @@ pub struct PathEntry {
     /// The size in bytes.
     pub size_bytes: u64,
     /// The components with their times at this size, multiplied by how often they occur.
-    pub parts: Vec<PartCost>,
+    pub parts: Vec<ComponentCost>,
     /// The sum of the components, in nanoseconds.
     pub sum_ns: ConfidenceInterval,
     /// The sum of the components computed from the fitted lines, instead of the times at this size; `None` if a
@@ -80,7 +80,7 @@ pub struct PathEntry {
 
 /// A component as part of a [`PathEntry`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PartCost {
+pub struct ComponentCost {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
@@ -213,7 +213,7 @@ impl<'b> MedianBook<'b> {
             sums.iter_mut().zip(&ns).for_each(|(sum, ns)| *sum += ns);
             let line = components[component].fit.as_ref().map(|fit| fit.predict_ns(size_bytes) * part.times);
             fitted_sum_ns = fitted_sum_ns.zip(line).map(|(sum, line)| sum + line);
-            parts.push(PartCost {
+            parts.push(ComponentCost {
                 component: part.component.clone(),
                 times: part.times,
                 ns: self.interval(&ns)?,

@@ -10,7 +10,7 @@
 mod account;
 
 pub use account::{
-    ComponentAccount, FIT_MEDIAN_PERCENT_MAX, FitSegment, LedgerAccount, PartCost, PathEntry, SizeCost,
+    ComponentAccount, ComponentCost, FIT_MEDIAN_PERCENT_MAX, FitSegment, LedgerAccount, PathEntry, SizeCost,
     SizeFit, component_table, entry_table,
 };
 

@@ -120,7 +120,7 @@ pub fn run(
                 }
                 if transports[lane].can(order.exchange) {
                     let result = transports[lane].carry_out(order)?;
-                    let place = TransportPosition { lane: lane as u8, phase: phase as u8, round, block };
+                    let place = TransportBlockLabel { lane: lane as u8, phase: phase as u8, round, block };
                     place.keep(order, &result, clock.now_ns(), &mut outcome.records);
                 }
                 done += 1;
@@ -133,18 +133,18 @@ pub fn run(
 }
 
 #[derive(Clone, Copy)]
-struct TransportPosition {
+struct TransportBlockLabel {
     lane: u8,
     phase: u8,
     round: u16,
     block: u32,
 }
 
-impl TransportPosition {
+impl TransportBlockLabel {
     /// Records one block, which ended at `end_ns`. If the received bytes were wrong, the last message counts as
     /// failed.
     fn keep(self, order: &MessageOrder, done: &OrderResult, end_ns: u64, records: &mut RunRecords) {
-        let TransportPosition { lane, phase, round, block } = self;
+        let TransportBlockLabel { lane, phase, round, block } = self;
         let messages = order.count * order.window;
         let (durations_ns, bytes) = match order.exchange {
             MessageExchange::Stream => (&[done.elapsed_ns][..], messages * order.size_bytes),

@@ -19,7 +19,7 @@ use fordway_wire::node::{
     Request, ResponseFlags, VERSION, WELCOME_BYTES, take_reply,
 };
 
-use crate::node::read::SpareFile;
+use crate::node::spare::SpareFile;
 
 /// How long a thread polls for a response before it sleeps, if the gateway polls for requests too.
 const LOOKOUT: Duration = Duration::from_micros(20);

@@ -11,8 +11,8 @@ use fordway_store::{
 use fordway_sys::{Errno, free_bytes, write_all_at};
 use fordway_wire::node::{CommitResponse, Request, StartResponse};
 
-use crate::node::read::{SpareFile, put_spare};
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
+use crate::node::spare::{SpareFile, put_spare};
 
 /// Content up to this size is sent in one message: as much as the socket's buffer takes at once. With more, both
 /// sides would wait for one another, and a file is faster.

@@ -111,7 +111,7 @@ pub(super) fn version(response: &HttpResponse) -> Option<VersionId> {
     VersionId::new(response.header("x-amz-version-id")?).ok()
 }
 
-/// Returns what a response says about the result of a write.
+/// Returns the result of a write, from the headers of the response.
 pub(super) fn put_result(response: &HttpResponse) -> PutResult {
     PutResult {
         etag: etag(response),

@@ -242,7 +242,7 @@ fn read_bytes(dir: &WorkDirectory, name: &str) -> Result<Option<(Vec<u8>, i64)>>
     Ok(Some((bytes, state.modified_ns)))
 }
 
-/// Opens the file `name` of an upload, which holds content. Returns `None` if there is none. Errors: `AccessDenied` if
+/// Opens the content file `name` of an upload. Returns `None` if there is none. Errors: `AccessDenied` if
 /// it is not a regular file.
 pub(crate) fn open_content(dir: &WorkDirectory, name: &str, flags: OFlags) -> Result<Option<File>> {
     let failed = |errno| from_errno(errno, "opening the upload's content");

@@ -118,7 +118,7 @@ impl ChunkDecoder {
 }
 
 /// Returns the line that `bytes` begin with, without its end; `None` if the end is missing. Errors: the line is too
-/// long, or has a control character other than its end.
+/// long, or contains a control character other than a tab or its end.
 fn line(bytes: &[u8], bytes_max: usize) -> Result<Option<&[u8]>, MessageRefusal> {
     let seen = &bytes[..bytes.len().min(bytes_max)];
     let control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';

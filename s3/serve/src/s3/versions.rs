@@ -4,7 +4,7 @@ use bytes::Bytes;
 use fordway_store::{
     Bucket, Error, ErrorKind, MAX_KEYS, ObjectContent, Store, VersioningState, VersionsQuery,
 };
-use fordway_wire::s3_xml::{VersionsResponse, list_versions_result};
+use fordway_wire::s3_xml::{VersionsResponseContext, list_versions_result};
 use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{
@@ -67,7 +67,7 @@ pub(super) fn list(
     }
     let encoding = NameEncoding::new(input.encoding_type.as_ref())?;
     let page = store.list_versions(&bucket, &query)?;
-    let answer = VersionsResponse {
+    let answer = VersionsResponseContext {
         bucket: bucket.as_str(),
         query: &query,
         encode: &|name| encoding.apply(name),

@@ -23,7 +23,7 @@ const PIXELS: usize = 1024;
 const NETWORK_SECONDS: &str = "2";
 const BYTES_PER_MB: f64 = 1e6;
 
-/// Measures the CPU time that tachyon takes for a picture on one thread, in seconds.
+/// Measures the CPU time, in seconds, that tachyon needs to render a scene on one thread.
 pub(super) fn tachyon(interrupt: &InterruptFlag) -> Result<f64> {
     let failed = |error| file_error("writing", "a scene for tachyon", error);
     let mut scene = tempfile::Builder::new().suffix(".dat").tempfile().map_err(failed)?;
