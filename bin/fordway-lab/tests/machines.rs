@@ -9,7 +9,7 @@ use serde_json::Value;
 
 fn fordway(dir: &Path, path: impl AsRef<std::ffi::OsStr>, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
-    // Settings of the machine must not affect a test.
+    // The machine's settings must not affect a test.
     command.arg("machines").args(words).env_clear().env("HOME", "/nonexistent").env("PATH", path);
     command.current_dir(dir).output().unwrap()
 }

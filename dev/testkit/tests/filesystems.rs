@@ -1,5 +1,5 @@
 //! The embedded lane on disk file systems: ext4, XFS and Btrfs, each created in a file, mounted for the test and
-//! unmounted afterwards. Needs root.
+//! unmounted afterwards. Requires root.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

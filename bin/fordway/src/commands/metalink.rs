@@ -32,7 +32,7 @@ pub(super) fn run(args: &MetalinkArgs, context: &CommandContext) -> Result<Comma
     .map(|()| CommandExit::Ok)
 }
 
-/// What `make` did.
+/// The output of `make`.
 #[derive(Serialize)]
 struct MakeReport {
     action: &'static str,
@@ -75,14 +75,14 @@ fn write(path: &Path, metalink: &Metalink, context: &CommandContext) -> Result<(
     context.output.event(&MakeReport { action: "make", to, files: metalink.files.len() })
 }
 
-/// The URL of a directory or file, and its country.
+/// The URL of a directory or file, with its country.
 struct FileLocation {
     url: String,
     location: Option<String>,
 }
 
 impl FileLocation {
-    /// Parses a URL; `@ch` after it states a country. Errors: `InvalidArgument`.
+    /// Parses a URL, optionally followed by a country, such as `@ch`. Errors: `InvalidArgument`.
     fn parse(text: &str) -> Result<Self> {
         let is_country = |text: &str| text.len() == 2 && text.bytes().all(|b| b.is_ascii_alphabetic());
         let (url, location) = match text.rsplit_once('@') {

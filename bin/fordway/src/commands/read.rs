@@ -1,5 +1,6 @@
-//! Commands that read. `read`: many ranges of a file or object, or all of it with read-ahead. `cat`, and `cp` to
-//! standard output: whole objects, with bounded memory. `presign`: a URL that gives access to an object for some time.
+//! Commands that read. `read` reads many ranges of a file or object, or all of it with read-ahead. `cat`, and `cp` to
+//! standard output, read whole objects with bounded memory. `presign` prints a URL that gives temporary access to an
+//! object.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -20,7 +21,7 @@ use crate::replicas::ReplicaOpener;
 use crate::transfer::{ContentVerifier, temporary_beside};
 use crate::web;
 
-/// Larger blocks are read in several parts.
+/// The maximum size of a block; larger blocks are read in several parts.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 
 /// The cost of reading.
@@ -103,7 +104,7 @@ fn write_all(reading: &ReadPlan, file: &File, (path, context): (&Path, &CommandC
     Ok(cost)
 }
 
-/// What to write of each object, and how.
+/// Which part of each object to write, and how.
 struct CatOptions<'a> {
     options: GetOptions,
     verify: bool,

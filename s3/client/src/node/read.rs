@@ -19,7 +19,7 @@ use fordway_wire::node::{
 use crate::node::connection::{NodeConnection, NodeFailure};
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
 
-/// Opens an object. Its content has the form in which the gateway sent it.
+/// Opens an object. The content keeps the form in which the gateway sent it.
 pub(super) fn get(
     session: &Arc<NodeSession>,
     call: &NodeCall<'_>,
@@ -75,7 +75,7 @@ pub(super) fn read(
     done.map(|(size, _)| size)
 }
 
-/// Reads the content that was sent into `buffer`, and finishes the response.
+/// Reads the received content into `buffer`, and finishes the response.
 fn fill(
     connection: &mut NodeConnection,
     header: &FrameHeader,
@@ -195,7 +195,7 @@ pub(super) fn read_ranges(
     read.map(|(all, _)| all)
 }
 
-/// A stream of content that follows a response. It uses the connection exclusively until the last byte.
+/// A stream of content that follows a response. Nothing else can use the connection until the last byte.
 struct StreamReader {
     lease: ConnectionLease,
     left: u64,
@@ -228,7 +228,7 @@ impl Read for StreamReader {
 impl Drop for StreamReader {
     fn drop(&mut self) {
         if self.left > 0 {
-            // The unread bytes would be taken for a response.
+            // The unread bytes would otherwise be taken for a response.
             self.lease.give_up();
         }
     }

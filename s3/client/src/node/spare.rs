@@ -45,7 +45,8 @@ pub(super) fn put_spare(
     options: &PutOptions,
 ) -> Result<Option<PutResult>> {
     let options = PutOptions { size_hint: None, ..options.clone() };
-    // With conditions it must not be repeated: a second "create only" would find the object that the first created.
+    // A request with conditions must not be repeated: a second "create only" would find the object created by the
+    // first.
     let is_idempotent = options.conditions.is_empty();
     let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
     let done = session.run(&call, |connection| put_on(connection, (bucket, key), body, &options));

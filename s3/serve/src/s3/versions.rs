@@ -47,7 +47,7 @@ pub(super) fn put(store: &dyn Store, input: PutBucketVersioningInput) -> Outcome
 }
 
 /// Lists versions. The document is written here, because the S3 layer would write versions and delete markers as two
-/// lists.
+/// separate lists.
 pub(super) fn list(
     store: &dyn Store,
     owner: &Owner,
